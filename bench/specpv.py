@@ -18,7 +18,7 @@ from typing import get_args
 import click
 
 from bench.kv_exactness import prompts
-from specgate.backends.eagle3.lib.specpv.plan import MOST_BUFFERED, PartialPlan
+from specgate.backends.eagle3.lib.specpv import MOST_BUFFERED, PartialPlan
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.protocols import Decoded, OpenRequest

@@ -22,7 +22,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.bench.stage import Stage, random_stages
 from specgate.backends.eagle3.cupy.device import first_gpu
-from specgate.backends.eagle3.cupy.engine.graph import captured
+from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned

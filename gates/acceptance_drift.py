@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Literal
 
-from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
+from specgate.analysis.intervals.decision import FALSE_PASS, false_fail
 from specgate.analysis.speculation.uptime import fall_pct, in_words, requests_needed
 from specgate.contract import AcceptanceDrift, CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of

@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.analysis.stats import ALPHA
 from specgate.contract import BASELINE, BetweenRuns, Cell, Rule, State, Verdict
-from specgate.contract.contrast import Change, Contrast, How
+from specgate.contract.comparisons import Change, Contrast, How
 from specgate.contract.metrics import METRICS
 from specgate.gates.samples import Evidence, allowance
 from specgate.gates.select import verdict

@@ -8,9 +8,8 @@ from dataclasses import replace
 from types import UnionType
 
 from specgate.analysis.load.break_even import Level, pays_up_to
-from specgate.analysis.load.phrases import in_words, level_in_words, unit_of
-from specgate.analysis.load.send_delays import FASTER_CLIENT, fell_behind
-from specgate.analysis.load.sweeps import levels_of, sweep_of, sweeps
+from specgate.analysis.load.figures import in_words, level_in_words, unit_of
+from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind, levels_of, sweep_of, sweeps
 from specgate.contract import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.contract.load import BreakEven
 from specgate.gates.select import nothing_selected, verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.contract import Rule, State, Verdict
-from specgate.contract.contrast import Contrast, TokenContrast
+from specgate.contract.comparisons import Contrast, TokenContrast
 from specgate.gates.select import verdict
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
-from specgate.analysis.intervals.levels import false_fail
-from specgate.analysis.intervals.power import rounds_needed
+from specgate.analysis.intervals.decision import false_fail, rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_interim_looks, t_quantile
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 from specgate.contract.verdict import RESUME

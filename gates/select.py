@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from specgate.analysis.load.send_delays import FASTER_CLIENT, fell_behind
+from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 
 

@@ -9,9 +9,8 @@ from types import UnionType
 from typing import Literal
 
 from specgate.analysis.intervals.between_runs import half_width
-from specgate.analysis.intervals.decision import decide
-from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
-from specgate.analysis.references.earlier_run import (
+from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail
+from specgate.analysis.references import (
     AcceptanceChange,
     acceptance_change,
     between_two_runs,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.checks.drafting import inflated_length
-from specgate.analysis.intervals.levels import FALSE_FAIL
-from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
+from specgate.analysis.intervals.decision import FALSE_FAIL
+from specgate.analysis.speculation.drafting import short_of, shortness_in_words
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
 from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.errors import InvalidResult

@@ -6,14 +6,11 @@
 
     backend.py        the doors through which the harness comes in
     options.py        options of these back ends (`-o KEY=VALUE`), checked before anything is started
-    libraries.py      the libraries by name
+    libraries.py      the libraries, by the name of their back end
     library.py        what a library needs to be opened for a role
-    vllm.py           … vLLM: arguments of `LLM`
-    lmdeploy.py       … LMDeploy: configuration of its pipeline and engines
     driver/           the driver of each library; imports nothing of specgate
     replies.py        a driver's answers, checked
-    steps.py          answers with the steps of the engine's loop → a block of steps
-    requests.py       answers with requests and counts → a block like a server's
+    blocks.py         steps of an engine's loop, or requests with their times, made into a block
 
 Facts of a pair, secrets, known failures and the supervisor are those of `backends/servers/`. docs/engines.md says how
 an offline engine maps onto the protocol.

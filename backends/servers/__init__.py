@@ -10,12 +10,11 @@
     backend.py        the doors through which the harness comes in
     options.py        options of all server back ends (`-o KEY=VALUE`), checked before anything is started
     engines.py        the adapters by name
-    blocks.py         what the answers to a block's requests amount to
-    exchange.py       what goes to a server and comes back, in words that all engines share
-    prompts.py        prompts as text, for servers that take no token ids
+    blocks.py         a block out of its requests' answers, and its acceptance record
+    exchange.py       requests, answers and counters, in terms that all engines share
     drawing.py        texts that a server draws, and the distribution that it is to draw from
     facts/            what a server is, for the fingerprint and the report; what must be refused before it starts
-    sampling/         temperatures above 0: what requests can say, seeds, log-probabilities as a distribution
+    sampling.py       temperatures above 0: what requests can say, seeds, log-probabilities as a distribution
     evidence/         a server's own profiler, its log and its flags as evidence of what its decode loop does
     failures.py       lines of a server's log that have a known cause, and what to do about it
     secrets.py        credentials: refused in options; an API key is taken from the environment, sent, never written

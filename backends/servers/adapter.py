@@ -12,7 +12,7 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
-from specgate.backends.servers.sampling.expresses import Expresses
+from specgate.backends.servers.sampling import Expresses
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import PairRef, Role

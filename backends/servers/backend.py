@@ -65,7 +65,7 @@ class ServerBackend:
         everything.
         """
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.sampling.expresses import check_sampling
+        from specgate.backends.servers.sampling import check_sampling
 
         check_sampling(self.name, adapter_named(self.name).expresses, sampling, where)
 
@@ -110,7 +110,7 @@ class ServerBackend:
     def misread_layers(self, draft: Keys, layers: int, meant: AuxiliaryLayers) -> str | None:
         """As `checkpoints.exports.ReadsExports` says."""
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.facts.conventions import warning
+        from specgate.backends.servers.facts.served import warning
 
         return warning(self.name, adapter_named(self.name).capture(draft, layers), meant)
 

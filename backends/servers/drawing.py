@@ -9,8 +9,7 @@ from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.exchange import Ask
-from specgate.backends.servers.sampling.listed import token_law
-from specgate.backends.servers.sampling.seeds import seed_of
+from specgate.backends.servers.sampling import seed_of, token_law
 from specgate.contract import FORBIDS_ENDS, OWN_NUMBERS, Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad

@@ -17,15 +17,14 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
-from specgate.backends.servers.evidence.engine_files import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
-from specgate.backends.servers.exchange import Ask, Reading
-from specgate.backends.servers.facts.cache_sizes import check_sized, check_uncut
+from specgate.backends.servers.exchange import Ask, PromptTexts, Reading
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
+from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
+from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
 from specgate.checkpoints.spec_config.launch_checks import OPTION, check_chain
 from specgate.contract import (

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from specgate.analysis.traces.families import read_patterns
-from specgate.backends.servers.evidence.engine_files import check_log
+from specgate.backends.servers.evidence.log_lines import check_log
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.contract import Role
 from specgate.contract.protocols import masked

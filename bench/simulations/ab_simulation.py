@@ -29,9 +29,9 @@ from scipy import special
 
 from bench.simulations.error_rates import bound
 from specgate.ab.schedule import other, schedule_of
-from specgate.analysis.intervals.levels import spent
+from specgate.analysis.intervals.decision import spent
 from specgate.analysis.two_builds.estimates import FITTED_FROM
-from specgate.analysis.two_builds.interim_looks import share
+from specgate.analysis.two_builds.outcomes import share
 from specgate.contract.two_builds import Margins, Word
 from specgate.planning.plan import points_of
 from tests.support.factories import scenario

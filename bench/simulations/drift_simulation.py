@@ -17,7 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS
+from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS
 from specgate.analysis.intervals.slope import reach, slope_of
 
 Draw = np.random.Generator

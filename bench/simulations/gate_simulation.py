@@ -23,7 +23,7 @@ from scipy import special
 from bench.simulations.error_rates import bound
 from specgate.analysis.intervals.autocorrelation import CONTRADICTED, model_of
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
+from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
 from specgate.contract import BASELINE, PASS_ROUNDS, Scenario, Schedule
 from specgate.planning.plan import build_plan

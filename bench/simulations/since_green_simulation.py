@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bench.simulations.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.levels import FALSE_FAIL
-from specgate.analysis.references.earlier_run import QUIET, ROUNDS
+from specgate.analysis.intervals.decision import FALSE_FAIL
+from specgate.analysis.references import QUIET, ROUNDS
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
 from specgate.planning.scenario import find

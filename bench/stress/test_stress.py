@@ -24,8 +24,8 @@ from bench.stress.handles.reference import NOT_A_NUMBER, ReferenceHandle
 from bench.stress.memory import NOISE, Reading, leaks
 from bench.stress.playing import Played, play
 from bench.stress.tiny_pair import write_tiny_pair
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes as CacheSizes
+from specgate.backends.eagle3.cupy.memory.sizes import assign_blocks
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.contract import Budget, Role
 from specgate.contract.protocols import Decoded

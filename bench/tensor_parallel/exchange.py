@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import shared_gpus
-from specgate.backends.eagle3.cupy.engine.graph import captured
+from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce, CombineChoices, Mailboxes
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots

@@ -15,8 +15,7 @@ from typing import Final
 
 from specgate.backends.eagle3.lib.pair import open_target
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
-from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, PairGeometry
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.contract import PairRef
 from specgate.pairs.resolve import resolve_pair

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bench.tensor_parallel.__main__ import main
 from bench.tensor_parallel.pairs import pair_of
 from specgate.backends.eagle3.nouns.gemms import read_shapes
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.errors import UsageError

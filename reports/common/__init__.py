@@ -1,6 +1,6 @@
 """Words, tables and figures that all renderers share.
 
-figures.py        numbers as text, by the unit of their metric
+figures.py        figures as text, and floors
 summary.py        what every report says first: state, reason, and the command that repeats the run
 tables.py         a run as rows: cells, comparisons, verdicts and their evidence
 token_checks.py   how far tokens were checked beside the timed blocks
@@ -12,6 +12,4 @@ parts.py          Table, Entry and Picture: what a page is made of
 provenance.py     what a run was made with: commit, device, driver
 answer.py         the answer in words, what decided it, and which of two verdicts counts
 latencies.py      TTFT, TPOT and ITL of requests, throughput and errors
-floors.py         the least speed-up that a policy asks of a cell
-markup.py         escaping, for Markdown, XML and GitHub's workflow commands
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.load.phrases import in_words
+from specgate.analysis.load.figures import in_words
 from specgate.analysis.stats import designs
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value

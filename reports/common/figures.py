@@ -1,11 +1,11 @@
-"""Figures as text. The format depends on the metric's unit; only ratios over the baseline are formatted by name."""
+"""Figures as text, and the floors that they are held to."""
 
 from __future__ import annotations
 
 import math
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import CellResult, Value
+from specgate.contract import SPEEDUP, Cell, CellResult, Point, Role, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
@@ -83,3 +83,19 @@ SPEED = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")
 """The speed that a run quotes first: of whole requests, else of decoding alone."""
 PER_TOKEN = ("joint_tpot_ms", "mean_tpot_ms")
 """Milliseconds per output token: while a batch decodes jointly, else over all of its decoding."""
+
+
+def floor_of(run: Run, cell: Cell) -> float | None:
+    """Return the highest floor of the required rules for the speed-up of the cell; of those that advise if none is
+    required; None if there is no such rule.
+    """
+    key = cell.key
+    mine = [v for v in run.verdicts if v.cell == key and v.floor is not None and v.floor.figure == SPEEDUP]
+    decisive = [v for v in mine if v.required] or mine
+    return max((v.floor.least for v in decisive if v.floor is not None), default=None)
+
+
+def floors(run: Run, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:
+    """Return role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
+    known = {role: floor_of(run, Cell(point, role)) for role in roles}
+    return {role: floor for role, floor in known.items() if floor is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.environment_diff import flat
-from specgate.analysis.machine.visible_gpus import seen_by
+from specgate.analysis.machine.gpu_clocks import seen_by
 from specgate.contract import EngineIdentity, Run
 from specgate.reports.common.figures import NONE
 

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.load.phrases import in_words
-from specgate.analysis.variants import variation
+from specgate.analysis.load.figures import in_words
+from specgate.analysis.tradeoff import variation
 from specgate.analysis.verdict import overall
 from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import metric

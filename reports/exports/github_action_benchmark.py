@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.cell_names import cell_name
+from specgate.contract.comparisons import Series, Trends
 from specgate.contract.metrics import Direction, metric
-from specgate.contract.trends import Series, Trends
 
 FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "smaller-is-better.json"}
 

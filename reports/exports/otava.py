@@ -12,8 +12,8 @@ from itertools import groupby
 
 from specgate.analysis.rows import Row
 from specgate.contract import Cell
+from specgate.contract.comparisons import Series, Trends
 from specgate.contract.metrics import metric
-from specgate.contract.trends import Series, Trends
 from specgate.reports.texts.csv import table
 
 ATTRIBUTES = ("run", "source", "verdict")

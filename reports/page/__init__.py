@@ -2,7 +2,6 @@
 
 html.py        the report: puts the page together from the templates
 head.py        what stands first: figures with what is asked of them, what was not judged, the facts
-gaps.py        which parts this run has no data for, and why
+details.py     details, and gaps in what was measured
 points.py      the section of one point: its pictures, or why one is not there
-details.py     provenance, engines, prompts, environment, files
 """

@@ -10,7 +10,7 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.decision import interval
-from specgate.analysis.references.earlier_run import between_two_runs, paired_by_round
+from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.contract import CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import answer, figures, provenance, summary

@@ -17,8 +17,8 @@ from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.common import answer, latencies, machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture, dense
-from specgate.reports.page import details, gaps, head, points
-from specgate.reports.pictures import forest, load, speed_map
+from specgate.reports.page import details, head, points
+from specgate.reports.pictures import forest, load, speedups
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -89,7 +89,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
     judgements = list(tables.judgements(run))
     open_ = sorted((j for j in judgements if not j.quiet), key=lambda j: summary.gravity([j.verdict]))
     sections, together = list(points.sections(run)), speed_pictures(run)
-    empty = gaps.empty_sections(run, together)
+    empty = details.empty_sections(run, together)
     return {
         "run": run,
         "policy": policy,
@@ -110,7 +110,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "command": head.command(run),
         "contents": [(id_, name) for id_, name in contents(sections) if id_ not in empty],
         "empty": empty,
-        "gaps": gaps.gaps(empty, together, sections),
+        "gaps": details.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
         "intervals": {"speed-up": answer.prompts_of(run), "acceptance length": answer.LIKE_THESE},
@@ -164,7 +164,7 @@ TOKEN_WORDS = (token_checks.own_word, token_checks.sampled, token_checks.cost)
 
 def speed_pictures(run: Run) -> Sequence[Picture]:
     """The pictures that show the speed-ups of all points together."""
-    maps = [] if run.kind == "load" else speed_map.maps(run)
+    maps = [] if run.kind == "load" else speedups.maps(run)
     return [*load.of_load(run), forest.forest(run), *maps]
 
 

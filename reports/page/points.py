@@ -10,7 +10,7 @@ from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Comparison, Point, Run
 from specgate.contract.conditions import Timeline
 from specgate.reports.common import own_prompts
-from specgate.reports.common.floors import floors
+from specgate.reports.common.figures import floors
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.summary import QUIET
 from specgate.reports.common.tables import all_figures, title

@@ -1,13 +1,12 @@
 """The pictures of pages: one module per question, each with its drawing, its words and its table.
 
 forest.py        every speed-up of a run in one picture, beside what the policy asks of it
-speed_map.py     batch × context × draft length: where does speculation pay?
+speedups.py      speed-ups, as a row and as a map
 load.py          a server under load: where speculation stops paying, throughput against latency
-speedups.py      the pairs of a point: how many times the baseline's speed
 acceptance.py    how many drafts were accepted, and up to which position
 acceptance_summary.py  acceptance over many requests: lengths row by row, and by draft position
 uptime.py        acceptance against the requests that the engine had answered
-cycle.py         where the time of a cycle goes, and what that makes of the acceptance length
+cycle.py         the budget of a cycle, and of its stages
 experts.py       how many experts neighbouring tokens and single layers touch
 active_slots.py  step time by how many slots still decode
 depth.py         acceptance length and step time against how far a request has come
@@ -15,7 +14,6 @@ latency.py       how the times of single requests are spread
 blocks.py        every block of a point in running order: drift, warm-up, outliers
 machine.py       what the machine did while the pairs of a point were timed
 effects.py       changes from one run or build to another, each with its interval and the margin that is let through
-stages.py        how far two engines are apart at every stage of a pass
 builds.py        two builds of an engine: every quantity beside its margin
 svg.py           drawing: matplotlib to inline SVG, coloured by the page's style sheet
 """

@@ -1,4 +1,4 @@
-"""Two pictures: where the time of a cycle goes (budget), and how acceptance length becomes a speed-up (waterfall).
+"""The budget of a cycle, and of its stages.
 
 Formulas and limits: docs/results.md.
 """
@@ -9,12 +9,58 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.contract import CellResult, CycleBudget, Run
 from specgate.contract.cycle_budget import Waterfall
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg
 from specgate.reports.texts.explain import MEANING, advice, asked, moves
+
+NAME: Final = "How far apart, stage by stage"
+EQUAL: Final = 1e-9
+"""Where a distance of 0 is drawn: below the step of float32."""
+NAMED: Final = 40
+"""Most stages whose names stand at the axis; of more, the target's layers are named now and then."""
+
+
+def stages(parity: Parity) -> Picture:
+    """The distance of every stage in root mean square and of its worst row, each with a line at what is allowed."""
+    shown = parity.stages
+
+    def draw(axes: Any) -> None:
+        xs = range(len(shown))
+        for values, allowed, tint, marker, label in (
+            ([s.distance.worst_error for s in shown], [s.worst_tolerance for s in shown], 4, "^", "worst row"),
+            ([s.distance.error for s in shown], [s.tolerance for s in shown], 1, "o", "root mean square"),
+        ):
+            axes.plot(xs, allowed, color=svg.tint(tint), linewidth=1, linestyle=(0, (4, 2)), drawstyle="steps-mid")
+            axes.plot(xs, [max(v, EQUAL) for v in values], marker, color=svg.tint(tint), label=label)
+            over = [(x, v) for x, v, most in zip(xs, values, allowed, strict=True) if v > most]
+            axes.plot([x for x, _ in over], [v for _, v in over], marker, color=svg.FLOOR, markersize=6)
+        axes.set(yscale="log", ylabel="relative error", xlim=(-0.6, len(shown) - 0.4), ylim=(EQUAL / 2, 4))
+        axes.set_yticks([EQUAL, 1e-6, 1e-4, 1e-2, 1], ["0", "1e-6", "1e-4", "0.01", "1"])
+        axes.minorticks_off()
+        named = places(shown)
+        axes.set_xticks(named, [shown[x].stage for x in named], rotation=60, ha="right", rotation_mode="anchor")
+        svg.rows_of_grid(axes)
+        svg.legend(axes, 2)
+
+    words = f"departs first at {parity.first.stage}" if parity.first else "no stage departs"
+    caption = (
+        "|a − b| / max(|a|, |b|) of a row. Dashed: what rounding explains of it; red: more than that; 0: the same bits."
+    )
+    drawing = svg.fitted("stages", f"{NAME}: {words}.", draw, svg.WIDE, svg.HEIGHT + 1.0)
+    return Picture(NAME, caption, drawing, wide=True)
+
+
+def places(shown: Sequence[StageFinding]) -> list[int]:
+    """The stages that are named at the axis: all, or the drafts' and every so many of the target's layers."""
+    layers = [x for x, stage in enumerate(shown) if stage.stage.startswith("target.hidden.")]
+    others = [x for x in range(len(shown)) if x not in set(layers)]
+    step = max(1, -(-len(layers) // max(1, NAMED - len(others))))
+    return sorted([*layers[::-step], *others])
+
 
 BUDGET: Final = "Time of a cycle, part by part"
 WATERFALL: Final = "From acceptance length to speed-up"
@@ -95,22 +141,22 @@ def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:
 
 def waterfall(key: str, run: Run, budgets: Budgets) -> Picture:
     """The factors of each role's speed-up, multiplied up bar by bar, with the policy's floors and the limit."""
-    shown = [(r, b, b.waterfall) for r, b in budgets if b.waterfall is not None]
-    if not shown:
+    bars = [(r, b, b.waterfall) for r, b in budgets if b.waterfall is not None]
+    if not bars:
         return left_out(WATERFALL, "no speed-up may be quoted")
-    ratios = {r.cell.key: factors(w) for r, _, w in shown}
+    ratios = {r.cell.key: factors(w) for r, _, w in bars}
     names = [n for n in MEANING if any(abs(of.get(n, 1.0) - 1) >= SEEN for of in ratios.values())]
 
     def draw(axes: Any) -> None:
-        width = 0.8 / len(shown)
-        for lane, (result, cycle, found_) in enumerate(shown):
-            offset = (lane - (len(shown) - 1) / 2) * width
+        width = 0.8 / len(bars)
+        for lane, (result, cycle, found_) in enumerate(bars):
+            offset = (lane - (len(bars) - 1) / 2) * width
             steps = [*(ratios[result.cell.key].get(n, 1.0) for n in names)]
             draw_lane(axes, steps, found_.speedup, offset, width * 0.9, result)
             if cycle.limit is not None:
                 at = len(names) + offset
                 axes.plot([at - width / 2, at + width / 2], [cycle.limit.highest] * 2, color=svg.INK, linewidth=2)
-        for floor in sorted({c.min for _, b, _ in shown for c in b.ceilings}):
+        for floor in sorted({c.min for _, b, _ in bars for c in b.ceilings}):
             axes.axhline(floor, color=svg.FLOOR, linewidth=1.4, zorder=1)
         axes.axhline(1, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         axes.set(ylabel="times the baseline")
@@ -118,15 +164,15 @@ def waterfall(key: str, run: Run, budgets: Budgets) -> Picture:
         axes.margins(y=0.12)
         svg.ratio_axis(axes, "y")
         svg.rows_of_grid(axes)
-        svg.legend(axes, len(shown))
+        svg.legend(axes, len(bars))
 
     caption = "Each bar is a factor, from the product before it to the product after it; dashed: break-even"
-    caption += "; red: what the policy asks" if any(b.ceilings for _, b, _ in shown) else ""
-    caption += "; black: what this cycle would give at its floor" if any(b.limit for _, b, _ in shown) else ""
+    caption += "; red: what the policy asks" if any(b.ceilings for _, b, _ in bars) else ""
+    caption += "; black: what this cycle would give at its floor" if any(b.limit for _, b, _ in bars) else ""
     caption += "."
-    words = "; ".join(f"{r.cell.role_name}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in shown)
+    words = "; ".join(f"{r.cell.role_name}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in bars)
     drawing = svg.drawn(f"{key}-waterfall", f"{WATERFALL}. {words}.", draw)
-    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in shown]), gate_table(run, budgets)])
+    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in bars]), gate_table(run, budgets)])
 
 
 def factors(waterfall: Waterfall) -> dict[str, float]:

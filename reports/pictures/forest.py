@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.contract import Comparison, Role, Run, Verdict
-from specgate.reports.common.figures import NONE, percent, ratio, reason
-from specgate.reports.common.floors import floor_of
+from specgate.reports.common.figures import NONE, floor_of, percent, ratio, reason
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from specgate.analysis.load.phrases import bound, in_words, unit_of
+from specgate.analysis.load.figures import bound, in_words, unit_of
 from specgate.contract import BASELINE, CellResult, Role, Run
 from specgate.contract.load import BreakEven
 from specgate.reports.common import figures

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.intervals.decision import FALSE_FAIL
 from specgate.analysis.speculation.uptime import fall_pct, in_words
 from specgate.contract import AcceptanceDrift, CellResult
 from specgate.reports.common.figures import number

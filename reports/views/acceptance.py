@@ -8,8 +8,7 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row
-from specgate.analysis.speculation.summary import AcceptanceSummary, Group
-from specgate.analysis.speculation.summary_layout import Acceptance, Key, Layout, SummedRun
+from specgate.analysis.speculation.summary import Acceptance, AcceptanceSummary, Group, Key, Layout, SummedRun
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import Role, Value
 from specgate.contract.protocols import visible

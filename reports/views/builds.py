@@ -11,7 +11,7 @@ from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.contract import Cell, Run, State, Value, Verdict
-from specgate.contract.contrast import Change, Contrast, How, TokenContrast
+from specgate.contract.comparisons import Change, Contrast, How, TokenContrast
 from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.environment_diff import differences as facts_that_differ
 from specgate.contract import Point, Run
+from specgate.contract.comparisons import Contrast
 from specgate.contract.conditions import Conditions, clock_events
-from specgate.contract.contrast import Contrast
 from specgate.reports.common.figures import percent
 
 

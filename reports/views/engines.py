@@ -1,4 +1,4 @@
-"""The view `engines`: a table per figure, with a row per scenario, context, batch and role, a column per back end."""
+"""Engines side by side."""
 
 from __future__ import annotations
 
@@ -7,17 +7,45 @@ from dataclasses import replace
 
 from specgate.analysis.rows import Row, identity
 from specgate.contract import Value
-from specgate.contract.matrix import Column, Matrix
-from specgate.contract.matrix import Entry as MatrixEntry
-from specgate.contract.matrix import Row as MatrixRow
+from specgate.contract.comparisons import Column, Matrix
+from specgate.contract.comparisons import Entry as MatrixEntry
+from specgate.contract.comparisons import Row as MatrixRow
 from specgate.contract.metrics import metric
-from specgate.reports.common import figures
+from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.texts.csv import summary_row
-from specgate.reports.views.engine_table import engine_table, facts
+
+ENGINE_TABLE_HEAD = ("engine", "version", "device", "dtype", "capture layers", "acceptance", "commit", "run")
+
+
+def engine_table(columns: Sequence[Column]) -> Table:
+    rows = [
+        [str(value or figures.NONE) for value in list(facts(c).values())[: len(ENGINE_TABLE_HEAD)]] for c in columns
+    ]
+    return Table(ENGINE_TABLE_HEAD, rows, texts=len(ENGINE_TABLE_HEAD))
+
+
+def facts(column: Column) -> dict[str, object]:
+    """Return the facts of an engine: first the columns of the table, then what only files have."""
+    engine, run = column.engine, column.run
+    return {
+        "engine": column.label,
+        "version": engine.engine_version or engine.details.get(f"{engine.backend} version") if engine else None,
+        "device": engine.device if engine else None,
+        "dtype": engine.dtype if engine else None,
+        "capture_rule": engine.capture_rule if engine else None,
+        "acceptance_source": run.acceptance,
+        "commit": provenance.commit(run),
+        "run_id": run.id,
+        "target_sha256": engine.target_sha256 if engine else None,
+        "draft_sha256": engine.draft_sha256 if engine else None,
+        "warnings": list(column.warnings),
+        "cut_short": column.cut_short,
+    }
+
 
 HEAD = ("scenario", "context", "batch", "role")
 MARKS_SAID = (

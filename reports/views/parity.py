@@ -11,7 +11,7 @@ from specgate.analysis.rows import Row
 from specgate.contract import State
 from specgate.errors import ExitCode
 from specgate.reports.common.parts import Entry, Table
-from specgate.reports.pictures.stages import stages
+from specgate.reports.pictures.cycle import stages
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView
 

@@ -9,12 +9,12 @@ from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
-from specgate.contract.agreement import Agreement, Match
+from specgate.contract.comparisons import Agreement, Match
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
-from specgate.reports.views.engine_table import engine_table, facts
+from specgate.reports.views.engines import engine_table, facts
 
 SHOWN_DIVERGENCES = 50
 CUT = "Chains end with the request: the reference is counted as if its did too."

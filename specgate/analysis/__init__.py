@@ -3,7 +3,7 @@
     reduce.py               blocks → cells and comparisons: the entry point
     rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
     checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
-    references/             a run beside an earlier one that it is held against
+    references.py          a run beside an earlier one that it is held against
     two_builds/             samples of two builds of an engine → quantities and words
     tokens/                 are the tokens right: the baseline's, a second engine's choice, and no loops
     draws/                  texts drawn at a temperature: do they have the target's distribution?
@@ -16,10 +16,9 @@
     cell_figures.py         those of a cell
     load/                   a server under load: figures of a level, and up to which level speculation pays
     requests/               times of single requests: percentiles with intervals, goodput, how they are spread
-    active_slots.py         step time by how many slots still decode
-    context_depth.py        acceptance length and step time by depth in the cache
+    context_depth.py        step times by context depth and by active slots
     cycle_accounting.py     where the time of a cycle goes: cycle budgets
-    experts/                what a mixture of experts costs: experts touched, and how far neighbours share them
+    experts.py             what a mixture of experts costs: experts touched, and how far neighbours share them
     speedup_limits.py       how fast a pair could be here, and what acceptance length a gate would take
     waterfall.py            a measured speed-up as a product of what it is made of
     perf_invariants/        PERF_MODE: seven invariants of a decode loop, judged from a profiler's trace
@@ -27,11 +26,9 @@
     machine/                what the machine did while each point was measured, and which rounds it disturbed
     environment_diff.py     what differs between two records of an environment
     parity/                 two engines' stages for one prompt: how far apart, and which departs first
-    prefix_cache/           a prefix cache on and off, with and without speculation
+    prefix_cache.py        a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
-    eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same
-    variants.py             what a variant of a role does otherwise, in words
     cell_names.py           names of cells as a person would say them
     verdict.py              many verdicts → one state and one exit code
 

@@ -1,4 +1,4 @@
-"""Acceptance length and step time of a cell by depth: how many tokens the KV cache holds beyond the prompt."""
+"""Step times by context depth, and by the number of active slots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,30 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from specgate.analysis.stats import cluster_interval
-from specgate.contract import Block, DepthBin
+from specgate.contract import ActiveBin, Block, DepthBin
+
+
+def by_active(
+    blocks: Sequence[Block], *, withhold: bool, aside: Set[tuple[int, int]] = frozenset()
+) -> tuple[ActiveBin, ...]:
+    """One bin per number of active slots that a step had, from the fewest on. Steps without one are left out.
+
+    With `withhold` the bins have no times. `aside`: (prompt set, round) of the blocks whose times do not count.
+    """
+    counts: dict[int, int] = defaultdict(int)
+    times: dict[int, list[float]] = defaultdict(list)
+    for block in blocks:
+        timed = not withhold and (block.prompt_set, block.round) not in aside
+        for step, row in enumerate(block.accepted):
+            if active := sum(accepted >= 0 for accepted in row):
+                counts[active] += 1
+                if timed:
+                    times[active].append(block.step_ns[step] / 1e6)
+    return tuple(
+        ActiveBin(active, steps, statistics.median(times[active]) if times[active] else None)
+        for active, steps in sorted(counts.items())
+    )
+
 
 BINS: Final = 8
 """The depths of a cell are divided into this many ranges of equal width. Ranges in which no step began are left out."""

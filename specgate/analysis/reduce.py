@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from specgate.analysis.active_slots import by_active
 from specgate.analysis.cell_figures import (
     active_values,
     asked_again,
@@ -21,14 +20,14 @@ from specgate.analysis.cell_figures import (
 )
 from specgate.analysis.checks.contradictions import UNKNOWN, CheckFacts, Contradiction, contradictions
 from specgate.analysis.checks.served import clock_values
-from specgate.analysis.context_depth import by_depth
+from specgate.analysis.context_depth import by_active, by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.figures import load_values
-from specgate.analysis.load.text_selection import compared
+from specgate.analysis.load.sweeps import compared
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, total_of
-from specgate.analysis.requests.distributions import distributions
+from specgate.analysis.requests.figures import distributions
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
 from specgate.analysis.tokens.continuations import check_followed, parted_texts

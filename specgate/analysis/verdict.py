@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from specgate.contract import KINDS, Cell, Gap, Kind, Policy, Run, State, Verdict
-from specgate.contract.agreement import Agreement
-from specgate.contract.contrast import Contrast
+from specgate.contract.comparisons import Agreement, Contrast
 from specgate.errors import ExitCode
 
 _WORST_FIRST = (

@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from specgate.contract.trends import ChangePoint, Series
+from specgate.contract.comparisons import ChangePoint, Series
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ from pathlib import Path
 from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.stored_runs import load_run
 from specgate.contract import Cell, CellResult, Run, Scenario, Value
-from specgate.contract.trends import Reading, Series, Trends
+from specgate.contract.comparisons import Reading, Series, Trends
 from specgate.errors import SpecgateError, UsageError
 from specgate.promotion.claim import digests
 

@@ -16,15 +16,12 @@
     traffic.py         bytes that a pass must move through memory
     cycle_budget.py    where the time of a cycle goes, beside the floor that its bytes set
     tape.py            accept counts of a run, stored to be replayed
-    contrast.py        one run beside another
-    agreement.py       several engines' texts and acceptance beside a reference's
+    comparisons.py     runs laid side by side: by builds, by texts, by engines, and over a history
     routing/           which of a mixture's experts the target's passes reach
-    draws/             texts drawn at a temperature, and how well they fit the target's distribution
-    load/              the load that a server is offered, and the level up to which speculation pays
+    draws.py          texts drawn at a temperature, and how well they fit the target's distribution
+    load.py           the load that a server is offered, and the level up to which speculation pays
     references/        earlier runs and builds that a run is compared with
-    two_builds/        two builds of an engine, measured in turns in one session
-    matrix.py          the same cells on several back ends
-    trends.py          one figure over many runs
+    two_builds.py      two builds of an engine, measured in turns in one session
     assets.py          pinned wheels that pairs and prompts are made of
     protocols/         what a back end, a gate, a report and other plug-ins implement
     types.py           constraints that fields carry, and aliases that several nouns share
@@ -69,10 +66,9 @@ from specgate.contract.samples.engine_facts import (
     ServedModel,
 )
 from specgate.contract.samples.rescoring import BaselineText, LogitSample, RescoredText, Rescoring, Score, SecondLook
-from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
+from specgate.contract.scenarios.pair import AcceptanceSource, PairRef, Rope
 from specgate.contract.scenarios.plan import Cell, Plan, Point, Round
 from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
-from specgate.contract.scenarios.rope import Rope
 from specgate.contract.scenarios.sampling import Draws, Sampling, SamplingMethod
 from specgate.contract.scenarios.scenario import LatencyLimits, Machine, RunKind, Scenario, Variant
 from specgate.contract.scenarios.workload import PASS_ROUNDS, Budget, Grid, Schedule, Workload

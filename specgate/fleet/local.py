@@ -17,8 +17,7 @@ from typing import Any, Final
 from specgate.errors import UsageError
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import FOLDERS
-from specgate.fleet.likeness import CUDA
-from specgate.fleet.machines import Files, NodeLost, Slot
+from specgate.fleet.machines import CUDA, Files, NodeLost, Slot
 from specgate.fleet.tasks import DONE
 from specgate.machine import host, inventory
 

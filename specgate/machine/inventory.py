@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import specgate
-from specgate.analysis.machine.visible_gpus import visible_among
+from specgate.analysis.machine.gpu_clocks import visible_among
 from specgate.machine.packages import packages
 from specgate.redaction import masked
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
-from specgate.analysis.intervals.power import detectable
+from specgate.analysis.intervals.decision import detectable
 from specgate.contract import AllowedLoss, BetweenRuns, Cell, Plan, Rule, Scenario, State
 from specgate.errors import UsageError
 from specgate.files.json_record import read_record

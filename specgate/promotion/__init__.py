@@ -4,10 +4,9 @@ admission.py           that order in the life of a run: before it begins, when i
 claim.py               which micro gates a run rests on, how often they were green, and whether it may begin
 micro_gates.py         which micro scenarios must be green, and the command that runs them
 green_runs.py          how often in a row they have been: a pure function of the ledger's entries and the time
-standing.py            whether a green entry is believed: its host, its run folder, its signature
+standing.py            whether a green entry is believed, and the status of a subject
 signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders
-status.py              where a full run would stand if it began now
 since_last_green.py    what differs between a run and the last green one before it
 """

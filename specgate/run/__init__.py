@@ -2,14 +2,13 @@
 
 session.py        the whole of it: plan, worker, samples, verdicts, reports
 beginning.py      before the first block: the prompts, and a run folder that says what the run will do
-earlier.py        the last green run that each scenario is held against
-compared_builds.py  the comparisons of builds that it rests on
+references.py     the earlier run that it is judged against, and compared builds
 reachability.py   floors that no run can reach, said before anything is measured
 resuming.py       a run that is continued: whether it may be, and what it rests on
 runner.py         the one measuring loop: plan → worker → blocks in the journal
 smoke/            `specgate smoke`: one prompt, and the known causes of speculation that is off
-parity/           `specgate diagnose parity`: two engines' stages for one prompt
-prefix_cache/     `specgate diagnose cache`: the same requests with a prefix cache on and off
+parity.py        `specgate diagnose parity`: two engines' stages for one prompt
+prefix_cache.py  `specgate diagnose cache`: the same requests with a prefix cache on and off
 worker.py         the engine in a process of its own, driven over a socket
 engine_process/   that process: messages, what is checked of an answer, what the process is given, what it prints
 watched_gpus.py   which GPUs a run uses, so that every one of them is watched
@@ -20,7 +19,6 @@ profiler.py       what an engine does between the marks of a block, seen from ou
 early_stop.py     stops a point at the first interim look where every rule that rests on samples is decided
 progress.py       a bar on a terminal, one line per block elsewhere
 recompute.py      samples → figures → verdicts, pure
-closing.py        the last lines that a run prints: its rules counted, its folder, the next command, the verdict
-ending.py         after the last block: what the run amounts to, its reports, its entry in the ledger
+ending.py         the end of a run
 calibration.py    `specgate machine calibrate`: the same role in both places of every pair, reduced to a noise profile
 """

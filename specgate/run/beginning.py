@@ -14,7 +14,7 @@ from specgate.contract import (
 )
 from specgate.errors import UsageError
 from specgate.files.config import Config
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_profile
 from specgate.machine.bandwidth import bandwidth_of
@@ -30,10 +30,9 @@ from specgate.planning.resolution import another_engine, tokenizer_of
 from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in
-from specgate.run.compared_builds import compared_builds
-from specgate.run.earlier import earlier_runs
 from specgate.run.early_stop import required_decisions
 from specgate.run.reachability import check_reachable
+from specgate.run.references import compared_builds, earlier_runs
 from specgate.run.watched_gpus import run_gpus
 
 

@@ -1,18 +1,17 @@
-"""After the last block: conclude the run, write its reports, and say how the ledger records it."""
+"""The end of a run: closing engines, verdict, ledger, reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.contract import (
-    Plan,
-    Run,
-    State,
-)
+from specgate.contract import Plan, Run, State
+from specgate.contract.verdict import RESUME
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -25,11 +24,58 @@ from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
 from specgate.run.watched_gpus import run_gpus
 
+PAGE: Final = "report.html"
+GREEN: Final = {State.PASS, State.IMPROVED}
+
+
+def closing_lines(run: Run, path: Path, end: tuple[str, ExitCode], between: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the last lines that are printed of the run in the folder `path`.
+
+    `end`: its verdict and exit code. `between`: lines that stand below the count of its rules.
+    """
+    folder = shlex.quote(str(path))
+    yield f"{counted_rules(run)}: specgate runs show {folder} --all"
+    yield from between
+    yield f"run folder {path}"
+    if (path / PAGE).is_file():
+        yield f"page {path / PAGE}"
+    verdict, code = end
+    yield f"next: {next_command(run, folder, code)}"
+    *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
+    unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
+    yield f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else "")
+
+
+def counted_rules(run: Run) -> str:
+    """Return the number of rules that are green in every cell, and of those that judge nothing in this run."""
+    states: dict[str, set[State]] = {}
+    for v in run.verdicts:
+        states.setdefault(v.rule, set()).add(v.state)
+    skipped = sum(of == {State.SKIPPED} for of in states.values())
+    green = sum(of <= {*GREEN, State.SKIPPED} for of in states.values()) - skipped
+    return f"{green} rule{'s' * (green != 1)} green" + (f", {skipped} not asked" if skipped else "")
+
+
+def next_command(run: Run, folder: str, code: ExitCode) -> str:
+    """Return the command that says more about the run, or brings it to an end."""
+    if run.status == "interrupted":
+        return f"specgate {run.kind} --resume {folder}"
+    steps = [v.next_step for v in run.verdicts if v.required and v.next_step and RESUME in v.next_step]
+    if code is ExitCode.INCONCLUSIVE and steps:
+        _, _, options = max(steps, key=lambda step: (len(step), step)).rpartition(RESUME)
+        return f"specgate {run.kind} --resume {folder}{options}"
+    gates = run.promotion.gates if run.promotion else {}
+    if code is ExitCode.PASS and run.promotion and run.kind == "micro" and not gates.keys().isdisjoint(run.scenarios):
+        return run.promotion.command
+    if code in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE):
+        return f"specgate runs explain {folder}"
+    return f"specgate runs show {folder} --all"
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the measuring of a plan left: the samples, the failures of single points, and the error or interrupt that
-    stopped the whole run, or None.
+    """Result of measuring a plan: the samples, the failures of single points, and the error or interrupt that stopped
+    the whole run, or None.
 
     `journal` is None if somebody else than the harness has written to the run folder: then no figure may rest on it.
     `failures`: point key → why the point is missing or incomplete. `sampled_after`: the green run after which texts
@@ -61,12 +107,12 @@ def check_unchanged(began: Software, config: Config) -> None:
     Raises InvalidResult that names what has changed, and of a plug-in the files.
     """
     now = software_of(config)
-    found = [
+    changed = [
         f"{c.key}: {files_changed(began, now, c.key)}" if c.key in now.files else str(c)
         for c in changes(began.facts, now.facts)
     ]
-    if found:
-        raise InvalidResult(f"the software changed while the run went on: {'; '.join(found)}", hint="measure anew")
+    if changed:
+        raise InvalidResult(f"the software changed while the run went on: {'; '.join(changed)}", hint="measure anew")
 
 
 def files_changed(began: Software, now: Software, plugin: str) -> str:
@@ -77,7 +123,7 @@ def files_changed(began: Software, now: Software, plugin: str) -> str:
 
 
 def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:
-    """Why the run was stopped, in words."""
+    """Reason that the run was stopped, in words."""
     return str(stopped) or "interrupted"
 
 

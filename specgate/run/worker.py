@@ -24,8 +24,8 @@ from specgate.redaction import cleaned
 from specgate.run.engine_process.blocks import Close
 from specgate.run.engine_process.client import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
-from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.logs import Log, Printed, Scratch
+from specgate.run.engine_process.start import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.wire import request_message
 
 _TAIL_LINES = 8
@@ -109,7 +109,9 @@ class EngineWorker(EngineCalls):
         return ours, life_line, process
 
     def _folder(self) -> Path | None:
-        """Where the process runs: where the harness does, since options may name files from there, but in no run."""
+        """Folder that the process runs in: the harness's, since options may name files from there, but no run
+        folder.
+        """
         here = Path.cwd()
         in_a_run = any((folder / "config.resolved.yaml").is_file() for folder in (here, *here.parents))
         return Path(here.anchor) if in_a_run else None
@@ -182,7 +184,7 @@ class EngineWorker(EngineCalls):
             self._scratch.end()
 
     def _stored(self, text: str) -> str:
-        """What is stored of a text that was printed."""
+        """Text as it is stored after it was printed."""
         return cleaned(self._scratch.renamed(text) if self._scratch else text)
 
 

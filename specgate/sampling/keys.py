@@ -1,4 +1,6 @@
-"""Random numbers of a draw: they follow from its seed, request, position and purpose.
+"""Random numbers of a draw: Philox, keyed by request and position.
+
+Salmon, Moraes, Dror and Shaw, *Parallel random numbers: as easy as 1, 2, 3* (SC 2011).
 
 So a request's sample does not depend on what shares its step, nor on how its text was cut into steps, and a replay is
 exact.
@@ -14,10 +16,32 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specgate.sampling.philox import Words, philox
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+Words = NDArray[np.uint32]
+
+ROUNDS: Final = 10
+MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
+"""What is added to the words of the key from round to round."""
+LOW: Final = np.uint64(0xFFFFFFFF)
+HALF: Final = np.uint64(32)
+
+
+def philox(counters: Words, key: tuple[int, int]) -> Words:
+    """Four random words per counter.
+
+    `counters` uint32 [..., 4], words in ascending significance. `key`: two words of 32 bits. Returns uint32 [..., 4].
+    """
+    c0, c1, c2, c3 = (counters[..., i].astype(np.uint64) for i in range(4))
+    for number in range(ROUNDS):
+        k0, k1 = (np.uint64((word + number * step) & 0xFFFFFFFF) for word, step in zip(key, KEY_STEPS, strict=True))
+        first, second = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (second >> HALF) ^ c1 ^ k0, second & LOW, (first >> HALF) ^ c3 ^ k1, first & LOW
+    return np.stack((c0, c1, c2, c3), axis=-1).astype(np.uint32)
+
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -18,7 +18,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate
 from specgate.run.session import carry_out
-from specgate.selftest import drawn_texts, small_chains, stored
+from specgate.selftest import small_chains, stored
 
 FOLDER: Final = Path(__file__).parent
 SCENARIO, POLICY = FOLDER / "scripted.yaml", FOLDER / "policy.yaml"
@@ -153,11 +153,11 @@ def injected(fault: Fault, folder: Path) -> Outcome:
 def sampling(unspoilt: Path) -> Iterator[Outcome]:
     """Check verifies at a temperature: right ones, and those with faults. `unspoilt`: as in `surroundings`."""
     for verifies, alpha, state, code in (
-        (drawn_texts.RIGHT, drawn_texts.USUAL, State.PASS, "distribution_kept"),
-        (small_chains.FAULTS, drawn_texts.SURE, State.INVALID, "not_the_targets"),
+        (small_chains.RIGHT, small_chains.USUAL, State.PASS, "distribution_kept"),
+        (small_chains.FAULTS, small_chains.SURE, State.INVALID, "not_the_targets"),
     ):
         for name, verify in verifies.items():
-            verdicts = drawn_texts.distribution_verdicts(unspoilt, verify, alpha)
+            verdicts = small_chains.distribution_verdicts(unspoilt, verify, alpha)
             yield seen_as(name, "distribution", state, code, verdicts)
 
 

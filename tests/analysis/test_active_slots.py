@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.active_slots import by_active
+from specgate.analysis.context_depth import by_active
 from specgate.contract import Block
 from tests.support.factories import blocks_of, plan_of, scenario
 

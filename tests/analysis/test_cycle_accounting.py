@@ -28,7 +28,7 @@ from specgate.analysis.reduce import measure
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.backends.eagle3.lib.weights import LayerWeights
 from specgate.backends.eagle3.reference import target
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine

@@ -22,7 +22,7 @@ from specgate.archive.change_points import (
     with_changes,
 )
 from specgate.contract import Cell, Point, Role
-from specgate.contract.trends import Reading, Series
+from specgate.contract.comparisons import Reading, Series
 
 
 def series_of(values: Sequence[float]) -> Series:

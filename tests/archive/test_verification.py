@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.archive.json_comparison import differences_of
-from specgate.archive.report_comparison import line_differences, made_here
+from specgate.archive.report_comparison import differences_of, line_differences, made_here
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
 from specgate.errors import OtherVersion, UsageError

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from specgate.backends.eagle3.lib.mxfp4 import decoded, encoded
+from specgate.backends.eagle3.lib.weights import decoded, encoded
 
 EXPERTS = ("gate_up_proj", "down_proj")
 WINDOW = 8

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specgate.checkpoints.d2t import check_d2t
+from specgate.checkpoints.arrays import check_d2t
 from specgate.errors import CheckpointError
 
 VOCAB = 40

@@ -27,7 +27,7 @@ from specgate.machine.host import identity
 from specgate.planning.request import Request
 from specgate.promotion.claim import engine_fingerprint
 from specgate.promotion.ledger import CODES, Entry, Ledger
-from specgate.promotion.status import promotion_status
+from specgate.promotion.standing import promotion_status
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import ROOT, Cli
 

@@ -47,17 +47,17 @@ def peers(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Peers:
     monkeypatch.chdir(ROOT)
 
     def printed(*arguments: str) -> str:
-        given = ["--pair", str(pair[0].parent), "--device", "cpu", *arguments]
-        monkeypatch.setattr(sys, "argv", ["bench.peers", *given])
-        return CliRunner().invoke(main, given, catch_exceptions=False).stdout
+        options = ["--pair", str(pair[0].parent), "--device", "cpu", *arguments]
+        monkeypatch.setattr(sys, "argv", ["bench.peers", *options])
+        return CliRunner().invoke(main, options, catch_exceptions=False).stdout
 
     return printed
 
 
 @pytest.mark.slow("processes that import torch and transformers")
 def test_a_peer_that_fails_is_reported_and_the_others_run(peers: Peers) -> None:
-    said = peers("--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
-    failed, measured = said.splitlines()[1:3]
+    output = peers("--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
+    failed, measured = output.splitlines()[1:3]
     assert failed.startswith("engine") and "max_position_embeddings = 4096" in failed
     assert measured.startswith("transformers eager") and "ms/step" in measured
 
@@ -69,9 +69,9 @@ def test_what_the_budget_does_not_hold_is_left_out(peers: Peers) -> None:
 def test_a_step_of_all_layers_lies_on_the_line_through_two_counts(pair: tuple[Path, Path]) -> None:
     setup = Setup(str(pair[0].parent), 64, 1, 1, 8, (1, 2), "cpu")
     whole = setup.geometry.layers
-    (found,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
-    assert found.ms_per_step == found.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
-    assert found.layers == (1, 2)
+    (timing,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
+    assert timing.ms_per_step == timing.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
+    assert timing.layers == (1, 2)
 
 
 def test_no_line_is_drawn_where_more_layers_took_less(pair: tuple[Path, Path]) -> None:
@@ -97,5 +97,5 @@ def test_a_failure_is_told_by_its_exception() -> None:
 
 
 def test_a_peers_process_gets_the_command_line_but_for_the_choice_of_peers() -> None:
-    given = ["--peer", "engine", "--context", "9", "--peer=transformers-eager", "--steps", "8"]
-    assert list(without_peers(given)) == ["--context", "9", "--steps", "8"]
+    arguments = ["--peer", "engine", "--context", "9", "--peer=transformers-eager", "--steps", "8"]
+    assert list(without_peers(arguments)) == ["--context", "9", "--steps", "8"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specgate.fleet.likeness import unlike
+from specgate.fleet.machines import unlike
 from specgate.machine import inventory
 
 FACTS = {"source_tree_sha256": "abc", "interpreter": "CPython 3.12", "package:torch": "2.11.0"}

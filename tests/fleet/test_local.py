@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.machine.visible_gpus import visible_among
+from specgate.analysis.machine.gpu_clocks import visible_among
 from specgate.errors import UsageError
 from specgate.fleet import local
 from specgate.fleet.local import LocalMachines

@@ -8,7 +8,7 @@ import pytest
 
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.contract import BetweenRuns, Rule, State, Verdict
-from specgate.contract.contrast import Change, Contrast, How
+from specgate.contract.comparisons import Change, Contrast, How
 from specgate.gates.change import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specgate import plugins
-from specgate.analysis.load.send_delays import late_clients
+from specgate.analysis.load.sweeps import late_clients
 from specgate.analysis.verdict import not_judged
 from specgate.contract import Comparison, Divergence, LatencyLimits, Rule, Run, State, Verdict
 from specgate.gates.load import GATE

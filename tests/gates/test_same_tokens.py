@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.contract import Rule, State, Verdict
-from specgate.contract.contrast import Contrast, TokenContrast
+from specgate.contract.comparisons import Contrast, TokenContrast
 from specgate.gates.same_tokens import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
 

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.intervals.levels import FALSE_FAIL
-from specgate.analysis.references.cell_times import cell_times, digests_of, same_text
-from specgate.analysis.references.earlier_run import acceptance_change, between_two_runs, paired_by_round
+from specgate.analysis.intervals.decision import FALSE_FAIL
+from specgate.analysis.references import (
+    acceptance_change,
+    between_two_runs,
+    cell_times,
+    digests_of,
+    paired_by_round,
+    same_text,
+)
 from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
 from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText
 from specgate.gates.since_green import GATE

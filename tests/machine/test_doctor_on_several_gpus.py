@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specgate.analysis.machine.visible_gpus import visible_among
+from specgate.analysis.machine.gpu_clocks import visible_among
 from specgate.cli import cli
 from specgate.contract import Bandwidth
 from specgate.contract.conditions import HostReading

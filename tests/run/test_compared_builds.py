@@ -13,7 +13,7 @@ import pytest
 from specgate.contract.references import Builds
 from specgate.files.writing import sha256_of
 from specgate.promotion.ledger import Ledger
-from specgate.run.compared_builds import builds_differences, revision_of
+from specgate.run.references import builds_differences, revision_of
 from tests.gates.test_builds import COMPARED, RUN
 from tests.promotion.test_green_runs import entry
 from tests.support.command import Cli

@@ -11,8 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from specgate.sampling.keys import Keys, Purpose, race, requests_of, uniforms, words
-from specgate.sampling.philox import philox
+from specgate.sampling.keys import Keys, Purpose, philox, race, requests_of, uniforms, words
 
 WIDTHS = {
     32: ((0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)),

@@ -9,10 +9,9 @@ import pytest
 from scipy import stats
 
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample, verify_coupled
 from specgate.sampling.distributions import check_distribution, over_target
 from specgate.sampling.keys import Floats, Integers, Keys
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection, verify_coupled
 from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 from tests.sampling import acceptance
 

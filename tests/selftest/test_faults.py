@@ -10,8 +10,8 @@ from specgate import plugins
 from specgate.contract import Rule, Run, State, Verdict
 from specgate.machine import inventory, selftest_stamp
 from specgate.selftest import small_chains
-from specgate.selftest.drawn_texts import RIGHT, SURE, USUAL, distribution_verdicts
 from specgate.selftest.faults import FAULTS, PROCESSES, Fault, injected, newest, outcomes, sampling, scripted
+from specgate.selftest.small_chains import RIGHT, SURE, USUAL, distribution_verdicts
 from tests.support import in_process
 
 pytestmark = pytest.mark.usefixtures("no_processes")

@@ -1,4 +1,4 @@
-"""The tensors that a geometry implies: canonical names and shapes.
+"""The tensors that a geometry implies: canonical names and shapes; and a geometry in words.
 
 Target tensors have Hugging Face's names. Draft tensors have those of the EAGLE authors (`fc`, `midlayer.*`, `norm`,
 `lm_head`, `embed_tokens`, `input_norm`, `fc_norm.i`, each followed by `.weight`).
@@ -7,7 +7,7 @@ Target tensors have Hugging Face's names. Draft tensors have those of the EAGLE 
 from __future__ import annotations
 
 from specgate.backends.eagle3.lib.checkpoint import Wanted
-from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.mxfp4 import BLOCK, BYTES
 
 
@@ -107,3 +107,16 @@ def expert_tensors(prefix: str, g: TargetGeometry, experts: ExpertGeometry) -> d
         else:
             tensors[matrix] = Wanted((experts.count, columns, rows), of)
     return {f"{prefix}mlp.{name}": want for name, want in tensors.items()}
+
+
+def draft_details(geometry: DraftGeometry) -> dict[str, str | int | float]:
+    return {
+        "draft vocabulary": geometry.draft_vocab,
+        "draft window": geometry.window or "none",
+        "draft rope": describe_rope(geometry.rope),
+    }
+
+
+def describe_rope(spec: RopeSpec) -> str:
+    scaled = "" if spec.kind == "default" else f", {spec.kind} x{spec.factor:g}"
+    return f"base {spec.base:g}{scaled}"

@@ -19,8 +19,8 @@ from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.lib.memory import require_room
 from specgate.backends.eagle3.lib.planted.source import planted_draft, planted_target
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
+from specgate.checkpoints.arrays import check_d2t
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
-from specgate.checkpoints.d2t import check_d2t
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry, TargetSizes
 from specgate.checkpoints.hf.draft import TRAINED_FOR, canonical, draft_geometry
 from specgate.checkpoints.hf.target import target_geometry, with_generation_eos

@@ -4,15 +4,13 @@ backend.py         the door through which the harness comes in
 open.py            loads a pair, after checking that the engine can hold what the plan asks
 engine.py          the loop over the pair's target
 loop.py            prefill once, then rewind and decode as often as asked, with or without a draft, over any target
-state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
-recorder.py        what a decode run writes down, and accept counts from a tape in its place
+state.py           state of a decode run, and what it writes down
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
-eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
+draft.py           the draft's forward pass, and the drafter that runs it
 sampling.py        drawing tokens at a temperature in the place of the greedy choice
 target.py          the target's forward pass, with the hidden states that the draft reads
 gpt_oss.py         gpt-oss' forward pass, its packed tensors, and how many experts rows reach
-draft.py           the draft's forward pass
-partial/           verification over a part of the cache, and over all of it now and then
+partial.py         verification over a part of the cache, and over all of it now and then
 tree.py            trees of draft tokens in the place of chains
 stages.py          what every stage of both passes gives, for `specgate diagnose parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name

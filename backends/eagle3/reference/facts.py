@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 
 from specgate.backends.eagle3.lib.chains import ChainLengths
-from specgate.backends.eagle3.lib.describe import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes, mode_in_words
+from specgate.backends.eagle3.lib.layout import describe_rope, draft_details
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import warning
 from specgate.backends.eagle3.reference.drafters import StandIn

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.memory import free_bytes
-from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
-from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, ExpertTargetWeights, pack_expert_target
+from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, ExpertTargetWeights, decoded, pack_expert_target
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
 from specgate.backends.eagle3.reference.kv_planes import Plane, read_rows
 from specgate.backends.eagle3.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append

@@ -18,17 +18,16 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import Growth
-from specgate.backends.eagle3.lib.trees.masks import broken_rows
+from specgate.backends.eagle3.lib.trees.topology import broken_rows
 from specgate.backends.eagle3.lib.weights import Vocabulary
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_in
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
-from specgate.backends.eagle3.reference.partial.verifying import LooksElsewhere, PartialVerifier
-from specgate.backends.eagle3.reference.recorder import Playback, Recorder, as_accepted
+from specgate.backends.eagle3.reference.partial import LooksElsewhere, PartialVerifier
 from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
-from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
+from specgate.backends.eagle3.reference.state import Playback, Recorder, Slots, StopRule, as_accepted, commit
 from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score
 from specgate.contract.protocols import Decoded, Text, block_marker

@@ -10,12 +10,12 @@ import torch
 from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, calibration_warnings, check_head, kv_modes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.lib.specpv.plan import NAMES as PARTIAL_NAMES
-from specgate.backends.eagle3.lib.specpv.plan import SPECPV, check_target, plan_partial
+from specgate.backends.eagle3.lib.specpv import NAMES as PARTIAL_NAMES
+from specgate.backends.eagle3.lib.specpv import SPECPV, check_target, plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.recorder import Playback
 from specgate.backends.eagle3.reference.sampling import Sampler
+from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes
@@ -42,7 +42,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
     where the draft is less sure), `k_by_batch` (the most draft tokens by how many requests run), `kv` and `draft_kv`
     (the formats of the caches of target and draft: bf16, fp8, nvfp4), `specpv` (lossy or lossless: verification over a
-    part of the cache) and what `specpv.plan` has beside it.
+    part of the cache) and what `lib.specpv` has beside it.
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.

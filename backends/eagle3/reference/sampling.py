@@ -16,20 +16,18 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.weights import Vocabulary
-from specgate.backends.eagle3.reference.draft import draft_head
+from specgate.backends.eagle3.reference.draft import EagleDrafter, draft_head
 from specgate.backends.eagle3.reference.drafters import Drafter
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.ops import check_finite
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample, scores, verify_coupled
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, sample, scores, verify_by_rejection, verify_coupled
 from specgate.sampling.target import checked, log_softmax, point_mass, softmax, target_distribution
 
 

@@ -14,8 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.reference.draft import LayerOutput, draft_head, draft_layer, project_features
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import (
+    EagleDrafter,
+    LayerOutput,
+    draft_head,
+    draft_layer,
+    project_features,
+)
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.checkpoints.stages.names import SHORTEST, TARGET_IDS, hidden
 from specgate.errors import BackendError

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compaction
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, Growth, parents_of
-from specgate.backends.eagle3.lib.trees.masks import pack, unpack
 from specgate.backends.eagle3.lib.trees.options import (
     TREE,
     WIDTH,
@@ -33,7 +32,7 @@ from specgate.backends.eagle3.lib.trees.options import (
     tree_of_roles,
 )
 from specgate.backends.eagle3.lib.trees.options import check_ranks as check_option_ranks
-from specgate.backends.eagle3.lib.trees.topology import ancestors, depths, leaf_mask, leaf_paths
+from specgate.backends.eagle3.lib.trees.topology import ancestors, depths, leaf_mask, leaf_paths, pack, unpack
 from specgate.backends.eagle3.reference.cache import TreeRows
 from specgate.backends.eagle3.reference.ops import FEW_ROWS, check_finite, target_argmax
 from specgate.checkpoints.trees.shape import TreeShape

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, get_args
 import torch
 import transformers
 
-from specgate.backends.eagle3.lib.describe import draft_details
 from specgate.backends.eagle3.lib.hf_write import rope_keys
+from specgate.backends.eagle3.lib.layout import draft_details
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.traffic import pair_traffic

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specgate.analysis.speculation.decoding import decoding_of
+from specgate.analysis.speculation.drafting import decoding_of
 from specgate.backends.eagle3.lib.chains import SCHEMA, ChainTable
 from specgate.contract import Comparison, Point, Run
 from specgate.errors import UsageError

@@ -13,7 +13,7 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses, sampling_fields
+from specgate.backends.servers.sampling import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.reported import text_of
-from specgate.backends.servers.sampling.expresses import sampling_fields
+from specgate.backends.servers.sampling import sampling_fields
 from specgate.contract import ServedModel
 from specgate.contract.protocols import masked
 from specgate.errors import BackendError

@@ -17,13 +17,13 @@ from specgate.backends.servers.adapter import (
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
-from specgate.backends.servers.facts.conventions import nested_ids
 from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.reported import sglang_settings, text_of
+from specgate.backends.servers.facts.served import nested_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses, sampling_fields
+from specgate.backends.servers.sampling import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling

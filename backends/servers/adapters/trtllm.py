@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from specgate.backends.servers.adapter import Drafter, Launch, Reported, integer, part
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
-from specgate.backends.servers.facts.conventions import nested_ids
+from specgate.backends.servers.facts.served import nested_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Samples
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses
+from specgate.backends.servers.sampling import Expresses
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import BackendError

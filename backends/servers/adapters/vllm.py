@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json
-from specgate.backends.servers.facts.conventions import top_level_ids
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.reported import vllm_answer, vllm_on_cpu, vllm_settings
+from specgate.backends.servers.facts.served import top_level_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses
+from specgate.backends.servers.sampling import Expresses
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Role

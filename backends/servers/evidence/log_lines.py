@@ -1,4 +1,4 @@
-"""Lines of engines' logs that say something about a PERF_MODE invariant. Lines that are not known say nothing.
+"""Findings about PERF_MODE invariants in an engine's log and other files. Lines that are not known say nothing.
 
 The formats were read from these sources:
 
@@ -11,11 +11,18 @@ The formats were read from these sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 
+from specgate.analysis.traces.families import has_shapes, read_shapes
+from specgate.backends.servers.failures import LONGEST_LINE
+from specgate.contract import Finding, Role
+from specgate.contract.protocols import cleaned
 from specgate.contract.traces import StatedInvariant
+from specgate.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +105,109 @@ SGLANG: Final = (
 )
 LOG_LINES: Final[Mapping[str, tuple[LogLine, ...]]] = {"lmdeploy": TURBOMIND, "vllm": VLLM, "sglang": SGLANG}
 """Adapter name → the lines that its engine's log may have."""
+
+
+READ_AT_MOST: Final = 64 << 20
+"""Bytes at the end of a log that are searched. What is before counts only towards the line numbers."""
+LONGEST_SEARCHED: Final = 4096
+"""Bytes of a line that are searched."""
+PIECE: Final = 1 << 20
+
+
+def findings_in(log: Path, known: Sequence[LogLine], *, speculative: bool, start: int = 0) -> tuple[Finding, ...]:
+    """One finding per kind of line that occurs in `log` from byte `start` on. A log that cannot be read has none.
+
+    `speculative`: whether the server drafts.
+    """
+    patterns = [(line, re.compile(line.pattern, re.I)) for line in known if speculative or not line.speculative]
+    first: dict[LogLine, tuple[int, str]] = {}
+    counts: dict[LogLine, int] = {}
+    try:
+        for number, text in numbered_lines(log, start):
+            if kind := next((line for line, pattern in patterns if pattern.search(text)), None):
+                counts[kind] = counts.get(kind, 0) + 1
+                first.setdefault(kind, (number, cleaned(text).strip()[:LONGEST_LINE]))
+    except OSError:
+        return ()
+    return tuple(
+        Finding(
+            invariant=line.invariant,
+            reason_code=line.reason_code,
+            breaks=line.breaks,
+            count=counts[line],
+            where=f"{log.name}:{number}",
+            text=text,
+            meaning=line.meaning,
+        )
+        for line, (number, text) in first.items()
+    )
+
+
+def numbered_lines(log: Path, start: int = 0) -> Iterator[tuple[int, str]]:
+    """(number, text) of the lines of a log from byte `start` on, its end if it is long. Raises OSError."""
+    with log.open("rb") as stream:
+        begin = max(start, stream.seek(0, 2) - READ_AT_MOST)
+        stream.seek(0)
+        number = 1 + newlines(stream, begin)
+        while raw := stream.readline(LONGEST_SEARCHED):
+            yield number, raw.decode(errors="replace").rstrip("\n")
+            while raw and not raw.endswith(b"\n"):  # the rest of a line that is too long
+                raw = stream.readline(PIECE)
+            number += 1
+
+
+def newlines(stream: BinaryIO, end: int) -> int:
+    """Count the lines that end before byte `end`. `stream` is read up to there."""
+    count, left = 0, end
+    while left > 0 and (piece := stream.read(min(PIECE, left))):
+        count += piece.count(b"\n")
+        left -= len(piece)
+    return count
+
+
+LISTS_PRODUCTS: Final = ("lmdeploy",)
+SHOWN: Final = 3
+"""Products that a finding names."""
+LONGEST_TAG: Final = 60
+
+
+def findings_of_files(engine: str, role: Role, files: Iterable[tuple[Path, int]]) -> Iterator[Finding]:
+    """Yield the findings in `files` of the engine with this adapter name in `role`. Each file is read from its byte
+    offset on.
+    """
+    for file, start in files:
+        if engine in LISTS_PRODUCTS and has_shapes(file):
+            yield from products_in(file) if role.speculative else ()
+        else:
+            yield from findings_in(file, LOG_LINES.get(engine, ()), speculative=role.speculative, start=start)
+
+
+def products_in(file: Path) -> Iterator[Finding]:
+    """The products of the draft, as TurboMind lists them: evidence beside I2 that holds and breaks nothing. A list that
+    cannot be read says nothing.
+    """
+    try:
+        products = read_shapes(file)
+    except UsageError:
+        return
+    if not products:
+        return
+    first = ", ".join(
+        f"{cleaned(p.tag)[:LONGEST_TAG]} {p.m} × {p.k} × {p.n} ({p.count:,} times)" for p in products[:SHOWN]
+    )
+    more = f", and {len(products) - SHOWN} more" if len(products) > SHOWN else ""
+    yield Finding(
+        invariant="I2",
+        reason_code="products_listed",
+        breaks=False,
+        count=sum(p.count for p in products),
+        where=file.name,
+        text=first + more,
+        meaning=f"the engine lists {len(products)} shapes of matrix products, and not which of them were tuned",
+    )
+
+
+def check_log(file: Path) -> None:
+    """Raise UsageError where a file that is given as a log is a list of products that cannot be read."""
+    if has_shapes(file):
+        read_shapes(file)

@@ -1,7 +1,12 @@
-"""One untimed block under a server's own profiler, and what the server says itself meanwhile."""
+"""One untimed block under a server's own profiler, and what the server says itself meanwhile.
+
+Such a server hands over what a request has got since its last output. Where it is late, that is the tokens of several
+steps, of which its counters know the last only. How many steps there were cannot be told from outside.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -9,15 +14,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from specgate.analysis.traces.families import fallen_back
-from specgate.analysis.traces.loop import Loop, loop_of
+from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
+from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.evidence.profilers import Files, Profiler, new_trace, traces_in
-from specgate.contract import Finding
+from specgate.backends.servers.exchange import SpecCounts
+from specgate.contract import Finding, Finish
 from specgate.contract.protocols import Activity
 from specgate.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
+
+
+def joined_outputs(k: int, counts: SpecCounts, answers: Sequence[Answer]) -> int:
+    """Count the outputs that hold the tokens of several steps, at least. 0 if the counters explain all outputs, or do
+    not count outputs.
+
+    An output of one step has as many tokens as the step emitted. Only the last one of a request may be cut. So the
+    counted steps must be the outputs' sizes, and each last output needs a step of its size or more. An output of more
+    than K + 1 tokens is never a single step's.
+    """
+    sizes = [sizes_of(answer) for answer in answers]
+    whole = [size for one in sizes for size in one[:-1]]
+    last = sorted(one[-1] for one in sizes if one)
+    # A step that emitted the end token alone brings no output: the token is kept back.
+    hidden = counts.steps - len(whole) - len(last)
+    if not counts.hist or not 0 <= hidden <= sum(answer.finish is not Finish.LENGTH for answer in answers):
+        return 0
+    steps = Counter({accepted + 1: times for accepted, times in enumerate(counts.hist)})
+    unexplained = (Counter(whole) - steps).total()
+    left = sorted((steps - Counter(whole)).elements())
+    fits = not unexplained and all(step >= size for step, size in zip(left[hidden:], last, strict=True))
+    return max(sum(size > k + 1 for size in (*whole, *last)), unexplained, 0 if fits else 1)
+
+
+def sizes_of(answer: Answer) -> list[int]:
+    """The tokens of each output that a decode step had a part in. The first token of a request is the prefill's."""
+    first, *others = answer.times.chunk_tokens
+    return [*([first - 1] if first > 1 else []), *others]
+
 
 OFF: Final = "the engine runs behind a server, in a process of its own"
 ATTENTION_FLAGS: Final = ("--attention-backend", "--decode-attention-backend")

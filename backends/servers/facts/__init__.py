@@ -1,11 +1,7 @@
 """Facts about a server for the fingerprint and the report, and checks before one is started.
 
 engine.py        a request and its servers → EngineFacts; requests that no server of an engine can fulfil
-identity.py      an engine's build and settings, from its servers' reports
-served.py        a server's report of its model, checked against the pair
-conventions.py   other engines' readings of the auxiliary layers in a draft's config
-kv_cache.py      size of its KV cache, from its log, its metrics or its answers
-cache_sizes.py   checks that servers which load side by side have the KV caches that their flags state
-started.py       the start of a running server in the log that its owner names
-reported.py      engines' settings, read from their answers and logs
+reported.py      what engines report of themselves, and the identity that follows
+served.py        a running server's model and settings, and how engines count auxiliary layers
+kv_cache.py      size of the KV cache, as reported, and as flags state it
 """

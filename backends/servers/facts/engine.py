@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
-from specgate.backends.servers.facts.conventions import warning, window_warning
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
-from specgate.backends.servers.facts.served import check_served, served_warnings
+from specgate.backends.servers.facts.reported import ServerReport, identity_of
+from specgate.backends.servers.facts.served import check_served, served_warnings, warning, window_warning
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.sampling.expresses import check_sampling
+from specgate.backends.servers.sampling import check_sampling
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_served_target

@@ -1,15 +1,106 @@
-"""Checks a running server's report of its model against the pair, if somebody else started it."""
+"""A running server's report of its model and settings, checked against the pair, and how engines count layers.
+
+`checkpoints.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it.
+Layers that are off by one cost about 0.1 acceptance length and have no other symptom.
+
+A log may be long, and hold several starts, of several servers. The last start counts that says it is this version and,
+by whether it speculates, this role. The baseline may also be a request of a server that speculates. Where no start is
+like that, the log tells nothing.
+"""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
-from specgate.backends.servers.facts.identity import ServerReport
+from specgate.backends.servers.facts.reported import ServerReport, vllm_settings
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
 from specgate.checkpoints.hf.any_target import AnyTarget
-from specgate.contract import ServedModel
-from specgate.contract.protocols import OpenRequest
+from specgate.checkpoints.hf_keys import Keys
+from specgate.contract import Role, ServedModel
+from specgate.contract.protocols import OpenRequest, cleaned
 from specgate.errors import BackendError
+
+
+def top_level_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
+    """vLLM (V2 runner): top-level ids or eagle_config.layer_ids, as boundaries. It does not read the nested ids."""
+    return top_level(draft) or nested_plain(draft) or default(layers)
+
+
+def nested_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
+    """SGLang, TensorRT-LLM: nested ids, taken as outputs of layers. They do not read the top-level ids."""
+    return nested(draft, layers) or default(layers)
+
+
+def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
+    """LMDeploy: it reads no ids."""
+    return default(layers)
+
+
+def default(layers: int) -> AuxiliaryLayers:
+    resolved = by_default(layers)
+    return AuxiliaryLayers(resolved.boundaries, f"boundaries {shown(resolved.boundaries)}, the engine's default")
+
+
+def window_warning(name: str, window: int | None, reads_window: bool | None) -> str | None:
+    """A warning where an engine ignores a draft's window, so that the draft sees more than it was trained on."""
+    if window is None or reads_window is not False:
+        return None
+    return (
+        f"{name} reads no window of a draft, and this one's is {window} tokens: beyond them it sees more than it was "
+        "trained on, and acceptance falls"
+    )
+
+
+def warning(name: str, engines: AuxiliaryLayers, meant: AuxiliaryLayers) -> str | None:
+    """A warning where an engine feeds a draft from other layers than it was made for."""
+    if engines.boundaries == meant.boundaries:
+        return None
+    return (
+        f"{name} feeds this draft boundaries {shown(engines.boundaries)} ({engines.rule}), but it was made for "
+        f"{shown(meant.boundaries)} ({meant.rule}): one layer off costs about 0.1 acceptance length"
+    )
+
+
+VLLM_START: Final = b"Initializing a V1 LLM engine"
+READ_AT_MOST: Final = 4 << 20
+"""Bytes from a start on that are read: what an engine chooses, it says within its start."""
+STARTS: Final = 64
+"""Starts that are looked at, from the last one back."""
+
+
+def settings_in(engine: str, log: Path, version: str, role: Role) -> dict[str, str]:
+    """Return the settings that the log of a server with this adapter name reports; {} if it cannot be read."""
+    if engine != "vllm":
+        return {}
+    speculating = None
+    try:
+        for text in starts(log):
+            first = text.partition("\n")[0]
+            if f"(v{version})" not in first:
+                continue
+            if ("speculative_config=None" not in first) is role.speculative:
+                return vllm_settings(text.splitlines())
+            speculating = speculating or text
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return {}
+    return {} if speculating is None or role.speculative else vllm_settings(speculating.splitlines())
+
+
+def starts(log: Path) -> Iterator[str]:
+    """The text of each start of vLLM, from its first line to the next start, the last one first. Raises OSError, and
+    ValueError for an empty file.
+    """
+    with log.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = len(content)
+        for _ in range(STARTS):
+            if (at := content.rfind(VLLM_START, 0, end)) < 0:
+                return
+            begin = content.rfind(b"\n", 0, at) + 1
+            yield cleaned(content[begin : min(end, begin + READ_AT_MOST)].decode(errors="replace"))
+            end = begin
 
 
 def check_served(engine: str, servers: Sequence[ServerReport], sizes: AnyTarget, request: OpenRequest) -> None:

@@ -14,7 +14,7 @@ from bench.stress.handles.checksum import checksum
 from bench.stress.handles.handle import CacheFault
 from bench.stress.memory import Reading, live_tensor_bytes, reading
 from specgate.backends.eagle3.reference.cache import KVCache
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 

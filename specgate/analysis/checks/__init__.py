@@ -1,8 +1,7 @@
 """Conditions that the raw records of a run must meet before a figure may be quoted.
 
     contradictions.py   all checks over the cells of a run: which cells contradict themselves, and why
-    identities.py       counts of one block: steps, tokens, drafts, counters, token ids
-    ends.py             how the requests of one block ended, against the budget that was asked for
+    identities.py       identities of counts, and the ends of texts
     drafting.py         request-steps with fewer drafts than K, and acceptance lengths that they inflate
     experts.py          experts touched, against what routing allows
     served.py           the same for engines behind a server, which show requests but no steps; and figures of these

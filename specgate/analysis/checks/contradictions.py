@@ -14,7 +14,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
-from specgate.analysis.speculation.draft_counts import check_draft_counts
+from specgate.analysis.speculation.drafting import check_draft_counts
 from specgate.contract import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult

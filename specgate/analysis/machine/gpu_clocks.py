@@ -1,4 +1,4 @@
-"""Clocks and power of a GPU: whether it ran at its power cap, and what differs between two sides of a comparison.
+"""Clocks of the GPUs that a run could see.
 
 A GPU at its power cap lowers its clock below the highest. That is no fault, but two runs at different clocks differ in
 time although nothing else does.
@@ -7,12 +7,38 @@ time although nothing else does.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from specgate.analysis.machine.clock_phrases import same_time_in_words
+from specgate.analysis.machine.clock_comparison import same_time_in_words
 from specgate.contract.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
+
+
+def visible_among(gpus: Sequence[Mapping[str, object]], variable: str | None) -> list[dict[str, object]]:
+    """Those of `gpus` that CUDA programs are allowed to see, in their order. `variable`: CUDA_VISIBLE_DEVICES, or None
+    where it is not set. As CUDA does, it stops at the first word that names no GPU, or one again.
+    """
+    if variable is None:
+        return [dict(gpu) for gpu in gpus]
+    visible: list[dict[str, object]] = []
+    for word in map(str.strip, variable.split(",")):
+        named = [
+            dict(gpu)
+            for index, gpu in enumerate(gpus)
+            if word == str(index) or (word.startswith("GPU-") and str(gpu["uuid"]).startswith(word))
+        ]
+        if not named or named[0] in visible:
+            break
+        visible.append(named[0])
+    return visible
+
+
+def seen_by(environment: Mapping[str, Any]) -> list[dict[str, object]]:
+    """The GPUs of env.json that the run's programs were allowed to see, in their order."""
+    variables = environment.get("variables") or {}
+    return visible_among(environment.get("gpus") or [], variables.get("CUDA_VISIBLE_DEVICES"))
+
 
 CLOCKS_APART: Final = 0.005
 """Two sides whose mean SM clocks lie further apart than this, as a share of the higher one, ran at different clocks."""

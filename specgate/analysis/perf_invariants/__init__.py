@@ -14,10 +14,8 @@ testifies against itself; it can hold none. So it is with what an engine's log s
 harness starts and whose file the harness reads, can do both, and is named beside what it shows.
 
     certificate.py   the seven of a cell, or of all cells of a run, and who says so
-    kernels.py       I1, I2: which kernels ran, and with which configurations
+    loop.py          invariants of the decode loop, its kernels and its slots
     drafting.py      I3: no request-step without drafts
-    slots.py         I4, I5: counters of integrity, and tokens slot by slot
-    loop.py          I6: copies, waits and allocations
     same_texts.py    I7: rounds, roles and the traced block have the same tokens
     evidence.py      what all of them need: evidence, and what is not observable
 """

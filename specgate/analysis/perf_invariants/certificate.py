@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.perf_invariants.drafting import always_drafting
-from specgate.analysis.perf_invariants.kernels import own_kernels, tuned_kernels
-from specgate.analysis.perf_invariants.loop import quiet_loop
+from specgate.analysis.perf_invariants.loop import intact, laid_out, own_kernels, quiet_loop, tuned_kernels
 from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
-from specgate.analysis.perf_invariants.slots import intact, laid_out
 from specgate.contract import (
     Block,
     BlockTrace,

@@ -1,12 +1,101 @@
-"""I6: no copy to the host, no wait and no allocation inside the loop, as a traced block shows it."""
+"""Invariants of the decode loop, its kernels, and its slots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from specgate.analysis.perf_invariants.evidence import unseen
-from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
-from specgate.contract import BlockTrace, Held, Invariant
+from specgate.analysis.perf_invariants.evidence import total_of, unseen
+from specgate.analysis.traces.families import strangers
+from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
+from specgate.contract import Block, BlockTrace, CellResult, EngineFacts, Held, Invariant
+
+SHOWN_KERNELS: Final = 20
+
+
+def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invariant:
+    """I1: every kernel of the traced block is on the engine's list of its own kernels, or on that of the user."""
+    if trace is None or trace.unseen is not None:
+        return unseen("I1", trace)
+    if trace.allowed is None and (facts is None or facts.kernels is None):
+        table = most_frequent(trace.kernels) if trace.source == "server-profiler" else {}
+        return Invariant("I1", Held.UNSEEN, "no_allow_list", "the engine names no kernels of its own to allow", table)
+    if trace.allowed is not None:
+        foreign, whose = strangers(trace.kernels, trace.allowed), "on the list of those that are allowed"
+    else:
+        own = facts.kernels if facts is not None and facts.kernels is not None else ()
+        foreign, whose = {name: n for name, n in trace.kernels.items() if name not in own}, "the engine's own"
+    if foreign:
+        worst = max(foreign, key=lambda name: foreign[name])
+        message = f"{len(foreign)} kernels in the loop are not {whose}, e.g. {worst} ({foreign[worst]} launches)"
+        evidence = foreign if trace.allowed is None else most_frequent(foreign)
+        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, evidence)
+    launches = sum(trace.kernels.values())
+    message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all {whose}"
+    return Invariant("I1", Held.HELD, "own_kernels", message, {"launches": launches, "source": trace.source})
+
+
+def most_frequent(kernels: Mapping[str, int]) -> dict[str, int]:
+    """The kernels that are launched most, as many as a page can show: a server has hundreds."""
+    return dict(sorted(kernels.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_KERNELS])
+
+
+def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
+    """I2: every look-up of a tuned configuration in the timed blocks found one."""
+    total, hits = (total_of(name, blocks) for name in ("tuned_total", "tuned_hits"))
+    if not total or hits is None:
+        return Invariant("I2", Held.UNSEEN, "no_tuning_table", "the engine counts no look-ups of tuned configurations")
+    evidence = {"tuned_hits": hits, "tuned_total": total}
+    if hits < total:
+        message = f"{total - hits} of {total} look-ups found no tuned configuration"
+        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, evidence)
+    return Invariant("I2", Held.HELD, "all_tuned", f"all {total} look-ups found their tuned configuration", evidence)
+
+
+KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
+TREES = "tree_tokens"
+"""The counter of draft tokens in trees: blocks that have it were decoded with attention masks."""
+
+
+def intact(blocks: Sequence[Block]) -> Invariant:
+    """I4: the engine counts no broken cache span in any timed block, and where it drafts trees, no broken mask."""
+    for counter, broken in ((KV, "kv_integrity"), (MASKS, "mask_integrity")):
+        if total := sum(block.counters.get(counter, 0) for block in blocks):
+            message = f"{counter} = {total} over {len(blocks)} timed blocks"
+            return Invariant("I4", Held.BROKEN, broken, message, {counter: total})
+    counters = (KV, MASKS) if any(TREES in block.counters for block in blocks) else (KV,)
+    if missing := [counter for counter in counters if total_of(counter, blocks) is None]:
+        message = f"the engine does not count {' and '.join(missing)} in every block"
+        return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(counters) - set(missing), 0))
+    message = f"{', '.join(f'{counter} = 0' for counter in counters)} over {len(blocks)} timed blocks"
+    return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(counters, 0))
+
+
+def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
+    """I5: the tokens of every slot account for its steps. The measurement checks this identity; a cell that breaks it
+    has failed.
+
+    A server shows no steps. Seen from outside, each of its answers has a stream of its own, whose tokens are as many
+    as its usage record and all chunks say, and those of all answers account for the server's counters.
+    """
+    if not blocks or result.status == "failed":
+        return Invariant("I5", Held.BROKEN, "counter_identity", result.reason or "no block was measured")
+    if all(streams_of_their_own(b) for b in blocks):
+        answers = sum(len(b.tokens) for b in blocks)
+        message = f"each of {answers} answers has its own stream, with as many tokens as its chunks and usage say"
+        return Invariant("I5", Held.HELD, "per_answer", message, {"answers": answers})
+    if any(b.served is not None for b in blocks):
+        return Invariant("I5", Held.UNSEEN, "no_steps", "a server does not show the steps of its slots")
+    slots = sum(len(b.tokens) for b in blocks)
+    message = f"the tokens of {slots} slots in {len(blocks)} blocks account for their own steps"
+    return Invariant("I5", Held.HELD, "per_slot", message, {"slots": slots})
+
+
+def streams_of_their_own(block: Block) -> bool:
+    """True if each slot is an answer of a server whose chunks hold just its tokens."""
+    if block.served is None or len(block.served.requests) != len(block.tokens):
+        return False
+    return all(sum(r.chunk_tokens) == len(t) for r, t in zip(block.served.requests, block.tokens, strict=True))
 
 
 def quiet_loop(trace: BlockTrace | None) -> Invariant:

@@ -1,15 +1,12 @@
 """Speculation as such: is it active, if not why not, and its acceptance over many requests.
 
-    drafting.py      what one short run drafted and accepted, and whether that is multi-token speculation
+    drafting.py      steps with drafts, and how long these were
     evidence.py      what is known of a short run: its block, the engine, the pair's configs, the log
     causes.py        the known causes of speculation that is off, checked one by one
     configs.py       the causes that the pair's configs and the engine's options show
     errors.py        the causes that the engine's error names
-    decoding.py      what of a point is not greedy decoding with whole chains, in words
-    draft_counts.py  draft tokens against K × steps
     forced.py        whether forced acceptance has the distribution that was asked for, and what looks forced
-    summary.py       acceptance over many requests: those that belong together, summed up
-    summary_layout.py  the same by engine, prompt class, context, draft position and more: tables
+    summary.py       the acceptance summary, and its layout
     uptime.py        whether acceptance changes while the engine answers more and more requests
 
 Pure: the same evidence gives the same findings.

@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.intervals.decision import FALSE_FAIL
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.speculation import configs, errors
 from specgate.analysis.speculation.configs import found, line_about, ruled_out, unchecked
-from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
-from specgate.analysis.speculation.drafting import Drafting
+from specgate.analysis.speculation.drafting import Drafting, short_of, shortness_in_words
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
 from specgate.contract import MAY_NOT_DRAFT, Block, Finish

@@ -1,15 +1,85 @@
-"""Count what one short run drafted and accepted, and judge if that is multi-token speculation."""
+"""Steps with drafts: how tokens were decoded, how often was drafted, and how long the drafts were.
+
+More than K × steps is a contradiction: another draft length, a tree, or padding of other requests is counted. Fewer
+are drafts that stop early, or that the engine does not count. Both change the acceptance rate, which is accepted over
+drafted tokens; the acceptance length, which is over steps, stays what it is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
-from specgate.analysis.speculation.draft_counts import check_draft_counts
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.contract import Block
+from specgate.contract import Block, Point, Run
 from specgate.contract.acceptance import AcceptanceRecord
+from specgate.errors import InvalidResult
+
+
+def decoding_of(run: Run, point: Point) -> str:
+    """Describe how a point differs from greedy decoding with whole chains: sampling, a tree, chains that end early, a
+    KV cache in fewer bits, and verification over a part of it. Empty if it does not.
+    """
+    facts, sampling = run.engines.get(point.key), run.scenarios[point.scenario].sampling
+    details = facts.details if facts else {}
+    sampled = [f"T {sampling.temperature:g} {sampling.method}"] if sampling else []
+    tree = [f"tree: {details['draft tree']}"] if "draft tree" in details else []
+    early = [f"chains {details['chains go on']}"] if "chains go on" in details else []
+    modes = ((name, str(details[name])) for name in ("KV cache", "draft's KV cache") if name in details)
+    caches = [f"{name} {mode.partition(' ')[0]}" for name, mode in modes]
+    partial = [f"SpecPV {details['SpecPV']}"] if "SpecPV" in details else []
+    return ", ".join((*sampled, *tree, *early, *caches, *partial))
+
+
+SHORTENS: Final[Mapping[str, str]] = {
+    "vllm": "num_speculative_tokens_per_batch_size",
+    "sglang": "--speculative-adaptive, --speculative-accept-threshold-single",
+    "trtllm": "draft_len_schedule",
+    "llamacpp": "--spec-draft-p-min above 0",
+}
+"""Engine → what makes its drafts shorter than K, as far as it is known (versions: `checkpoints/spec_config/formats`).
+"""
+
+
+def refuse_beyond_k(record: AcceptanceRecord, where: str) -> None:
+    """Raise InvalidResult where more draft tokens are counted than K × steps."""
+    whole = record.k * record.steps
+    if record.drafted > whole:
+        raise InvalidResult(
+            f"{where}: {record.drafted:,} draft tokens in {record.steps:,} steps with a draft, where K × steps = "
+            f"{whole:,}: another draft length, a tree of drafts, or padding is counted"
+        )
+
+
+def check_draft_counts(blocks: Sequence[Block]) -> None:
+    """No server's block has more draft tokens than K × steps. Raises InvalidResult. (Engines that show their steps are
+    held to it step by step.)
+    """
+    for block in blocks:
+        record = block.served.acceptance if block.served is not None else None
+        if record is not None:
+            refuse_beyond_k(record, f"{block.cell.key} set {block.prompt_set} round {block.round}")
+
+
+def short_of(record: AcceptanceRecord, requests: int) -> int:
+    """Draft tokens that are missing from K × steps and that no end of a request explains: in the last step of each of
+    `requests` there may be no room for K.
+    """
+    return max(0, record.k * record.steps - record.drafted - record.k * requests)
+
+
+def shortness_in_words(record: AcceptanceRecord, backend: str) -> str:
+    """Clause on the effect of drafts shorter than K on the acceptance rate."""
+    whole, known = record.k * record.steps, SHORTENS.get(backend.removesuffix("-offline"))
+    cause = f" (known to shorten drafts: {known})" if known else ""
+    return (
+        f"{record.drafted:,} of {whole:,} draft tokens (K × steps), {record.drafted / record.steps:.2f} a step{cause}: "
+        f"the acceptance rate {100 * record.accepted / record.drafted:.1f} % is of those that were drafted, "
+        f"{100 * record.accepted / whole:.1f} % are accepted of K × steps"
+    )
+
 
 NEXT_TO_NOTHING: Final = 1.1
 """An acceptance length below this is what a draft gets that does not fit its target, or has no weights."""

@@ -4,12 +4,9 @@
     chrome.py       torch profiler's Chrome trace (vLLM, SGLang, torch.profiler.profile)
     events.py       its events, one by one, without holding the document
     nsys.py         the SQLite export of Nsight Systems
-    recording.py    what both are read into: host calls, work on the device, ranges
-    steps.py        the decode steps in a recording: by the ranges that an engine sets around them
-    loop.py         a recording and its steps → kernels, copies and calls by name, waits, gaps, share of GPU busy
-    cuda_calls.py   names of CUDA functions that wait, copy to the host or allocate
-    families.py     kernels by what they are known for: attention back ends; patterns of a file of one's own
-    gemm_shapes.py  shapes of matrix products that TurboMind writes
+    recording.py    a recording, and which CUDA calls matter
+    steps.py        the decode loop in a trace, and its steps
+    families.py     families of kernels, and shapes of products
     same_run.py     whether a trace can be one of a stored run's cell
 
 Times are nanoseconds of the profiler's clock. A file may be odd in any way: what cannot be read raises UsageError.

@@ -1,10 +1,11 @@
-"""Records of a profiler, whichever wrote the file: CUDA calls of the host, work on the device, and named ranges."""
+"""A recording: calls, work on a GPU and marks, and which CUDA calls matter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from fnmatch import fnmatchcase
+from typing import Final, Literal, NamedTuple
 
 WorkKind = Literal["kernel", "copy", "set"]
 
@@ -63,3 +64,31 @@ class Recording:
     devices: tuple[str, ...] = ()
     begin_ns: int | None = None
     notes: tuple[str, ...] = field(default=())
+
+
+TO_HOST: Final = ("*DtoH*", "*Device -> Pageable*", "*Device -> Pinned*", "*Device -> Host*")
+"""Names of copies from the device to the host."""
+WAITS: Final = ("*Synchronize*",)
+"""CUDA functions in which the host waits for the device."""
+WAITING_COPIES: Final = ("cudaMemcpy", "cuMemcpyDtoH*", "cudaMemcpyToSymbol", "cudaMemcpyFromSymbol")
+"""Copies in which the host waits for the device."""
+ALLOCATIONS: Final = (
+    "cudaMalloc*",
+    "cudaFree*",
+    "cudaHostAlloc*",
+    "cuMemAlloc*",
+    "cuMemFree*",
+    "cuMemCreate*",
+    "cuMemMap*",
+)
+"""CUDA functions that allocate or free memory."""
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """True if one of `patterns` matches the whole of `name`, case-sensitively."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def count(counts: Mapping[str, int], patterns: Sequence[str]) -> int:
+    """Number of entries of `counts` whose name one of `patterns` matches."""
+    return sum(n for name, n in counts.items() if matches(name, patterns))

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from specgate.analysis.traces.loop import Loop
 from specgate.analysis.traces.recording import Recording
+from specgate.analysis.traces.steps import Loop
 from specgate.contract import BlockTrace, Cell, Run
 
 SHARED: Final = 0.5

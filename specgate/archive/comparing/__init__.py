@@ -1,11 +1,8 @@
 """Stored runs laid side by side (`specgate runs compare`), a file per choice of `--by`.
 
 builds.py          two runs → a Contrast, judged by a policy
-engines.py         the same cells on several back ends → a Matrix
-texts.py           texts and acceptance of engines beside a reference's → an Agreement
-near_ties.py       how near to a tie the reference was where another engine left its text
-acceptance.py      the requests of runs, summed up → an Acceptance
-prompt_classes.py  the class of a prompt: its category in the user's file, else its kind of text
-cells.py           the same cell in several runs: its name, its prompts, its target
+engines.py         engines side by side, cell by cell
+texts.py           texts side by side, and near ties where they diverge
+acceptance.py      acceptance side by side, also by class of prompts
 two_samples.py     ratios of two figures that were not measured in turns
 """

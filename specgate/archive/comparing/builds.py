@@ -17,11 +17,11 @@ from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, time
 from specgate.analysis.machine.memory import PEAKS
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.tokens.comparison import first_difference
-from specgate.archive.comparing.cells import by_cell, cell_id, same_prompts, target_of
+from specgate.archive.comparing.engines import by_cell, cell_id, same_prompts, target_of
 from specgate.archive.comparing.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Run, Scenario, Value
-from specgate.contract.contrast import Change, Contrast, How, TokenContrast
+from specgate.contract.comparisons import Change, Contrast, How, TokenContrast
 from specgate.contract.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
 from specgate.planning.policy import FOR_CONTRASTS, find_policy

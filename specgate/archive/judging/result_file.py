@@ -1,4 +1,4 @@
-"""Apply a policy to a result file: a run.json of specgate, or a benchmark JSON of another tool (see `benchmark_json`).
+"""A result of this tool or of another one, told by its content, to be judged.
 
 A benchmark holds means over whole requests that were measured at another time than their baseline, which proves no
 speed-up. A speed gate therefore shows their ratio as evidence and is INCONCLUSIVE. Gates that need tokens, texts or
@@ -15,7 +15,9 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
+from specgate.archive.background_rendering import stored_run
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
+from specgate.archive.verification import verify
 from specgate.contract import (
     ACCEPTANCE_LENGTH,
     SPEEDUP,
@@ -36,10 +38,40 @@ from specgate.contract import (
 )
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain_data import from_plain
+from specgate.files.json_text import from_plain
+from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
-from specgate.run.recompute import judge
+from specgate.planning.plan import build_plan
+from specgate.run.recompute import judge, with_figures
+
+
+def judged_anew(path: Path, policy: Policy) -> Run:
+    """The run in the folder `path` with figures and verdicts by the rules of `policy`, computed from its samples.
+
+    What was measured stays as the run's own policy had it: where its points stopped, and how far tokens were checked
+    (`checks`). Raises InvalidResult where the folder does not hold (`runs verify`), or where the policy asks how
+    near a tie was and the run did not; and what opening the folder raises.
+    """
+    check = verify(path, None)
+    if wrong := (*check.differences, *check.untold):
+        hint = f"first: {wrong[0]}; `specgate runs verify {path}` has all"
+        raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
+    folder = RunFolder.open(path)
+    config = folder.read_config()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    judging = replace(policy, checks=config.policy.checks)
+    stored = stored_run(folder, config)
+    run = judge(with_figures(stored, plan, judging, folder.journal(), stopped_by=config.policy), judging)
+    parted = [c.cell.key for c in run.comparisons if c.tokens.divergences]
+    if near_ties(judging).ulps and not near_ties(config.policy).ulps and parted:
+        raise InvalidResult(
+            f"{path}: texts part in {parted[0]}, and policy {config.policy.name}, which the run was made with, has no "
+            "near_tie_ulps: nobody asked for the log-probabilities there",
+            hint=f"measure under {policy.name}, or judge by a policy without near_tie_ulps",
+        )
+    return run
+
 
 ELSEWHERE: Final = "elsewhere"
 """The name that stands for the back end in the keys of a benchmark's cells."""
@@ -51,8 +83,8 @@ def judged_file(
     """The result in `file` as a run with the policy's verdicts.
 
     For a benchmark JSON, `baseline` is the file with the result without speculation; `scenario` and `role` say what the
-    benchmark measured, if it does not say so itself. Raises UsageError if the file cannot be read or it is not known
-    what it measured, InvalidResult if it holds no result or contradicts itself, and OtherVersion for a run.json of
+    benchmark measured, if it does not say so itself. Raises UsageError if the file cannot be read, holds no result,
+    or it is not known what it measured, InvalidResult if it contradicts itself, and OtherVersion for a run.json of
     another version.
     """
     data = read(file)
@@ -71,7 +103,7 @@ def judged_file(
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
     if not spec:
-        raise InvalidResult(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
+        raise UsageError(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
     run = as_run(file, spec)
     single = baseline is not None
     verdicts = [v for rule in policy.rules for v in marked(rule, judged_rule(rule, run, spec, others, single=single))]

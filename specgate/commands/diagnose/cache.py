@@ -21,7 +21,7 @@ from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.run.prefix_cache.asking import Pair
+    from specgate.run.prefix_cache import Pair
 
 WIDTH = 100
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -79,7 +79,7 @@ def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
     """
     from specgate.planning.ad_hoc import Question
     from specgate.planning.request import Request
-    from specgate.run.prefix_cache.asking import Wish, ask_both
+    from specgate.run.prefix_cache import Wish, ask_both
 
     context, prefix = options["context"], options["prefix"]
     if context is not None and options["prompts"] is not None:
@@ -155,7 +155,7 @@ def finite(number: float | None) -> float | None:
 
 def lines(done: Pair) -> Iterator[str]:
     """The result for readers: the answer, a table, and what each check found."""
-    from specgate.analysis.prefix_cache.checks import BASELINE_NAME, rows
+    from specgate.analysis.prefix_cache import BASELINE_NAME, rows
 
     version = f" {done.facts.engine_version}" if done.facts.engine_version else ""
     yield f"{done.state.value}: prefix cache of {done.backend}{version} with {done.role}"

@@ -17,7 +17,7 @@ from specgate.contract.types import PARAMETER
 from specgate.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from specgate.analysis.speculation.summary_layout import Key
+    from specgate.analysis.speculation.summary import Key
     from specgate.archive.stored_runs import StoredRun
 
 Laid = tuple[object, ExitCode]
@@ -47,8 +47,7 @@ def texts(
     from tempfile import TemporaryDirectory
 
     from specgate.analysis.verdict import overall_of_agreement
-    from specgate.archive.comparing.near_ties import with_margins
-    from specgate.archive.comparing.texts import agreement_of
+    from specgate.archive.comparing.texts import agreement_of, with_margins
     from specgate.contract import NearTies
     from specgate.planning.gates import near_ties
 
@@ -133,14 +132,14 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     """
     from specgate.archive.stored_runs import load_runs
 
-    given = {name: value for name, value in settings.items() if value is not None and value != ()}
-    by = by or next((OWN[name] for name in given), None)
-    if foreign := next((name for name in given if OWN[name] != by), None):
+    named = {name: value for name, value in settings.items() if value is not None and value != ()}
+    by = by or next((OWN[name] for name in named), None)
+    if foreign := next((name for name in named if OWN[name] != by), None):
         hint = f"leave it out, or ask for --by {OWN[foreign]}"
         raise UsageError(f"--{foreign.replace('_', '-')} says nothing --by {by}", hint=hint)
     stored = load_runs(runs)
     by = by or usual_view(stored)
-    subject, code = VIEWS[by](stored, **given)
+    subject, code = VIEWS[by](stored, **named)
     output.show(by, subject)
     sys.exit(code)
 
@@ -155,7 +154,7 @@ def usual_view(stored: Sequence[StoredRun]) -> str:
 
 def keys_in(text: str) -> tuple[Key, ...]:
     """Return the keys of one --keys. Raises UsageError for an unknown one, and for one that is there twice."""
-    from specgate.analysis.speculation.summary_layout import KEYS
+    from specgate.analysis.speculation.summary import KEYS
 
     keys: list[Key] = []
     for name in (part.strip() for part in text.split(",")):

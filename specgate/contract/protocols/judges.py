@@ -11,8 +11,8 @@ from types import UnionType
 from typing import Literal, Protocol, runtime_checkable
 
 from specgate.contract import AllowedLoss, Cell, Floor, Kind, NearTies, Rule, RunView, Scenario, Verdict
+from specgate.contract.comparisons import Contrast
 from specgate.contract.conditions import MachineLimits
-from specgate.contract.contrast import Contrast
 from specgate.contract.draws import Allowance
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from specgate.contract import Policy, Run
-from specgate.contract.trends import Trends
+from specgate.contract.comparisons import Trends
 
 
 @runtime_checkable

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specgate.contract.load.offered_load import Load
+from specgate.contract.load import Load
+from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.roles import BASELINE, Role
-from specgate.contract.scenarios.rope import Rope
 from specgate.contract.scenarios.sampling import Draws, Sampling
 from specgate.contract.scenarios.workload import Budget, Grid, Schedule, Workload
 from specgate.contract.types import (

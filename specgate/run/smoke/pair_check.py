@@ -29,8 +29,8 @@ def check_pair(pair: PairRef, prompt_tokens: int, k: int) -> tuple[tuple[Finding
         configs = replace(configs, weights=wrong_weights(pair.draft))
         try:
             problems = list(misfits(pair.draft, configs))
-        except CheckpointError as error:
-            problems = [str(error).splitlines()[0]]
+        except CheckpointError as refused:
+            problems = [str(refused).splitlines()[0]]
     error = f"tensors do not fit the config: {'; '.join(problems)}" if problems else None
     evidence = Evidence("", Role(k), Budget(new_tokens=k + 2), prompt_tokens, configs, error=error)
     findings = {finding.cause: finding for finding in findings_of(evidence)}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.checks.ends import check_ends
-from specgate.analysis.checks.identities import check_block
+from specgate.analysis.checks.identities import check_block, check_ends
 from specgate.contract import Block, Budget, Finish, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import block, plan_of, scenario

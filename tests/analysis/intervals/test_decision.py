@@ -23,8 +23,7 @@ from bench.simulations.gate_simulation import (
     simulate,
 )
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
-from specgate.analysis.intervals.decision import decide, interval
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
+from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide, false_fail, interval, spent
 from specgate.analysis.stats import Pairs, planned_interim_looks, t_quantile
 from specgate.contract import BetweenRuns, Schedule
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.simulations.drift_simulation import NOISES, outcomes
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS
+from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS
 from specgate.analysis.intervals.slope import reach, slope_of
 
 figures = st.lists(st.floats(1, 8).map(lambda x: round(x, 3)), min_size=12, max_size=12)

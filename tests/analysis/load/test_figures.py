@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from specgate.analysis.load.send_delays import lag_values
+from specgate.analysis.load.sweeps import lag_values
 from specgate.contract import Block, CellResult, LatencyLimits, Run, Served, ServedRequest
 from specgate.planning.plan import build_plan
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run, served_blocks

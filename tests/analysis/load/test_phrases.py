@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.analysis.load.phrases import in_words
+from specgate.analysis.load.figures import in_words
 from specgate.contract.load import BreakEven, LevelRatio
 
 

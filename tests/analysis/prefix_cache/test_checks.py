@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.prefix_cache.checks import Check, check_reuse, check_ttft, judge, overall, rows
-from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits, Reply, Sample, Turn
+from specgate.analysis.prefix_cache import (
+    CacheDivergence,
+    Check,
+    Limits,
+    Reply,
+    Sample,
+    Turn,
+    check_reuse,
+    check_ttft,
+    judge,
+    overall,
+    rows,
+)
 from specgate.contract import NearTies, State
 
 SPEC = "spec-3"

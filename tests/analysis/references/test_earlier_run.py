@@ -11,9 +11,8 @@ from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
 from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.decision import decide
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS
-from specgate.analysis.references.earlier_run import between_two_runs, paired_by_round
+from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide
+from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract.references import CellTimes
 

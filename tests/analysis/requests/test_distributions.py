@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.requests.distributions import RANKS, distribution, distributions, request_tpot_ms
+from specgate.analysis.requests.figures import RANKS, distribution, distributions, request_tpot_ms
 from specgate.analysis.requests.timing import requests_of
 from specgate.contract import Finish
 from tests.support.factories import block, blocks_of, plan_of, scenario

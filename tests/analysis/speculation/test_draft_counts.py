@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.speculation.draft_counts import (
-    check_draft_counts,
-    refuse_beyond_k,
-    short_of,
-    shortness_in_words,
-)
+from specgate.analysis.speculation.drafting import check_draft_counts, refuse_beyond_k, short_of, shortness_in_words
 from specgate.contract import Served
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.speculation.summary import Request
-from specgate.analysis.speculation.summary_layout import KEYS, VALUES, Key, layout_of, layouts_of
+from specgate.analysis.speculation.summary import KEYS, VALUES, Key, Request, layout_of, layouts_of
 from tests.analysis.speculation.evidence import request, stepped
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.traces.families import fallen_back, read_patterns, strangers
-from specgate.analysis.traces.loop import Loop, loop_of, merged, percentile
 from specgate.analysis.traces.recording import Recording
+from specgate.analysis.traces.steps import Loop, loop_of, merged, percentile
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.errors import UsageError
 from tests.support.traces import FLASH, GEMM, US, Timeline, sglang_loop, vllm_loop

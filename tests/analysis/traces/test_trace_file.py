@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from specgate.analysis.traces import events, trace_file
 from specgate.analysis.traces.events import TraceDocument
-from specgate.analysis.traces.loop import loop_of
 from specgate.analysis.traces.recording import Malformed
+from specgate.analysis.traces.steps import loop_of
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.errors import UsageError
 from tests.support.traces import BASE_NS, FLASH, GEMM, H200, IDS_TO_HOST, US, Timeline, vllm_loop

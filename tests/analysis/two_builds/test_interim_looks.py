@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from bench.simulations import ab_simulation as simulation
 from bench.simulations.error_rates import bound
 from specgate.analysis.two_builds.estimates import Difference
-from specgate.analysis.two_builds.interim_looks import share
-from specgate.analysis.two_builds.outcomes import log_margin, needed
+from specgate.analysis.two_builds.outcomes import log_margin, needed, share
 from specgate.analysis.two_builds.reduce import unsteady_texts, weights_trouble
 from specgate.contract import BASELINE, Block
 from specgate.contract.two_builds import Margins, TextChange

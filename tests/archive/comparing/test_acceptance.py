@@ -11,8 +11,15 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from specgate.analysis.prompt_acceptance import record_of
-from specgate.archive.comparing.acceptance import acceptance_of, pair_names, requests_of
-from specgate.archive.comparing.prompt_classes import MIXED, SEVERAL, UNNAMED, class_of
+from specgate.archive.comparing.acceptance import (
+    MIXED,
+    SEVERAL,
+    UNNAMED,
+    acceptance_of,
+    class_of,
+    pair_names,
+    requests_of,
+)
 from specgate.archive.stored_runs import StoredRun, load_run
 from specgate.contract import Block, EngineIdentity, Point, RefusedRequest, Run, Served, ServedRequest
 from specgate.errors import UsageError

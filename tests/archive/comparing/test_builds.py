@@ -16,7 +16,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.archive.comparing.builds import contrast_of
 from specgate.archive.stored_runs import load_run
 from specgate.contract import BetweenRuns, Block, Role
-from specgate.contract.contrast import Change, Contrast, How
+from specgate.contract.comparisons import Change, Contrast, How
 from specgate.errors import UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.stored_runs import rewrite, store

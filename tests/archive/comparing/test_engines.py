@@ -8,7 +8,7 @@ import pytest
 
 from specgate.archive.comparing.engines import matrix_of
 from specgate.contract import Budget, Run, Scenario
-from specgate.contract.matrix import Matrix
+from specgate.contract.comparisons import Matrix
 from specgate.errors import UsageError
 from specgate.planning.plan import build_plan
 from tests.support.factories import blocks_of, run_of, scenario, with_acceptance

@@ -16,7 +16,7 @@ from specgate.archive.comparing.texts import agreement_of, cut_record, state_of
 from specgate.archive.stored_runs import load_run
 from specgate.contract import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
 from specgate.contract.acceptance import AcceptanceRecord, Totals
-from specgate.contract.agreement import Agreement, Match
+from specgate.contract.comparisons import Agreement, Match
 from specgate.errors import ExitCode, UsageError
 from tests.support import factories
 from tests.support.factories import blocks_of, corrupt, plan_of, scenario, with_acceptance

@@ -100,9 +100,9 @@ def test_blocks_repeat_their_tokens(vllm: OfflineEngine) -> None:
 def test_a_block_names_the_process_of_its_role_and_the_size_of_its_cache(
     vllm: OfflineEngine, lmdeploy: OfflineEngine
 ) -> None:
-    told = [vllm.decode(role, STEPS, ()).memory for role in (BASELINE, SPEC)]
-    assert [memory and memory.kv_tokens for memory in told] == [8192, 4096]
-    processes = [memory.process for memory in (*told, lmdeploy.decode(SPEC, TOKENS, ()).memory) if memory]
+    memories = [vllm.decode(role, STEPS, ()).memory for role in (BASELINE, SPEC)]
+    assert [memory and memory.kv_tokens for memory in memories] == [8192, 4096]
+    processes = [memory.process for memory in (*memories, lmdeploy.decode(SPEC, TOKENS, ()).memory) if memory]
     assert len(set(processes)) == 3 and all(psutil.Process(p).is_running() for p in processes)
 
 
@@ -185,8 +185,8 @@ def test_a_pipelines_engine_tells_what_its_configuration_has(lmdeploy: OfflineEn
 def test_turbomind_is_given_the_draft_in_both_places(lmdeploy: OfflineEngine, folder: Path) -> None:
     log = (folder / "lmdeploy-pipeline-spec-3.log").read_text().splitlines()
     turbomind = lmdeploy.options.own["engine"] == "turbomind"
-    [said] = [line for line in log if line.startswith("config: T" if turbomind else "config: P")]
-    assert said.count("num_speculative_tokens=3") == (2 if turbomind else 1) and "enable_metrics=True" in said
+    [lines] = [line for line in log if line.startswith("config: T" if turbomind else "config: P")]
+    assert lines.count("num_speculative_tokens=3") == (2 if turbomind else 1) and "enable_metrics=True" in lines
 
 
 def test_known_lines_of_the_engines_log_are_evidence_beside_the_block(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -237,16 +237,16 @@ def test_processes_apart_run_one_at_a_time_and_show_requests(pair: tuple[Path, P
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"servers": "apart"}, "a block may begin with the start of an engine"),
         ({"llm.max_num_batched_tokens": "200"}, "a step of this engine takes 200 tokens"),
     ],
 )
 def test_steps_that_cannot_be_told_apart_are_refused(
-    options: dict[str, str], said: str, pair: tuple[Path, Path], tmp_path: Path
+    options: dict[str, str], message: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         opened("vllm-offline", request_of(pair, tmp_path, {"show": "steps", **options}, max_k=0)).__enter__()
 
 

@@ -30,7 +30,7 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("open=raise", "open: RuntimeError: CUDA error: an illegal memory access"),
         ("open=exit", "open: SystemExit: engine core initialisation failed"),
@@ -39,8 +39,8 @@ def nothing_left() -> Iterator[None]:
         ("open=number", "malformed answer: 7: an object is needed"),
     ],
 )
-def test_a_library_that_does_not_open(fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=said):
+def test_a_library_that_does_not_open(fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=message):
         backend("vllm-offline").open(request_of(pair, tmp_path, {}, fault=fault, max_k=0))
 
 
@@ -51,7 +51,7 @@ def test_a_library_that_takes_too_long_to_open(pair: tuple[Path, Path], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "fault", "said"),
+    ("name", "fault", "message"),
     [
         ("vllm-offline", "step=raise", "decode: RuntimeError: CUDA error"),
         ("vllm-offline", "step=die", "its process was ended by signal 9"),
@@ -64,17 +64,17 @@ def test_a_library_that_takes_too_long_to_open(pair: tuple[Path, Path], tmp_path
     ],
 )
 def test_a_block_that_goes_wrong(
-    name: str, fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specgate.backends.offline.wire.LONGEST_LINE", 1 << 20)
     with opened(name, request_of(pair, tmp_path, {"stall_s": "0.5"}, fault=fault, max_k=0)) as engine:
         engine.prefill(PROMPTS, draft=False)
-        with pytest.raises(BackendError, match=said):
+        with pytest.raises(BackendError, match=message):
             engine.decode(BASELINE, STEPS, ())
 
 
 @pytest.mark.parametrize(
-    ("name", "fault", "said"),
+    ("name", "fault", "message"),
     [
         ("vllm-offline", "miscount", "but the counters of get_metrics grew by"),
         ("vllm-offline", "preempt", r"step 4: slots \[0\] got tokens"),
@@ -82,11 +82,11 @@ def test_a_block_that_goes_wrong(
     ],
 )
 def test_a_block_of_drafts_that_goes_wrong(
-    name: str, fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path
+    name: str, fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with opened(name, request_of(pair, tmp_path, {}, fault=fault)) as engine:
         engine.prefill(PROMPTS, draft=True)
-        with pytest.raises(BackendError, match=said):
+        with pytest.raises(BackendError, match=message):
             engine.decode(Role(3), TOKENS, ())
 
 

@@ -13,7 +13,7 @@ VLLM, LMDEPLOY = library_named("vllm-offline"), library_named("lmdeploy-pipeline
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"pythonn": "x"}, r"did you mean python\?"),
         ({"config.tp": "2"}, "not known"),
@@ -35,8 +35,8 @@ VLLM, LMDEPLOY = library_named("vllm-offline"), library_named("lmdeploy-pipeline
         ({"token": "sk-1"}, "a secret would be written|not known"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_what_cannot_be_meant_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         parse(VLLM, options)
     assert "sk-1" not in str(caught.value) and "0123456789" not in str(caught.value)
 

@@ -23,7 +23,7 @@ def test_a_ranking_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         ([[-1.0, 7], [-0.5, 3]], "the most likely first"),
         ([[-0.5, 7], [-1.0, 7]], "2 different tokens"),
@@ -35,8 +35,8 @@ def test_a_ranking_is_read_as_it_was_written() -> None:
         ({"ok": 1}, "is no list"),
     ],
 )
-def test_a_ranking_that_is_none_is_refused(reply: object, said: str) -> None:
-    with pytest.raises(BackendError, match=f"test: malformed answer: .*{said}"):
+def test_a_ranking_that_is_none_is_refused(reply: object, message: str) -> None:
+    with pytest.raises(BackendError, match=f"test: malformed answer: .*{message}"):
         ranking_of(reply, 2, 10, "test")
 
 
@@ -47,10 +47,12 @@ def test_a_begin_that_is_none_is_refused(reply: object) -> None:
         began_of(reply, "test")
 
 
-@pytest.mark.parametrize(("reply", "said"), [([1], "1 tokens in place of 2"), ([1, 10], "token id 10"), (None, "no l")])
-def test_a_text_that_is_none_is_refused(reply: object, said: str) -> None:
+@pytest.mark.parametrize(
+    ("reply", "message"), [([1], "1 tokens in place of 2"), ([1, 10], "token id 10"), (None, "no l")]
+)
+def test_a_text_that_is_none_is_refused(reply: object, message: str) -> None:
     assert tokens_of([1, 2], 2, 10, "test") == (1, 2)
-    with pytest.raises(BackendError, match=said):
+    with pytest.raises(BackendError, match=message):
         tokens_of(reply, 2, 10, "test")
 
 

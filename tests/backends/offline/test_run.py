@@ -25,9 +25,9 @@ def test_a_run_whose_steps_are_seen_holds_what_rests_on_steps_and_can_be_verifie
     run = RunFolder.open(cli.newest()).read_run()
     assert all(c.tokens.identical for c in run.comparisons)
     for cell in run.cells:
-        found = {i.id: i.held for i in run.certificates[cell.cell.key]}
-        assert [i for i in found if found[i] is Held.HELD] == ["I3", "I5", "I7"]
-        assert [i for i in found if found[i] is Held.UNSEEN] == ["I1", "I2", "I4", "I6"]
+        states = {i.id: i.held for i in run.certificates[cell.cell.key]}
+        assert [i for i in states if states[i] is Held.HELD] == ["I3", "I5", "I7"]
+        assert [i for i in states if states[i] is Held.UNSEEN] == ["I1", "I2", "I4", "I6"]
     assert all("step_ms" in cell.values for cell in run.cells)
     assert run.fingerprint["engine:build"] == "752a3a504" and run.fingerprint["engine:attention"] == "FLASH_ATTN"
     assert sorted(p.name for p in (cli.newest() / "logs").glob("vllm-*")) == [

@@ -95,11 +95,11 @@ def started(folder: Path, pair: tuple[Path, Path], dialect: str, *arguments: str
 
 @contextmanager
 def drawing(
-    folder: Path, pair: tuple[Path, Path], dialect: str, asked: Sampling, *arguments: str, max_batch: int = 2
+    folder: Path, pair: tuple[Path, Path], dialect: str, sampling: Sampling, *arguments: str, max_batch: int = 2
 ) -> Iterator[Engine]:
-    """An engine whose servers are stubs that draw as `asked`."""
+    """An engine whose servers are stubs that draw as `sampling`."""
     given = {"program": str(program(folder, dialect, *arguments)), **own_options(folder, dialect)}
-    engine = backend(dialect).open(request_of(pair, folder, given, max_batch, asked))
+    engine = backend(dialect).open(request_of(pair, folder, given, max_batch, sampling))
     try:
         yield engine
     finally:

@@ -161,8 +161,8 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
 def trtllm(stub: Stub) -> list[web.RouteDef]:
     def iterations() -> web.Response:
         """Who reads them consumes them."""
-        found, stub.counts.iterations = stub.counts.iterations, []
-        return web.json_response(found)
+        result, stub.counts.iterations = stub.counts.iterations, []
+        return web.json_response(result)
 
     async def requests(request: web.Request) -> web.StreamResponse:
         return prometheus({'trtllm_request_success_total{finished_reason="length"}': stub.counts.requests})

@@ -93,9 +93,9 @@ class PrefixCache:
         """How many tokens of `prompt` come from the cache."""
         known = max((common(prompt, text) for text in self.texts.get(name, [])), default=0)
         whole = min(known, len(prompt) - 1) // BLOCK - bool(k)
-        found = BLOCK * max(0, whole)
-        self.hits += found
-        return found
+        reused = BLOCK * max(0, whole)
+        self.hits += reused
+        return reused
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -136,21 +136,21 @@ class Stub:
     def remember(self, prompt: Sequence[int], name: str | None, planned: Sequence[Step]) -> None:
         """The last token of an answer has no keys and values yet."""
         if self.cache is not None:
-            said = [token for step in planned for token in step.tokens]
-            self.cache.texts.setdefault(name or "", []).append([*prompt, *said[:-1]])
+            tokens = [token for step in planned for token in step.tokens]
+            self.cache.texts.setdefault(name or "", []).append([*prompt, *tokens[:-1]])
 
     def plan(
         self,
         prompt: Sequence[int],
         limit: int,
         cached: int = 0,
-        asked: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
         forbidden: Collection[int] = (),
     ) -> list[Step]:
-        """`asked`: the settings of its sampling. `forbidden`: tokens that must not be drawn."""
+        """`data`: the settings of its sampling. `forbidden`: tokens that must not be drawn."""
         k = 0 if self.has("no_drafts") else self.k
-        if self.chain is not None and asked and asked["temperature"]:
-            return list(self.chain.steps(prompt, limit, k, asked, forbidden))
+        if self.chain is not None and data and data["temperature"]:
+            return list(self.chain.steps(prompt, limit, k, data, forbidden))
         planned = list(steps(prompt, limit, k))
         if self.has("other_weights") or (self.k and cached and self.has("corrupts")):
             for step in planned:
@@ -202,8 +202,8 @@ class Stub:
     async def stream(self, request: web.Request, planned: Sequence[Step], write: Writer) -> web.StreamResponse:
         """Send one event per step at the scripted rate; faults strike after the second one."""
         if self.has("status"):
-            said = f"refused: {request.headers.get('Authorization', '')}"
-            return web.json_response({"error": {"message": said}}, status=int(self.faults["status"]))
+            message = f"refused: {request.headers.get('Authorization', '')}"
+            return web.json_response({"error": {"message": message}}, status=int(self.faults["status"]))
         if self.counts.running >= int(self.faults.get("refuse_beyond", 1 << 30)):
             return web.json_response({"error": {"message": "too many requests at a time"}}, status=429)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -214,17 +214,17 @@ class Stub:
         self.sent_at.append(stamps)
         whole = self.has("one_piece") or len(self.sent_at) <= int(self.faults.get("one_piece_first", 0))
         began = time.perf_counter()
-        held = b""
+        buffered = b""
         for number, step in enumerate(planned):
             await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
             if number == 2:
                 await self.strike(request, response)
-            found = write(number, step)
+            result = write(number, step)
             if number < 2 * len(planned) // 3:
-                self.think(found)
-            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in found)
+                self.think(result)
+            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in result)
             if whole:
-                held += data
+                buffered += data
             else:
                 await response.write(data)
             stamps.append(time.perf_counter())
@@ -233,7 +233,7 @@ class Stub:
             asyncio.get_running_loop().call_later(0.2, self.count, planned)
         else:
             self.count(planned)
-        await response.write(held + (b"" if self.dialect == "llamacpp" else b"data: [DONE]\n\n"))
+        await response.write(buffered + (b"" if self.dialect == "llamacpp" else b"data: [DONE]\n\n"))
         return response
 
     async def strike(self, request: web.Request, response: web.StreamResponse) -> None:

@@ -46,11 +46,11 @@ class Chain:
         return [(float(np.log(p)), token) for p, token in zip(law(prompt[-1]), TOKENS, strict=True)]
 
     def steps(
-        self, prompt: Sequence[int], limit: int, k: int, asked: Mapping[str, Any], forbidden: Collection[int] = ()
+        self, prompt: Sequence[int], limit: int, k: int, data: Mapping[str, Any], forbidden: Collection[int] = ()
     ) -> Iterator[Step]:
         """The prefill token, then cycles of at most `k` drafts until `limit` tokens are out."""
-        temperature = float(asked["temperature"])
-        random = np.random.default_rng(asked.get("seed", next(self.unseeded)))
+        temperature = float(data["temperature"])
+        random = np.random.default_rng(data.get("seed", next(self.unseeded)))
 
         def drawn(p: Floats) -> int:
             return TOKENS[int(random.choice(len(p), p=p))]

@@ -15,7 +15,7 @@ from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
-from specgate.backends.servers.facts.conventions import window_warning
+from specgate.backends.servers.facts.served import window_warning
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import BASELINE, PairRef, Role
@@ -34,8 +34,8 @@ def test_only_spec_roles_name_a_draft_and_every_server_stays_on_the_loopback(nam
         command = adapter_named(name).command(launch(name, tmp_path, role, args="--last flag"))
         assert "127.0.0.1" in command.argv and "8123" in command.argv
         assert command.argv[-2:] == ("--last", "flag")
-        told = " ".join(command.argv) + "".join(p.read_text() for p in tmp_path.glob(f"*-{role}.yaml"))
-        assert ("/d" in told or "draft.gguf" in told) == role.speculative
+        command_line = " ".join(command.argv) + "".join(p.read_text() for p in tmp_path.glob(f"*-{role}.yaml"))
+        assert ("/d" in command_line or "draft.gguf" in command_line) == role.speculative
 
 
 def test_forced_acceptance_is_converted_to_the_unit_of_each_engine(tmp_path: Path) -> None:
@@ -81,18 +81,18 @@ def test_a_request_that_is_to_be_kept_apart_says_so_in_the_engines_words() -> No
     for name, word in key.items():
         adapter = adapter_named(name)
         assert adapter.request(alone)[1][word] == "s-1" and word not in adapter.request(warm)[1]
-    said = [adapter_named("llamacpp").request(ask)[1]["cache_prompt"] for ask in (alone, warm)]
-    assert said == [False, True]
+    requests = [adapter_named("llamacpp").request(ask)[1]["cache_prompt"] for ask in (alone, warm)]
+    assert requests == [False, True]
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_a_target_without_a_tokenizer_is_served_without_one(name: str, tmp_path: Path) -> None:
     """A planted pair has none, and these servers would look for one and end."""
     pair = PairRef("p", tmp_path, None)
-    asked = replace(launch(name, tmp_path, BASELINE), pair=pair)
-    assert "--skip-tokenizer-init" in adapter_named(name).command(asked).argv
+    changed = replace(launch(name, tmp_path, BASELINE), pair=pair)
+    assert "--skip-tokenizer-init" in adapter_named(name).command(changed).argv
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert "--skip-tokenizer-init" not in adapter_named(name).command(asked).argv
+    assert "--skip-tokenizer-init" not in adapter_named(name).command(changed).argv
 
 
 def flags(argv: Sequence[str]) -> dict[str, str]:
@@ -103,18 +103,18 @@ def flags(argv: Sequence[str]) -> dict[str, str]:
 def test_llama_cpp_is_told_the_dtype_of_its_caches_and_keeps_none_of_them_aside(tmp_path: Path) -> None:
     """Its own defaults are 16-bit caches, and a copy of the last request's cache before every new one."""
     argv = adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(3))).argv
-    told = flags(argv)
+    options = flags(argv)
     names = ("--cache-type-k", "--cache-type-v", "--spec-draft-type-k", "--spec-draft-type-v")
-    assert [told[name] for name in names] == ["bf16"] * 4 and told["--cache-ram"] == "0"
+    assert [options[name] for name in names] == ["bf16"] * 4 and options["--cache-ram"] == "0"
     assert "--no-spec-draft-backend-sampling" in argv, "else b11434 mixes up the drafts of several requests"
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_llama_cpp_looks_up_no_n_gram_that_is_longer_than_its_chain(k: int, tmp_path: Path) -> None:
     """It would never draft: seen with b11434, n = 4 and chains of 3."""
-    told = flags(adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(k), drafter="ngram")).argv)
-    assert int(told["--spec-ngram-simple-size-m"]) == k
-    assert 1 <= int(told["--spec-ngram-simple-size-n"]) <= k
+    options = flags(adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(k), drafter="ngram")).argv)
+    assert int(options["--spec-ngram-simple-size-m"]) == k
+    assert 1 <= int(options["--spec-ngram-simple-size-n"]) <= k
 
 
 def test_turbomind_is_given_a_draft_like_the_pytorch_engine(tmp_path: Path) -> None:
@@ -175,5 +175,5 @@ TOP = {"eagle_aux_hidden_state_layer_ids": [2, 18, 34]}
 def test_engines_read_capture_layers_by_their_own_convention(
     name: str, config: dict[str, object], boundaries: tuple[int, ...]
 ) -> None:
-    found = adapter_named(name).capture(Keys(Path("config.json"), config), 36)
-    assert found.boundaries == boundaries and found.rule
+    layers = adapter_named(name).capture(Keys(Path("config.json"), config), 36)
+    assert layers.boundaries == boundaries and layers.rule

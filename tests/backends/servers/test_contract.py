@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from specgate.backends.servers.accounting import accounted_for, between, own_counts, record_of, refuse_other_traffic
 from specgate.backends.servers.answers import Answer, understand
+from specgate.backends.servers.blocks import accounted_for, between, own_counts, record_of, refuse_other_traffic
 from specgate.backends.servers.client import Client, Recording
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask, Reading
@@ -52,12 +52,12 @@ def counted(folder: Path, expected: dict[str, Any]) -> Reading:
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda p: p.name)
 def test_a_documented_answer_becomes_the_record_written_beside_it(folder: Path) -> None:
     expected = json.loads((folder / "expected.json").read_text())
-    answer, found = answer_of(folder, expected), counted(folder, expected)
-    assert accounted_for(found, [answer]) and not found.busy
-    refuse_other_traffic(found, [answer], WHERE)
+    answer, counts = answer_of(folder, expected), counted(folder, expected)
+    assert accounted_for(counts, [answer]) and not counts.busy
+    refuse_other_traffic(counts, [answer], WHERE)
     assert len(answer.tokens) == answer.usage.completion == expected["new_tokens"]
     assert answer.usage.cached == expected["cached"]
-    record, undrafted = record_of(expected["k"], own_counts([answer]) or found.spec, [answer], WHERE)
+    record, undrafted = record_of(expected["k"], own_counts([answer]) or counts.spec, [answer], WHERE)
     record.check()
     for name in ("steps", "drafted", "accepted", "emitted", "truncated", "acceptance_length"):
         assert getattr(record, name) == expected[name], name
@@ -69,9 +69,9 @@ def test_a_documented_answer_becomes_the_record_written_beside_it(folder: Path) 
 
 def test_the_time_of_decoding_by_the_engines_own_clock_is_the_growth_of_its_histograms_sum() -> None:
     folders = {folder.name: folder for folder in FIXTURES}
-    found = {n: counted(f, json.loads((f / "expected.json").read_text())).decode_s for n, f in folders.items()}
-    assert found["vllm-0.33"] == 0.25
-    assert found["vllm-0.32"] == 0.0 and found["trtllm-1.2"] is None  # never written; no such counter
+    data = {n: counted(f, json.loads((f / "expected.json").read_text())).decode_s for n, f in folders.items()}
+    assert data["vllm-0.33"] == 0.25
+    assert data["vllm-0.32"] == 0.0 and data["trtllm-1.2"] is None  # never written; no such counter
 
 
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda p: p.name)

@@ -34,7 +34,7 @@ def served(
 def test_a_block_has_every_request_its_times_and_the_servers_counts(served: tuple[str, Engine]) -> None:
     name, engine = served
     assert engine.prefill(PROMPTS, draft=True) == 0
-    asked = time.monotonic_ns()
+    began = time.monotonic_ns()
     baseline, spec = (engine.decode(role, STEPS, ()) for role in (BASELINE, Role(3)))
     answered = time.monotonic_ns()
     for block in (baseline, spec):
@@ -43,7 +43,7 @@ def test_a_block_has_every_request_its_times_and_the_servers_counts(served: tupl
         firsts = [r.chunk_ns[0] for r in block.served.requests]
         lasts = [r.chunk_ns[-1] for r in block.served.requests]
         assert block.prefill_ns == min(firsts) and block.elapsed_ns == max(lasts) - min(firsts)
-        assert block.began_ns is not None and asked < block.began_ns < answered - max(lasts)
+        assert block.began_ns is not None and began < block.began_ns < answered - max(lasts)
         assert block.finish == ("length", "length") and not block.step_ns and not block.accepted
     assert baseline.served is not None and baseline.served.acceptance is None
     assert spec.served is not None and spec.served.acceptance is not None
@@ -195,7 +195,7 @@ def test_where_one_of_two_that_load_side_by_side_fails_the_other_is_ended(
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("vllm", {}, "without a size of its KV cache, vllm takes what is free"),
         ("vllm", {"args.spec-3": "--kv-cache-memory-bytes 1G"}, "without a size of its KV cache"),
@@ -210,9 +210,9 @@ def test_where_one_of_two_that_load_side_by_side_fails_the_other_is_ended(
     ],
 )
 def test_servers_that_would_size_their_caches_by_each_other_are_not_started_side_by_side(
-    pair: tuple[Path, Path], tmp_path: Path, name: str, options: dict[str, str], said: str
+    pair: tuple[Path, Path], tmp_path: Path, name: str, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         backend(name).open(request_of(pair, tmp_path, {"start": "parallel", **options}))
 
 
@@ -259,15 +259,15 @@ def test_a_server_of_another_draft_length_is_refused(pair: tuple[Path, Path], tm
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("lmdeploy", {"force_al": "2.5"}, "no way to force acceptance"),
         ("trtllm", {"drafter": "ngram"}, "trtllm has eagle3"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_before_a_server_is_started(
-    name: str, options: dict[str, str], said: str, pair: tuple[Path, Path], tmp_path: Path
+    name: str, options: dict[str, str], message: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         backend(name).open(request_of(pair, tmp_path, {**own_options(tmp_path, name), **options}))
     assert not list(tmp_path.glob("*.log"))

@@ -11,7 +11,7 @@ from specgate.backends.servers.failures import COMMON, diagnosis
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "said"),
+    ("name", "line", "message"),
     [
         ("vllm", "ValueError: Eagle3 is only supported for ['llama'] models. Got mixtral", "method mismatch"),
         ("vllm", "ValueError: Free memory on device cuda:0 is less than desired", "gpu-memory-utilization"),
@@ -48,11 +48,11 @@ from specgate.backends.servers.failures import COMMON, diagnosis
         ("llamacpp", "ggml_backend: failed to allocate buffer", "memory ran out"),
     ],
 )
-def test_a_known_line_is_explained_and_shown(name: str, line: str, said: str, tmp_path: Path) -> None:
+def test_a_known_line_is_explained_and_shown(name: str, line: str, message: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"starting\n{line}\nbye\n")
     text = diagnosis(log, 0, (*adapter_named(name).failures, *COMMON))
-    assert said in text and line[:60] in text and str(log) in text
+    assert message in text and line[:60] in text and str(log) in text
 
 
 def test_a_traceback_through_an_attention_kernel_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:

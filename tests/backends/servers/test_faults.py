@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
-from specgate.analysis.speculation.draft_counts import refuse_beyond_k
+from specgate.analysis.speculation.drafting import refuse_beyond_k
 from specgate.backends.servers import server as server_module
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError, EnvironmentRefused, InvalidResult
@@ -51,10 +51,10 @@ def baselines() -> Iterator[Callable[[str], str]]:
         yield cache(lambda name: stack.enter_context(running_stub(name, 0)))
 
 
-@pytest.mark.parametrize(("fault", "said"), IN_MID_BLOCK, ids=[f for f, _ in IN_MID_BLOCK])
+@pytest.mark.parametrize(("fault", "message"), IN_MID_BLOCK, ids=[f for f, _ in IN_MID_BLOCK])
 def test_a_fault_in_mid_block_is_named(
     fault: str,
-    said: str,
+    message: str,
     baselines: Callable[[str], str],
     pair: tuple[Path, Path],
     tmp_path: Path,
@@ -65,7 +65,7 @@ def test_a_fault_in_mid_block_is_named(
         options = {"url": url, "url.baseline": baselines("vllm"), "stall_s": "2" if fault == "hang" else "60"}
         with attached(tmp_path, pair, "vllm", options) as engine:
             engine.prefill(PROMPTS, draft=True)
-            with pytest.raises(BackendError, match=said):
+            with pytest.raises(BackendError, match=message):
                 engine.decode(Role(3), Budget(steps=40), ())
 
 
@@ -153,7 +153,7 @@ def test_a_server_that_does_not_start_is_explained_by_its_log(pair: tuple[Path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "said"),
+    ("name", "line", "message"),
     [
         ("sglang", "Parameter midlayer.fc.weight not found in params_dict", "draft not loaded"),
         # As b11434 prints it, and goes on without a draft.
@@ -165,14 +165,14 @@ def test_a_server_that_does_not_start_is_explained_by_its_log(pair: tuple[Path, 
     ],
 )
 def test_a_draft_that_did_not_load_is_found_in_the_log_of_a_server_that_runs(
-    name: str, line: str, said: str, pair: tuple[Path, Path], tmp_path: Path
+    name: str, line: str, message: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with started(tmp_path, pair, name, "--fault", f"log={line!r}") as engine:
         engine.prefill(PROMPTS, draft=True)
         assert engine.decode(BASELINE, STEPS, ()).tokens
-        with pytest.raises(BackendError, match=said) as caught:
+        with pytest.raises(BackendError, match=message) as caught:
             engine.decode(Role(3), STEPS, ())
-    assert str(caught.value).count(said) == 1, "said once, though it is found twice"
+    assert str(caught.value).count(message) == 1, "said once, though it is found twice"
 
 
 def test_an_error_that_a_server_reports_is_explained_by_what_it_has_logged_meanwhile(

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from specgate.backends.servers.adapters.openai import model_of
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
 from specgate.backends.servers.facts.reported import (
+    ServerReport,
     commit_of,
+    identity_of,
     sglang_settings,
     text_of,
     vllm_answer,
     vllm_on_cpu,
     vllm_settings,
 )
-from specgate.backends.servers.facts.served import check_served, served_warnings
-from specgate.backends.servers.facts.started import settings_in
+from specgate.backends.servers.facts.served import check_served, served_warnings, settings_in
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf.any_target import AnyTarget, read_served_target
 from specgate.contract import BASELINE, Budget, EngineIdentity, PairRef, Role, ServedModel
@@ -104,8 +104,8 @@ def test_of_a_log_with_several_starts_the_last_one_of_this_version_and_role_coun
     fp8 = [line.replace("quantization=mxfp4", "quantization=fp8") for line in LOG]
     later = [line.replace("v0.25.1", "v0.26.0").replace("FLASH_ATTN", "FLASHINFER") for line in LOG]
     log = logged(tmp_path, *fp8, *plain, *LOG, *later)
-    told = {**TOLD, "attention": "FLASH_ATTN 3", "moe": "TRITON"}
-    assert settings_in("vllm", log, "0.25.1", Role(3)) == told
+    data = {**TOLD, "attention": "FLASH_ATTN 3", "moe": "TRITON"}
+    assert settings_in("vllm", log, "0.25.1", Role(3)) == data
     assert settings_in("vllm", log, "0.25.1", BASELINE) == {**TOLD, "attention": "FLASH_ATTN"}
     assert settings_in("vllm", log, "0.26.0", Role(3))["attention"] == "FLASHINFER"
     assert settings_in("vllm", log, "0.26.0", BASELINE)["attention"] == "FLASHINFER"  # a request of that server
@@ -130,13 +130,13 @@ def test_the_log_that_is_given_for_a_running_server_tells_what_its_answers_do_no
 ) -> None:
     with running_stub("vllm", 3) as url:
         with attached(tmp_path, pair, "vllm", {"url": url}) as engine:
-            found = engine.facts().identity
-        assert found is not None and found.version is not None and "moe" not in found.settings
-        log = logged(tmp_path, *(line.replace("(v0.25.1)", f"(v{found.version})") for line in LOG))
+            identity = engine.facts().identity
+        assert identity is not None and identity.version is not None and "moe" not in identity.settings
+        log = logged(tmp_path, *(line.replace("(v0.25.1)", f"(v{identity.version})") for line in LOG))
         with attached(tmp_path, pair, "vllm", {"url": url, "log": str(log)}) as engine:
-            found = engine.facts().identity
-        assert found is not None
-        assert (found.settings["attention"], found.settings["moe"]) == ("FLASH_ATTN 3", "TRITON")
+            identity = engine.facts().identity
+        assert identity is not None
+        assert (identity.settings["attention"], identity.settings["moe"]) == ("FLASH_ATTN 3", "TRITON")
 
 
 def test_sglangs_answer_is_read_without_its_keys() -> None:
@@ -153,8 +153,8 @@ def test_sglangs_answer_is_read_without_its_keys() -> None:
         "disable_cuda_graph": False,
         "disable_prefill_cuda_graph": True,
     }
-    found = sglang_settings(answer)
-    assert found == {
+    result = sglang_settings(answer)
+    assert result == {
         "attention": "fa3 (prefill: flashinfer)",
         "moe": "triton_kernel",
         "dtype": "bfloat16",
@@ -163,8 +163,8 @@ def test_sglangs_answer_is_read_without_its_keys() -> None:
         "cuda_graphs": "decode on, prefill off",
     }
     settled = {"decode": {"backend": "full", "max_bs": 32}, "prefill": {"backend": "disabled"}}
-    found = sglang_settings({**answer, "disable_prefill_cuda_graph": False, "cuda_graph_config": settled})
-    assert found["cuda_graphs"] == "decode full, prefill off", "what it settled on, not what its switches say"
+    result = sglang_settings({**answer, "disable_prefill_cuda_graph": False, "cuda_graph_config": settled})
+    assert result["cuda_graphs"] == "decode full, prefill off", "what it settled on, not what its switches say"
     assert sglang_settings("no object") == {} == sglang_settings({"version": "0.5.17"})
 
 
@@ -182,9 +182,9 @@ ANYTHING = st.recursive(
     )
 )
 def test_nothing_that_a_server_says_of_itself_is_an_error(answer: dict[str, object]) -> None:
-    found = sglang_settings(answer)
-    assert found.keys() <= set(SETTINGS) and all(
-        isinstance(value, str) and len(value) <= 120 for value in found.values()
+    result = sglang_settings(answer)
+    assert result.keys() <= set(SETTINGS) and all(
+        isinstance(value, str) and len(value) <= 120 for value in result.values()
     )
     assert model_of("m", answer).name == "m" and text_of(answer, "root") in (None, answer.get("root"), *listed(answer))
 
@@ -195,23 +195,23 @@ def listed(answer: dict[str, object]) -> list[object]:
 
 
 def test_another_build_or_back_end_is_another_fingerprint_and_the_unknown_is_said() -> None:
-    told = identity_of("vllm", [ServerReport(BASELINE, "0.25.1+gabcdef0", {"attention": "FLASH_ATTN 3"})], None)
-    assert (told.build, told.told_by) == ("abcdef0", "version")
+    identity = identity_of("vllm", [ServerReport(BASELINE, "0.25.1+gabcdef0", {"attention": "FLASH_ATTN 3"})], None)
+    assert (identity.build, identity.told_by) == ("abcdef0", "version")
     named = identity_of("vllm", [ServerReport(BASELINE, "0.25.1", {"attention": "FLASH_ATTN 3"})], "sha256:12ab")
     assert (named.build, named.told_by) == ("sha256:12ab", "option")
     unknown = identity_of("vllm", [ServerReport(BASELINE, "0.25.1", {})], None)
     assert unknown.untold == ("build", *SETTINGS)
     assert unknown.fingerprint == {f"engine:{name}": "unknown" for name in ("build", *SETTINGS)}
     other = identity_of("vllm", [ServerReport(BASELINE, "0.25.1", {"attention": "FLASHINFER"})], None)
-    assert len({tuple(i.fingerprint.items()) for i in (told, named, unknown, other)}) == 4
+    assert len({tuple(i.fingerprint.items()) for i in (identity, named, unknown, other)}) == 4
 
 
 def test_two_roles_of_two_versions_are_no_pair_and_other_settings_are_kept() -> None:
     first = ServerReport(BASELINE, "0.25.1", {"attention": "FLASH_ATTN", "dtype": "bfloat16"})
     other = ServerReport(Role(3), "0.25.1", {"attention": "TRITON_ATTN", "dtype": "bfloat16", "moe": "TRITON"})
-    found = identity_of("vllm", [first, other], None)
-    assert found.differing == {"spec-3": {"attention": "TRITON_ATTN"}}
-    assert found.fingerprint["engine:spec-3.attention"] == "TRITON_ATTN"
+    identity = identity_of("vllm", [first, other], None)
+    assert identity.differing == {"spec-3": {"attention": "TRITON_ATTN"}}
+    assert identity.fingerprint["engine:spec-3.attention"] == "TRITON_ATTN"
     with pytest.raises(BackendError, match=r"baseline's server is version 0.25.1, spec-3's is 0.26.0"):
         identity_of("vllm", [first, replace(other, version="0.26.0")], None)
 
@@ -245,12 +245,12 @@ def test_a_tokenizer_of_more_ids_than_the_served_model_is_refused(tmp_path: Path
 
 def test_what_can_only_be_suspected_is_a_warning(pair: tuple[Path, Path], tmp_path: Path) -> None:
     request = request_of(pair, tmp_path, {})
-    said = " ".join(
+    warnings = " ".join(
         served_warnings("sglang", seen(path="/models/Qwen3-8B", architecture="Qwen3ForCausalLM"), SIZES, request)
     )
-    assert "is its own word (baseline: m (/models/Qwen3-8B))" in said
-    assert "serves /models/Qwen3-8B, and the pair's target is target" in said
-    assert "serves a Qwen3ForCausalLM, and the pair's target is a LlamaForCausalLM" in said
+    assert "is its own word (baseline: m (/models/Qwen3-8B))" in warnings
+    assert "serves /models/Qwen3-8B, and the pair's target is target" in warnings
+    assert "serves a Qwen3ForCausalLM, and the pair's target is a LlamaForCausalLM" in warnings
     two = [*seen(path="/a/x"), ServerReport(Role(3), "1", {}, ServedModel("m", "/b/y"))]
     assert any("different models" in w for w in served_warnings("vllm", two, SIZES, request))
     assert not list(served_warnings("vllm", [ServerReport(BASELINE, "1", {})], SIZES, request)), "started here"
@@ -261,8 +261,8 @@ def test_a_served_pair_is_known_by_its_tokenizer_and_the_config_beside_it(tmp_pa
     Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")).save(str(file))
     assert read_served_target(file) == AnyTarget(8, None, None, (), (file,))
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 16, "num_hidden_layers": 2, "eos_token_id": 3}))
-    found = read_served_target(file)
-    assert (found.vocab, found.layers, found.eos_token_ids) == (16, 2, (3,))
+    served_target = read_served_target(file)
+    assert (served_target.vocab, served_target.layers, served_target.eos_token_ids) == (16, 2, (3,))
     file.write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer.json: not a tokenizer"):
         read_served_target(file)
@@ -299,8 +299,8 @@ def test_the_identity_of_an_attached_server_has_the_users_build(pair: tuple[Path
         running_stub("sglang", 0) as url,
         attached(tmp_path, pair, "sglang", {"url.baseline": url, "build": "wheel-7"}) as engine,
     ):
-        found = engine.facts().identity
-    assert isinstance(found, EngineIdentity) and (found.engine, found.version, found.build) == (
+        identity = engine.facts().identity
+    assert isinstance(identity, EngineIdentity) and (identity.engine, identity.version, identity.build) == (
         "sglang",
         "0.5.23",
         "wheel-7",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.servers.accounting import between
+from specgate.backends.servers.blocks import between
 from specgate.backends.servers.client import ANSWER_LIMIT, ERROR_LIMIT, MIB, Client, StreamLimit
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.events import events
@@ -149,7 +149,7 @@ def test_a_head_is_limited_in_lines_and_length(headers: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b'{"version": "' + b"9" * 5000 + b'"}', "a version of 5000 characters, where at most 200 are taken"),
         (b"[" * 200_000, "not JSON"),
@@ -160,8 +160,8 @@ def test_a_head_is_limited_in_lines_and_length(headers: list[str]) -> None:
         (b"null", "does not tell its version"),
     ],
 )
-def test_a_malformed_version_is_a_back_end_error(body: bytes, said: str) -> None:
-    with client_of(lambda _: answer(body)) as (client, _), pytest.raises(BackendError, match=said) as caught:
+def test_a_malformed_version_is_a_back_end_error(body: bytes, message: str) -> None:
+    with client_of(lambda _: answer(body)) as (client, _), pytest.raises(BackendError, match=message) as caught:
         version_of(adapter_named("vllm"), client, "vllm")
     assert len(str(caught.value)) < 400
 
@@ -192,7 +192,7 @@ def test_an_error_that_is_cut_off_is_a_broken_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "said"),
+    ("sample", "message"),
     [
         ("vllm:generation_tokens_total NaN", "vllm:generation_tokens_total = nan is no count"),
         ("vllm:generation_tokens_total -1", "vllm:generation_tokens_total = -1 is no count"),
@@ -206,12 +206,12 @@ def test_an_error_that_is_cut_off_is_a_broken_connection() -> None:
         ("vllm:spec_decode_num_accepted_tokens_per_pos_total 1", "is none below 1024"),
     ],
 )
-def test_what_cannot_be_a_count_is_an_error(sample: str, said: str) -> None:
+def test_what_cannot_be_a_count_is_an_error(sample: str, message: str) -> None:
     name = sample.partition(" ")[0].partition("{")[0]
     needed = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:generation_tokens_total")
     lines = [*(f"{other} 0" for other in needed if other != name), sample]
     text = "".join(f"{line}\n" for line in lines).encode()
-    with client_of(lambda _: answer(text)) as (client, _), pytest.raises(BackendError, match=said):
+    with client_of(lambda _: answer(text)) as (client, _), pytest.raises(BackendError, match=message):
         adapter_named("vllm").meter().read(client)
 
 

@@ -34,8 +34,8 @@ def engine_on(folder: Path, pair: tuple[Path, Path], *arguments: str) -> Iterato
 
 @pytest.fixture(scope="module")
 def engine(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with engine_on(tmp_path_factory.mktemp("load"), pair, "--rate", "1000") as found:
-        yield found
+    with engine_on(tmp_path_factory.mktemp("load"), pair, "--rate", "1000") as result:
+        yield result
 
 
 def served(engine: Engine, role: Role, offered: OfferedLoad) -> Decoded:
@@ -72,10 +72,10 @@ def test_a_closed_loop_never_has_more_requests_than_clients_and_answers_all(
 def test_an_open_loop_sends_at_its_times_whatever_was_answered(engine: Engine) -> None:
     """Ten requests arrive within 2 ms and take 7 ms each: all run at once, which no closed loop would do."""
     due = tuple(i * MS // 5 for i in range(10))
-    asked, block = time.monotonic_ns(), served(engine, BASELINE, OfferedLoad(arrivals_ns=due))
+    began, block = time.monotonic_ns(), served(engine, BASELINE, OfferedLoad(arrivals_ns=due))
     requests = requests_of(block)
     assert block.began_ns is not None
-    assert asked < block.began_ns < time.monotonic_ns() - max(r.chunk_ns[-1] for r in requests)
+    assert began < block.began_ns < time.monotonic_ns() - max(r.chunk_ns[-1] for r in requests)
     assert tuple(r.due_ns for r in requests) == due
     assert all(r.sent_ns >= r.due_ns for r in requests if r.due_ns is not None)
     assert all(r.ttft_ns == r.chunk_ns[0] - (r.due_ns or 0) for r in requests), "a late sender is not forgiven"
@@ -99,14 +99,14 @@ def test_refused_requests_are_counted_by_prompt_and_the_block_stays(pair: tuple[
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [("refuse_beyond=0", "all 10 requests were refused, .*HTTP 429.*too many requests"), ("status=500", "HTTP 500")],
 )
 def test_a_server_that_answers_nothing_ends_the_point(
-    fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path
+    fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with (
         engine_on(tmp_path, pair, "--fault", fault) as engine,
-        pytest.raises(BackendError, match=said),
+        pytest.raises(BackendError, match=message),
     ):
         served(engine, BASELINE, OfferedLoad(clients=2))

@@ -11,7 +11,7 @@ from specgate.plugins import backend
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"urll": "x"}, r"did you mean url\?"),
         ({"url": "127.0.0.1:8000"}, "not a URL of a server"),
@@ -37,8 +37,8 @@ from specgate.plugins import backend
         ({"engine": "pytorch"}, "not known"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_what_cannot_be_meant_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         Options.parse(options, ())
     assert "sk-1" not in str(caught.value) and "pw" not in str(caught.value)
 

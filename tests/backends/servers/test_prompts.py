@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from specgate.backends.servers.prompts import PromptTexts
+from specgate.backends.servers.exchange import PromptTexts
 from specgate.errors import BackendError, UsageError
 
 

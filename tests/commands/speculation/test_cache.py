@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.prefix_cache.checks import Check
-from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits
+from specgate.analysis.prefix_cache import CacheDivergence, Check, Limits
 from specgate.commands.diagnose.cache import as_data
 from specgate.contract import NearTies, Role, State
-from specgate.run.prefix_cache.asking import Pair
+from specgate.run.prefix_cache import Pair
 from tests.backends.servers.helpers import program
 from tests.support.clocks.starved import ATTEMPTS
 from tests.support.command import Cli

@@ -10,7 +10,7 @@ from tests.support.command import Cli
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--backend", "reference"), "no kernels of its own"),
         (("--backend", "cupi"), "did you mean 'cupy'"),
@@ -20,10 +20,10 @@ from tests.support.command import Cli
         (("-o", "kv"), "KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     done = cli.run("engine", "bench", "kernels", *arguments, pair=False)
     assert done.returncode == ExitCode.USAGE
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -33,17 +33,17 @@ def test_the_what_if_shows_sizes_buffers_cache_and_expectation_within_80_columns
     cli.write("tree.yaml", TREE)
     engine = ("--batch", "4", "--max-decoding-tokens", "64", "--max-path-len", "8", "--block-size", "4")
     pair = ("--target", cli.target, "--draft", cli.draft)
-    asked = ("--what-if", *engine, *pair, "--ranks", "0.7,0.1")
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", *asked, pair=False)
+    options = ("--what-if", *engine, *pair, "--ranks", "0.7,0.1")
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *options, pair=False)
     assert done.returncode == 0
-    for said in (
+    for line in (
         "max_decoding_tokens               8       64",
         "packed_masks        4 x 64 x 2  int32       2,048  what a row may look at",
         "64 positions per request, up to 16 blocks of 4; a chain of 3",
         "a chain of 3 2.53",
         "choices of that tree:",
     ):
-        assert said in done.stdout
+        assert line in done.stdout
     assert "batch 4:" in done.stdout and "float32 logits" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -58,12 +58,12 @@ def test_an_engine_that_does_not_hold_the_tree_ends_with_1(cli: Cli) -> None:
 def test_json_has_the_tree_and_the_what_if(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
     done = cli.run("engine", "tree", "inspect", "tree.yaml", "--json", pair=False)
-    found = json.loads(done.stdout)
-    assert found["schema"] == "specgate.tree/v1" and "what_if" not in found
-    assert found["tree"]["parents"] == [0, 0, 0, 0, 1, 1, 2, 4]
-    assert (found["tree"]["draft_tokens"], found["tree"]["nodes_by_level"]) == (7, [3, 3, 1])
-    asked = ("--json", "--what-if", "--num-spec-tokens", "2", "--ranks", "0.5")
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", *asked, pair=False)
+    data = json.loads(done.stdout)
+    assert data["schema"] == "specgate.tree/v1" and "what_if" not in data
+    assert data["tree"]["parents"] == [0, 0, 0, 0, 1, 1, 2, 4]
+    assert (data["tree"]["draft_tokens"], data["tree"]["nodes_by_level"]) == (7, [3, 3, 1])
+    options = ("--json", "--what-if", "--num-spec-tokens", "2", "--ranks", "0.5")
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *options, pair=False)
     what_if = json.loads(done.stdout)["what_if"]
     assert done.returncode == 1
     assert what_if["too_small"] == ["num_speculative_tokens = 2 does not hold this tree, which needs 3"]
@@ -87,7 +87,7 @@ def test_the_picture_has_every_node_with_its_rank_and_no_two_nodes_in_one_place(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("choices: [[0], [0]]\n", "tree.yaml:1: choices[1]: [0]: a duplicate of choices[0]"),
         ("choices: [[0, 0]]\n", "a gap: its parent [0] is not among the choices"),
@@ -96,15 +96,15 @@ def test_the_picture_has_every_node_with_its_rank_and_no_two_nodes_in_one_place(
         ("choices: [[99]]\n", "too wide: rank 99"),
     ],
 )
-def test_what_is_no_tree_ends_with_2_and_its_reason(cli: Cli, text: str, said: str) -> None:
+def test_what_is_no_tree_ends_with_2_and_its_reason(cli: Cli, text: str, message: str) -> None:
     cli.write("tree.yaml", text)
     done = cli.run("engine", "tree", "inspect", "tree.yaml", pair=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("texts", "message"),
     [
         (("--batch", "4"), "--batch without --what-if"),
         (("--what-if", "--ranks", "0.1,0.5"), "--ranks '0.1,0.5': not the shares of the ranks"),
@@ -114,11 +114,11 @@ def test_what_is_no_tree_ends_with_2_and_its_reason(cli: Cli, text: str, said: s
         (("--what-if", "--pair", "nowhere"), "pair 'nowhere' is not known"),
     ],
 )
-def test_a_what_if_that_makes_no_sense_ends_with_2(cli: Cli, asked: tuple[str, ...], said: str) -> None:
+def test_a_what_if_that_makes_no_sense_ends_with_2(cli: Cli, texts: tuple[str, ...], message: str) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", *asked, pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *texts, pair=False)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import pytest
 
 from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.nouns.gemms import GemmShape, read_shapes
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
@@ -34,8 +34,8 @@ def test_products_of_experts_are_listed_with_how_many_there_are(cli: Cli) -> Non
     assert done.returncode == 0
     assert "TARGET_EXPERT_GATE_UP       128 x 512    M 4, 2 of 8 experts" in done.stdout.splitlines()
     products = (("TARGET_EXPERT_GATE_UP", 128, 512), ("TARGET_EXPERT_DOWN", 512, 64))
-    found = {shape for shape in read_shapes(cli.folder / "s.json") if shape.experts}
-    assert found == {GemmShape(*product, rows, 8, 2) for product in products for rows in (1, 4)}
+    shapes = {shape for shape in read_shapes(cli.folder / "s.json") if shape.experts}
+    assert shapes == {GemmShape(*product, rows, 8, 2) for product in products for rows in (1, 4)}
 
 
 def test_a_shipped_pair_is_known_by_its_name_and_names_its_file(cli: Cli) -> None:
@@ -45,7 +45,7 @@ def test_a_shipped_pair_is_known_by_its_name_and_names_its_file(cli: Cli) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("shapes",), 2, "no shapes"),
         (("shapes", "--pair", "absent"), 2, "pair 'absent' is not known"),
@@ -58,9 +58,9 @@ def test_a_shipped_pair_is_known_by_its_name_and_names_its_file(cli: Cli) -> Non
     ],
 )
 def test_what_cannot_be_meant_ends_with_its_code_and_a_sentence(
-    cli: Cli, arguments: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, arguments: tuple[str, ...], code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = cli.run("engine", "tune", *arguments, pair=False)
-    assert done.returncode == code and said in done.stderr
+    assert done.returncode == code and message in done.stderr
     assert "Traceback" not in done.stderr

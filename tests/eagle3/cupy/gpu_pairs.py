@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
@@ -20,8 +20,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
-from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, draft_of
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, PairGeometry, dense, draft_of
 from tests.eagle3.lib.planted.drafts import made_draft
 
 RECIPE_A = Recipe("A", seed=3, draft_vocab=512, signal=0.75, boundaries=(1, 2, 3))

@@ -8,8 +8,8 @@ import pytest
 
 from specgate.backends.eagle3.cupy import backend
 from specgate.backends.eagle3.cupy.backend import BACKEND
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import describe_sampling
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.reference.backend import BACKEND as REFERENCE
 from specgate.contract import Sampling
 from specgate.contract.protocols import ChecksSampling, DrawsTexts, OffersSampling, ShowsDistribution
@@ -75,8 +75,8 @@ def test_it_takes_every_setting_of_sampling() -> None:
 
 def test_what_is_drawn_how_is_told_in_one_line() -> None:
     assert describe_sampling(Sampling()) == "temperature 1, coupled, seed 0, on the device"
-    asked = Sampling(temperature=0.6, top_p=0.95, top_k=20, frequency_penalty=0.2, logit_bias=((3, 1.0),), seed=7)
-    said = (
+    sampling = Sampling(temperature=0.6, top_p=0.95, top_k=20, frequency_penalty=0.2, logit_bias=((3, 1.0),), seed=7)
+    message = (
         "temperature 0.6, top_p 0.95, top_k 20, frequency_penalty 0.2, 1 biased tokens, coupled, seed 7, on the device"
     )
-    assert describe_sampling(asked) == said
+    assert describe_sampling(sampling) == message

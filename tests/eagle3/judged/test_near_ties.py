@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specgate.archive.comparing.near_ties import with_margins
-from specgate.archive.comparing.texts import agreement_of
+from specgate.archive.comparing.texts import agreement_of, with_margins
 from specgate.archive.stored_runs import StoredRun, load_run
 from specgate.contract import Block, Divergence, NearTies
 from specgate.errors import InvalidResult
@@ -51,9 +50,9 @@ def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: StoredRun, t
     plan = build_plan(tuple(run.config.scenarios.values()), run.config.backend)
     (prompts,) = fitting_prompts(plan, run.config).values()
     texts = {(b.prompt_set, b.round): b.tokens for b in run.blocks()}
-    found = divergences(run, 0.0, tmp_path)
-    assert len(found) == 2 * 4 * 2, "spec-2 and spec-3 in four prompt sets and two rounds"
-    for d in found:
+    result = divergences(run, 0.0, tmp_path)
+    assert len(result) == 2 * 4 * 2, "spec-2 and spec-3 in four prompt sets and two rounds"
+    for d in result:
         ids = [*prompts.measured[d.prompt_set].token_ids[1], *texts[d.prompt_set, d.round][1][:AT]]
         first, second = model(torch.tensor([ids])).logits[0, -1].topk(2).values.tolist()
         assert d.margin == pytest.approx(first - second, abs=1e-4)

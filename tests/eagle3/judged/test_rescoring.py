@@ -47,12 +47,12 @@ def token_verdicts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, cli: Cli) -> None:
-    code, run, (found,) = scored("Rough")
-    assert (code, found.dtype) == (0, "bfloat16") and found.again is not None and found.again.unscored is None
-    doubted = {(t.cell, t.prompt_set, t.round, t.slot, p) for t in found.again.texts for p in t.positions}
-    firsts = {(t.cell, t.prompt_set, t.round, t.slot, t.positions[0]) for t in found.texts}
+    code, run, (results,) = scored("Rough")
+    assert (code, results.dtype) == (0, "bfloat16") and results.again is not None and results.again.unscored is None
+    doubted = {(t.cell, t.prompt_set, t.round, t.slot, p) for t in results.again.texts for p in t.positions}
+    firsts = {(t.cell, t.prompt_set, t.round, t.slot, t.positions[0]) for t in results.texts}
     assert doubted and doubted <= firsts
-    assert all(s.best_logit - s.logit <= 0.5 for text in found.again.texts for s in text.scores)
+    assert all(s.best_logit - s.logit <= 0.5 for text in results.again.texts for s in text.scores)
     for result in run.cells:
         assert result.rescored is not None and result.rescored.wrong == 0
         assert result.rescored.again == result.rescored.settled > 0
@@ -62,8 +62,8 @@ def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, c
 
 
 def test_a_token_that_is_wrong_in_float32_too_stays_wrong(scored: Scored) -> None:
-    code, run, (found,) = scored("Wrong")
-    assert code == 6 and found.again is not None and found.again.texts
+    code, run, (result,) = scored("Wrong")
+    assert code == 6 and result.again is not None and result.again.texts
     state, reason, message = token_verdicts(run)[0]
     assert (state, reason) == ("INVALID", "not_the_targets")
     assert re.search(r"in float32 (\d+) of the \1 beyond the bound stay there", message)
@@ -78,9 +78,9 @@ def test_why_a_second_look_failed_is_said_for_every_point_it_was_asked_for(
 ) -> None:
     tiny = cli.folder / "tiny.yaml"
     tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
-    code, run, found = scored(second)
-    assert code == 6 and len(found) == 2
-    for look in (f.again for f in found):
+    code, run, result = scored(second)
+    assert code == 6 and len(result) == 2
+    for look in (f.again for f in result):
         assert look is not None and not look.texts and (look.unscored or "").splitlines()[0] == why
     messages = [message for _, _, message in token_verdicts(run)]
     assert len(messages) == 2 and all(f"a second look in float32 failed: {why}" in message for message in messages)
@@ -89,9 +89,9 @@ def test_why_a_second_look_failed_is_said_for_every_point_it_was_asked_for(
 def test_points_share_one_engine_in_float32(scored: Scored, cli: Cli) -> None:
     tiny = cli.folder / "tiny.yaml"
     tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
-    code, _, found = scored("Rough")
-    assert code == 0 and all(f.again is not None and f.again.texts for f in found)
-    assert len({f.point for f in found}) == 2
+    code, _, result = scored("Rough")
+    assert code == 0 and all(f.again is not None and f.again.texts for f in result)
+    assert len({f.point for f in result}) == 2
     assert len(list((cli.newest() / "logs").glob("rescoring*"))) == 2, "one log of each dtype"
 
 
@@ -102,12 +102,12 @@ def test_points_share_one_engine_in_float32(scored: Scored, cli: Cli) -> None:
 def test_there_is_no_second_look_where_it_could_not_help(
     scored: Scored, second: str, dtype: str, options: tuple[str, ...]
 ) -> None:
-    code, run, (found,) = scored(second, dtype, *options)
-    assert code == 6 and found.again is None
+    code, run, (result,) = scored(second, dtype, *options)
+    assert code == 6 and result.again is None
     assert all(r.rescored is not None and r.rescored.wrong and not r.rescored.again for r in run.cells)
     assert "float32 " not in token_verdicts(run)[0][2]
 
 
 def test_there_is_none_unless_the_policy_asks_for_it(scored: Scored) -> None:
-    code, _, (found,) = scored("Rough", look="none")
-    assert code == 6 and found.again is None
+    code, _, (result,) = scored("Rough", look="none")
+    assert code == 6 and result.again is None

@@ -61,8 +61,8 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     verified = cli.run("runs", "verify", path, pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     summed = cli.run("runs", "compare", "--by", "acceptance", path, pair=False).stdout
-    for told in ("spec-3, T 1 coupled)", "spec-3, KV cache fp8, draft's KV cache nvfp4)", "spec-3, tree: "):
-        assert told in summed  # and none of them is pooled with the plain role
+    for variant in ("spec-3, T 1 coupled)", "spec-3, KV cache fp8, draft's KV cache nvfp4)", "spec-3, tree: "):
+        assert variant in summed  # and none of them is pooled with the plain role
     as_if_killed(path, blocks=40)
     resumed = cli.run("micro", "--resume", path, pair=False)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr

@@ -31,9 +31,9 @@ def tensors() -> Tensors:
 def write_shards(folder: Path, tensors: Tensors) -> None:
     names = sorted(tensors)
     shards = {"model-1.safetensors": names[:2], "model-2.safetensors": names[2:]}
-    for shard, held in shards.items():
-        save_file({name: tensors[name] for name in held}, folder / shard)
-    weight_map = {name: shard for shard, held in shards.items() for name in held}
+    for shard, rows in shards.items():
+        save_file({name: tensors[name] for name in rows}, folder / shard)
+    weight_map = {name: shard for shard, rows in shards.items() for name in rows}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
@@ -148,10 +148,10 @@ def entry(*shape: int, dtype: str = "F32") -> Entry:
 
 
 def test_all_tensors_that_do_not_fit_are_named_in_one_message() -> None:
-    found = {"a": entry(2), "b": entry(3), "c": entry(4), "e": entry(5, dtype="U8"), "rope": entry(1), "f": entry(9)}
+    data = {"a": entry(2), "b": entry(3), "c": entry(4), "e": entry(5, dtype="U8"), "rope": entry(1), "f": entry(9)}
     wanted = {"a": Wanted((2,)), "b": Wanted((2,), "two"), "d": Wanted((2,)), "e": Wanted((5,)), "g": Wanted(())}
     with pytest.raises(CheckpointError) as error:
-        check_tensors(found, wanted, "rope", Path("folder"))
+        check_tensors(data, wanted, "rope", Path("folder"))
     assert error.value.message == (
         "folder: tensors do not fit the config: missing: d, g; wrong: b is [3], not [2] (two), "
         "e is of type U8, not a float of 16 to 64 bits; left over: c, f"
@@ -159,8 +159,8 @@ def test_all_tensors_that_do_not_fit_are_named_in_one_message() -> None:
 
 
 def test_tensors_that_fit_pass() -> None:
-    found = {"a": entry(2, dtype="BF16"), "d2t": entry(3, dtype="I64"), "rope": entry(1)}
-    check_tensors(found, {"a": Wanted((2,)), "d2t": Wanted((3,), "", "I64")}, "rope|x", Path("folder"))
+    data = {"a": entry(2, dtype="BF16"), "d2t": entry(3, dtype="I64"), "rope": entry(1)}
+    check_tensors(data, {"a": Wanted((2,)), "d2t": Wanted((3,), "", "I64")}, "rope|x", Path("folder"))
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "", "x" * 300, "a\x00b", 5, None, ["a"]])

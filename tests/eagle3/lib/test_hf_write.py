@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.lib.hf_write import draft_config, target_config
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf.target import target_geometry

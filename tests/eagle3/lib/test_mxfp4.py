@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.lib.mxfp4 import decoded, encoded
+from specgate.backends.eagle3.lib.weights import decoded, encoded
 from specgate.checkpoints.mxfp4 import BLOCK, VALUES
 
 SHAPE = (3, 8, 2)
@@ -45,10 +45,10 @@ def test_packing_what_was_unpacked_gives_the_same_numbers() -> None:
 def test_each_number_becomes_the_nearest_that_its_blocks_scale_has(block: list[float], exponent: int) -> None:
     numbers = torch.tensor(block) * 2.0**exponent
     packed, scale = encoded(numbers)
-    found = decoded(packed, scale, torch.float32)
+    result = decoded(packed, scale, torch.float32)
     step = 2.0 ** (int(scale) - 127)
     choices = sorted({value * step for value in VALUES})
-    for number, got in zip(numbers.tolist(), found.tolist(), strict=True):
+    for number, got in zip(numbers.tolist(), result.tolist(), strict=True):
         assert abs(got - number) == min(abs(choice - number) for choice in choices)
     largest = numbers.abs().max().item()
     assert largest == 0 or largest < 8 * step, "the largest is at most rounded to six scales"

@@ -66,22 +66,22 @@ plain_gemms = st.builds(
 gemms = plain_gemms | plain_gemms.map(lambda gemm: replace(gemm, tags=gemm.tags[:1], experts=128, per_token=4))
 
 
-@given(found=st.lists(shapes, min_size=1, max_size=5))
+@given(gemm_shapes=st.lists(shapes, min_size=1, max_size=5))
 def test_shapes_are_read_back_as_they_were_written_each_once(
-    tmp_path_factory: pytest.TempPathFactory, found: list[GemmShape]
+    tmp_path_factory: pytest.TempPathFactory, gemm_shapes: list[GemmShape]
 ) -> None:
     file = tmp_path_factory.mktemp("shapes") / "shapes.json"
-    write_shapes(file, [*found, *found])
-    assert read_shapes(file) == tuple(sorted(set(found)))
+    write_shapes(file, [*gemm_shapes, *gemm_shapes])
+    assert read_shapes(file) == tuple(sorted(set(gemm_shapes)))
 
 
 @pytest.mark.slow("many generated files")
-@given(found=st.lists(gemms, max_size=3, unique_by=lambda gemm: gemm.key), device=words)
+@given(tuned_gemms=st.lists(gemms, max_size=3, unique_by=lambda gemm: gemm.key), device=words)
 def test_tuned_configurations_are_read_back_as_they_were_written(
-    tmp_path_factory: pytest.TempPathFactory, found: list[TunedGemm], device: str
+    tmp_path_factory: pytest.TempPathFactory, tuned_gemms: list[TunedGemm], device: str
 ) -> None:
     tuned = TunedGemms(device, "9.0")
-    for gemm in found:
+    for gemm in tuned_gemms:
         tuned = tuned.with_(gemm)
     file = tmp_path_factory.mktemp("tuned") / "tuned.json"
     write_tuned(file, tuned)
@@ -141,7 +141,7 @@ SHAPES = {"schema": "specgate.gemm-shapes/v1", "shapes": [SHAPE]}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", r"an empty file where a mapping was expected"),
         ("{", r"not valid YAML"),
@@ -159,17 +159,17 @@ SHAPES = {"schema": "specgate.gemm-shapes/v1", "shapes": [SHAPE]}
     ],
 )
 def test_a_shape_file_that_cannot_be_meant_is_refused_with_its_place(
-    tmp_path: Path, content: object, said: str
+    tmp_path: Path, content: object, message: str
 ) -> None:
     file = tmp_path / "shapes.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
-    with pytest.raises(UsageError, match=said) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         read_shapes(file)
     assert str(file) in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({**TUNED, "compute_capability": "nine"}, r"compute_capability: 'nine'"),
         ({**TUNED, "gemms": [GEMM, GEMM]}, r"the weight 64 x 32 is there twice"),
@@ -187,11 +187,11 @@ def test_a_shape_file_that_cannot_be_meant_is_refused_with_its_place(
     ],
 )
 def test_a_tuned_file_that_cannot_be_meant_is_refused_with_its_place(
-    tmp_path: Path, content: object, said: str
+    tmp_path: Path, content: object, message: str
 ) -> None:
     file = tmp_path / "tuned.json"
     file.write_text(json.dumps(content, indent=1))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read_tuned(file)
 
 

@@ -68,10 +68,10 @@ def test_a_chain_ends_where_the_product_of_the_drafts_probabilities_falls_below_
     engine = opened(pair, confidence=str(confidence))
     engine.prefill([PROMPTS[0]], draft=True)
     block = engine.decode(Role(5), Budget(steps=12), ())
-    found = [(d, a) for (d,), (a,) in zip(block.drafted, block.accepted, strict=True)]
-    assert found == by_hand(Eagle3ByHand(pair), PROMPTS[0], 5, confidence, 12)
-    assert block.counters["chains_ended_early"] == sum(d < 5 for d, _ in found)
-    assert min(d for d, _ in found) >= 1 and (confidence > 0.1 or max(d for d, _ in found) > 1)
+    pairs = [(d, a) for (d,), (a,) in zip(block.drafted, block.accepted, strict=True)]
+    assert pairs == by_hand(Eagle3ByHand(pair), PROMPTS[0], 5, confidence, 12)
+    assert block.counters["chains_ended_early"] == sum(d < 5 for d, _ in pairs)
+    assert min(d for d, _ in pairs) >= 1 and (confidence > 0.1 or max(d for d, _ in pairs) > 1)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_table_in_a_file_is_the_table(tmp_path: Path, pair: tuple[Path, Path])
     file.write_text(
         "schema: specgate.drafts-by-batch/v1\ndrafts: [{requests: 4, drafts: 2}, {requests: 1, drafts: 5}]\n"
     )
-    found = lengths_of({"k_by_batch": str(file)})
-    assert found == ChainLengths(table=table_of("1:5,4:2", "here"))
+    lengths = lengths_of({"k_by_batch": str(file)})
+    assert lengths == ChainLengths(table=table_of("1:5,4:2", "here"))
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"confidence": "1"}, "option confidence = 1: not a probability"),
         ({"confidence": "0"}, "not a probability"),
@@ -139,8 +139,8 @@ def test_a_table_in_a_file_is_the_table(tmp_path: Path, pair: tuple[Path, Path])
         ({"k_by_batch": "4"}, "'4' is no pair of numbers"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         opened(pair, **options)
 
 
@@ -148,8 +148,8 @@ def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], options: dict[
 def test_shorter_chains_draw_what_whole_ones_do_with_the_same_random_numbers(
     pair: tuple[Path, Path], method: Literal["coupled", "rejection"]
 ) -> None:
-    asked = Sampling(temperature=1.0, method=method)
-    plain, short = drawing(pair, asked, {}), drawing(pair, asked, {"k_by_batch": "1:5,2:3,3:2"})
+    sampling = Sampling(temperature=1.0, method=method)
+    plain, short = drawing(pair, sampling, {}), drawing(pair, sampling, {"k_by_batch": "1:5,2:3,3:2"})
     budget = Budget(new_tokens=40)
     for engine in (plain, short):
         engine.prefill(PROMPTS, draft=True)

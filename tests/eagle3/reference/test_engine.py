@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.state import Slots

@@ -73,8 +73,8 @@ def test_logits_agree_with_transformers(folders: dict[str, Path], oracle: Any, k
     tokens = prompt(length)
     with torch.inference_mode():
         expected = oracle(torch.tensor([tokens])).logits[0]
-    found = logits_of(open_engine(folders, kind), tokens)
-    assert (found - expected).abs().max() <= 1e-3
+    logits = logits_of(open_engine(folders, kind), tokens)
+    assert (logits - expected).abs().max() <= 1e-3
     assert expected.abs().max() > 2  # the tolerance is far below what is compared
 
 

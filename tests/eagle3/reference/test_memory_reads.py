@@ -9,9 +9,9 @@ from specgate.errors import EnvironmentRefused
 
 
 def test_every_read_but_the_warm_up_is_timed() -> None:
-    found = memory_reads.read_memory(5, size=1 << 22)
-    assert (found.device, found.gpu_uuid, found.size) == ("cpu", None, 1 << 22)
-    assert len(found.elapsed_ns) == 5 and min(found.elapsed_ns) > 0
+    bandwidth = memory_reads.read_memory(5, size=1 << 22)
+    assert (bandwidth.device, bandwidth.gpu_uuid, bandwidth.size) == ("cpu", None, 1 << 22)
+    assert len(bandwidth.elapsed_ns) == 5 and min(bandwidth.elapsed_ns) > 0
 
 
 def test_a_host_with_too_little_free_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

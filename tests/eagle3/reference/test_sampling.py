@@ -16,7 +16,7 @@ from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
-from specgate.sampling.coupling import IMPOSSIBLE
+from specgate.sampling.rejection import IMPOSSIBLE
 from specgate.selftest.small_chains import FAULTS
 from tests.eagle3.reference.test_engine import PROMPTS
 from tests.pairs.tiny import write_random_pair
@@ -47,10 +47,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
 
 
 def opened(
-    pair: PairRef, asked: Sampling | None, *, batch: int = 8, positions: int = 600, drafter: str = "eagle3"
+    pair: PairRef, sampling: Sampling | None, *, batch: int = 8, positions: int = 600, drafter: str = "eagle3"
 ) -> ReferenceEngine:
     options = {"device": "cpu", "drafter": drafter}
-    return open_engine(OpenRequest(pair, "float32", batch, positions, 3, False, options, sampling=asked))
+    return open_engine(OpenRequest(pair, "float32", batch, positions, 3, False, options, sampling=sampling))
 
 
 def texts(
@@ -68,35 +68,35 @@ def test_coupled_speculation_emits_plain_samplings_tokens_over_three_thousand(pa
     engine, compared = opened(pair, FLAT, positions=320), 0
     plain = texts(engine, EIGHT, BASELINE, 260)
     for batch, k, new_tokens in ((8, 3, 260), (4, 2, 150), (2, 1, 150), (1, 3, 150)):
-        found = texts(engine, EIGHT[:batch], Role(k), new_tokens)
-        assert found == tuple(text[:new_tokens] for text in plain[:batch])
+        result = texts(engine, EIGHT[:batch], Role(k), new_tokens)
+        assert result == tuple(text[:new_tokens] for text in plain[:batch])
         compared += batch * new_tokens
     assert compared >= 3_000
     assert accepted(engine, SPEC, 100) > 10
     assert len(set(plain[0])) > 50  # no greedy loop
 
 
-@pytest.mark.parametrize("asked", [RICH, replace(RICH, temperature=0.0), Sampling(top_p=0.5)])
-def test_so_it_does_with_filters_penalties_and_bias(pair: PairRef, asked: Sampling) -> None:
-    engine = opened(pair, asked)
+@pytest.mark.parametrize("sampling", [RICH, replace(RICH, temperature=0.0), Sampling(top_p=0.5)])
+def test_so_it_does_with_filters_penalties_and_bias(pair: PairRef, sampling: Sampling) -> None:
+    engine = opened(pair, sampling)
     assert texts(engine, PROMPTS, SPEC, 30) == texts(engine, PROMPTS, BASELINE, 30)
 
 
 @pytest.mark.parametrize("method", ["coupled", "rejection"])
 def test_a_text_depends_on_its_prompt_and_the_seed_alone(pair: PairRef, method: str) -> None:
-    asked = replace(FLAT, method="rejection" if method == "rejection" else "coupled")
-    engine = opened(pair, asked)
+    sampling = replace(FLAT, method="rejection" if method == "rejection" else "coupled")
+    engine = opened(pair, sampling)
     together = texts(engine, EIGHT, SPEC, 20)
     assert texts(engine, EIGHT[::-1], SPEC, 20) == together[::-1]
     assert texts(engine, EIGHT[2:3], SPEC, 20) == together[2:3]
-    assert texts(opened(pair, replace(asked, seed=1)), EIGHT, SPEC, 20) != together
+    assert texts(opened(pair, replace(sampling, seed=1)), EIGHT, SPEC, 20) != together
 
 
 def test_temperature_0_is_the_greedy_engine(pair: PairRef) -> None:
     greedy = texts(opened(pair, None), PROMPTS, BASELINE, 40)
     for method in ("coupled", "rejection"):
-        asked = Sampling(temperature=0, method="rejection" if method == "rejection" else "coupled")
-        assert texts(opened(pair, asked), PROMPTS, SPEC, 40) == greedy
+        sampling = Sampling(temperature=0, method="rejection" if method == "rejection" else "coupled")
+        assert texts(opened(pair, sampling), PROMPTS, SPEC, 40) == greedy
 
 
 def test_stand_ins_change_no_token_of_coupled_speculation(pair: PairRef) -> None:
@@ -143,8 +143,8 @@ PEAKED = Sampling(temperature=1.5, top_k=12)
 
 @pytest.mark.parametrize("method", ["coupled", "rejection"])
 def test_draws_have_the_targets_distribution(pair: PairRef, method: str) -> None:
-    asked = replace(PEAKED, method="rejection" if method == "rejection" else "coupled")
-    engine = opened(pair, asked, batch=64, positions=40)
+    sampling = replace(PEAKED, method="rejection" if method == "rejection" else "coupled")
+    engine = opened(pair, sampling, batch=64, positions=40)
     for role in (BASELINE, SPEC):
         check = check_draws(drawn(engine, role, 1_280), role)
         assert check.draws == 1_280 and len(check.tests) >= 2
@@ -166,16 +166,16 @@ def test_a_draw_does_not_depend_on_how_requests_are_grouped(pair: PairRef) -> No
 
 
 @pytest.mark.parametrize(
-    ("asked", "drafter", "why"),
+    ("sampling", "drafter", "why"),
     [
         (Sampling(temperature=-1), "eagle3", r"sampling\.temperature = -1"),
         (Sampling(), "oracle", "drafter = oracle with sampling"),
         (Sampling(method="rejection"), "none", "drafter = none"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(pair: PairRef, asked: Sampling, drafter: str, why: str) -> None:
+def test_what_cannot_be_sampled_is_refused(pair: PairRef, sampling: Sampling, drafter: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        opened(pair, asked, drafter=drafter)
+        opened(pair, sampling, drafter=drafter)
 
 
 def test_a_tape_is_refused(pair: PairRef) -> None:

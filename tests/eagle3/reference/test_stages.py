@@ -64,11 +64,11 @@ class StagesByHand:
         projected = features @ self.w["fc.weight"].t()
         rows = [self.row(prompt[1 : p + 2], projected[: p + 1]) for p in range(len(prompt) - 1)]
         names = ("attn_out", "ffn_out", "pre_head_hidden", "logits")
-        found = {f"draft.{name}": torch.stack([row[name] for row in rows]) for name in names}
+        data = {f"draft.{name}": torch.stack([row[name] for row in rows]) for name in names}
         own = rows[-2]["stream"]
         step = self.row(prompt[1:], torch.cat((projected[:-1], own[None])))
-        found |= {f"step.{name}": step[name][None] for name in names}
-        return found | {"draft.features": features, "draft.fc_out": projected, "step.hidden": own[None]}
+        data |= {f"step.{name}": step[name][None] for name in names}
+        return data | {"draft.features": features, "draft.fc_out": projected, "step.hidden": own[None]}
 
 
 def test_every_stage_of_the_draft_is_that_of_a_cacheless_eagle3(engine: ReferenceEngine, by_hand: Eagle3ByHand) -> None:

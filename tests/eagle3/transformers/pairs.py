@@ -75,7 +75,7 @@ def generated(pair: PairRef, prompt: Sequence[int], new_tokens: int) -> tuple[in
     """What `generate` of transformers makes of one prompt, by greedy decoding past the end of text."""
     model = AutoModelForCausalLM.from_pretrained(pair.target, dtype=torch.float32, attn_implementation="eager")
     ids = torch.tensor([list(prompt)])
-    asked: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
+    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
     model.generation_config.eos_token_id = None
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **asked)
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **settings)
     return tuple(out[0, len(prompt) :].tolist())

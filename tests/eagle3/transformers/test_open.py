@@ -37,8 +37,8 @@ def copy(pair: PairRef, tmp_path: Path) -> PairRef:
 
 
 def test_it_is_a_back_end_that_is_never_the_default() -> None:
-    found = plugins.backend("transformers").available()
-    assert found.usable and found.rank < 0 and transformers.__version__ in found.reason
+    availability = plugins.backend("transformers").available()
+    assert availability.usable and availability.rank < 0 and transformers.__version__ in availability.reason
     assert plugins.problems_of_backend("transformers") == []
 
 
@@ -56,9 +56,9 @@ def test_what_is_missing_is_said(
     module = "specgate.backends.eagle3.transformers.backend"
     monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name in missing else object())
     monkeypatch.setattr(f"{module}.version", lambda name: version)
-    found = plugins.backend("transformers").available()
-    assert not found.usable
-    assert re.search(why, found.reason)
+    availability = plugins.backend("transformers").available()
+    assert not availability.usable
+    assert re.search(why, availability.reason)
 
 
 def test_facts_say_what_was_loaded_and_how(pair: PairRef) -> None:

@@ -20,8 +20,8 @@ def test_a_run_says_which_transformers_it_was_and_can_be_laid_beside_another_eng
     assert all(c.tokens.identical for c in run.comparisons)
     for cell in run.cells:
         assert "step_ms" in cell.values
-        held = {i.id for i in run.certificates[cell.cell.key] if i.held is Held.HELD}
-        assert {"I3", "I5", "I7"} <= held
+        holding = {i.id for i in run.certificates[cell.cell.key] if i.held is Held.HELD}
+        assert {"I3", "I5", "I7"} <= holding
     assert run.fingerprint["engine:attention"] == "sdpa" and run.fingerprint["engine:cuda_graphs"] == "none"
     assert cli.run("runs", "verify", folder, pair=False).returncode == 0
     other = cli.micro("--backend", "reference", "--plain")

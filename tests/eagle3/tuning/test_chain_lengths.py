@@ -34,10 +34,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_batch_size_gets_the_fastest_draft_length(folder: Path) -> None:
-    found = choices([load_run(folder).run], None)
-    assert table_of(found).rows == ((1, 3), (4, 1))
+    chosen = choices([load_run(folder).run], None)
+    assert table_of(chosen).rows == ((1, 3), (4, 1))
     run = load_run(folder).run
-    for one in found:
+    for one in chosen:
         ratios = {c.cell.role.k: c.speedup.value for c in run.comparisons if c.cell.point.batch == one.best.batch}
         assert ratios[one.best.drafts] == max(v for v in ratios.values() if v is not None)
         assert one.is_told and [m.drafts for m in one.others] == [k for k in (1, 3) if k != one.best.drafts]
@@ -45,17 +45,17 @@ def test_every_batch_size_gets_the_fastest_draft_length(folder: Path) -> None:
 
 def test_a_length_that_was_measured_twice_counts_once_by_its_narrower_interval(folder: Path, tmp_path: Path) -> None:
     noisy = store(tmp_path / "noisy", scenarios=[MEASURED], accept=(1,), jitter=0.2)
-    found = choices([load_run(noisy).run, load_run(folder).run], None)
-    assert all(one.best.run == "a" and {m.run for m in one.others} == {"a"} for one in found)
+    chosen = choices([load_run(noisy).run, load_run(folder).run], None)
+    assert all(one.best.run == "a" and {m.run for m in one.others} == {"a"} for one in chosen)
 
 
 @pytest.mark.parametrize(
-    ("context", "said"), [(None, "contexts 64, 128: one table is of one"), (32, "no speed-up may be quoted")]
+    ("context", "message"), [(None, "contexts 64, 128: one table is of one"), (32, "no speed-up may be quoted")]
 )
-def test_a_table_is_of_one_context(tmp_path: Path, context: int | None, said: str) -> None:
+def test_a_table_is_of_one_context(tmp_path: Path, context: int | None, message: str) -> None:
     run = load_run(store(tmp_path / "two", scenarios=[scenario(context=(64, 128))])).run
     assert [one.best.batch for one in choices([run], 128)] == [1]
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         choices([run], context)
 
 
@@ -66,7 +66,7 @@ def test_runs_of_two_engines_make_no_table(folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"dtype": "float16"}, "dtype [a-z0-9]+ and float16"),
         ({"target_sha256": "f" * 64}, f"target .+ and {'f' * 64}"),
@@ -74,11 +74,11 @@ def test_runs_of_two_engines_make_no_table(folder: Path, tmp_path: Path) -> None
     ],
 )
 def test_a_table_is_of_one_pair_of_weights_and_one_way_of_decoding(
-    folder: Path, change: dict[str, Any], said: str
+    folder: Path, change: dict[str, Any], message: str
 ) -> None:
     run = load_run(folder).run
     other = replace(run, id="b", engines={key: replace(facts, **change) for key, facts in run.engines.items()})
-    with pytest.raises(UsageError, match=f"b: {said}: a table is of one"):
+    with pytest.raises(UsageError, match=f"b: {message}: a table is of one"):
         choices([run, other], None)
 
 

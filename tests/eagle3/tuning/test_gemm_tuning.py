@@ -245,9 +245,9 @@ def test_experts_say_how_many_they_are_and_have_a_header_of_their_own(
 def test_a_spent_budget_is_inconclusive_and_names_what_was_not_reached(
     monkeypatch: pytest.MonkeyPatch, shapes: str, tmp_path: Path
 ) -> None:
-    code, _, said = told(monkeypatch, Tuner(most=1), "--shapes", shapes, "--out", str(tmp_path / "t.json"))
+    code, _, text = told(monkeypatch, Tuner(most=1), "--shapes", shapes, "--out", str(tmp_path / "t.json"))
     assert code == ExitCode.INCONCLUSIVE
-    assert "budget spent before 2 products: EAGLE3_O 4096 x 4096, TARGET_O 4096 x 4096: go on with --missing" in said
+    assert "budget spent before 2 products: EAGLE3_O 4096 x 4096, TARGET_O 4096 x 4096: go on with --missing" in text
 
 
 def test_with_missing_only_what_an_engine_would_not_find_is_tuned(

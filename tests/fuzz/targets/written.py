@@ -78,11 +78,11 @@ def gemm_shapes(folder: Path) -> Ready:
 
 def trace(folder: Path) -> Ready:
     """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
-    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
-    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.traces.families import has_shapes, read_shapes
+    from specgate.analysis.traces.steps import loop_of
     from specgate.analysis.traces.trace_file import read_trace
     from specgate.contract import LoopFigures
-    from specgate.files.plain_data import to_plain
+    from specgate.files.json_text import to_plain
 
     file = folder / "fuzzed"
     made = vllm_loop(steps=2)
@@ -119,8 +119,7 @@ def draft_tree(folder: Path) -> Ready:
         import torch
 
         from specgate.backends.eagle3.commands.tree import places
-        from specgate.backends.eagle3.lib.trees.masks import broken_rows, pack
-        from specgate.backends.eagle3.lib.trees.topology import ancestors
+        from specgate.backends.eagle3.lib.trees.topology import ancestors, broken_rows, pack
         from specgate.checkpoints.trees.sizes import Room, buffers
 
         shape = read_tree(file)

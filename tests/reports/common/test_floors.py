@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.contract import Cell, Policy, Role, Rule
-from specgate.reports.common.floors import floor_of, floors
+from specgate.reports.common.figures import floor_of, floors
 from tests.support.factories import blocks_of, judged, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario())

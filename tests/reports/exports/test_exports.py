@@ -12,7 +12,7 @@ import yaml
 
 from specgate.archive.history import series
 from specgate.contract import Run
-from specgate.contract.trends import Trends
+from specgate.contract.comparisons import Trends
 from specgate.reports.exports.github_action_benchmark import EXPORT as GITHUB
 from specgate.reports.exports.otava import EXPORT as OTAVA
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario

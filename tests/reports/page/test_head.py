@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.analysis.references.cell_times import cell_times
+from specgate.analysis.references import cell_times
 from specgate.contract import EngineIdentity, Floor, Policy, Rule, Run, ServedModel, State, Verdict
 from specgate.contract.references import Earlier, EarlierRun
 from specgate.reports.common import provenance

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.contract import Gap, LastGreen, Promotion, Role, Rule, Run
-from specgate.reports.common.floors import floors
+from specgate.reports.common.figures import floors
 from specgate.reports.page.details import FILES
 from specgate.reports.page.html import REPORT, TEMPLATES
 from specgate.reports.page.points import DRAWN, sections

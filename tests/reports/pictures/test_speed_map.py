@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract import Run
-from specgate.reports.pictures.speed_map import break_even, maps
+from specgate.reports.pictures.speedups import break_even, maps
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 DRAWS = True

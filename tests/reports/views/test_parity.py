@@ -12,7 +12,7 @@ import pytest
 
 from specgate import plugins
 from specgate.analysis.parity.comparison import Parity, compare
-from specgate.reports.pictures.stages import NAMED, places
+from specgate.reports.pictures.cycle import NAMED, places
 from tests.checkpoints.stages.test_file import as_dump, whole
 from tests.reports.page.test_html import Page
 

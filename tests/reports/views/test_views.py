@@ -22,9 +22,8 @@ from specgate.archive.comparing.texts import agreement_of
 from specgate.archive.history import series
 from specgate.archive.stored_runs import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
-from specgate.contract.agreement import Agreement
+from specgate.contract.comparisons import Agreement, Trends
 from specgate.contract.protocols import visible
-from specgate.contract.trends import Trends
 from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
 from tests.support import outlines, stored_runs

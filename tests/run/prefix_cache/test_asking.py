@@ -9,21 +9,11 @@ from typing import cast
 
 import pytest
 
-from specgate.analysis.prefix_cache.checks import Check, check_reuse, judge
-from specgate.analysis.prefix_cache.samples import Limits, Sample
+from specgate.analysis.prefix_cache import Check, Limits, Sample, check_reuse, judge
 from specgate.contract import Budget, Finish, NearTies, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
-from specgate.run.prefix_cache.asking import (
-    Asked,
-    Asking,
-    Switch,
-    ask_all,
-    both_passes,
-    requests_of,
-    samples_of,
-    shared,
-)
+from specgate.run.prefix_cache import Asked, Asking, Switch, ask_all, both_passes, requests_of, samples_of, shared
 from tests.backends.servers import helpers
 
 SPEC = Role(3)

@@ -16,8 +16,7 @@ from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.backends.eagle3.pair_tools.draft_vocab.command import Choice, VocabReport, Wish
-    from specgate.backends.eagle3.pair_tools.draft_vocab.cost import Cost
-    from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Tail
+    from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Cost, Tail
     from specgate.contract import PairRef
 
 FOLDER = click.Path(path_type=Path)

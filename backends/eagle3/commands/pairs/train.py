@@ -89,8 +89,8 @@ def train_draft(
     alone.
     """
     from specgate.backends.eagle3.pair_tools.train.command import train_draft as run
+    from specgate.backends.eagle3.pair_tools.train.data import parse_corpus
     from specgate.backends.eagle3.pair_tools.train.recipe import LONG, SHORT, Recipe
-    from specgate.backends.eagle3.pair_tools.train.texts import parse_corpus
     from specgate.backends.eagle3.reference.open import pick_device
 
     recipe = Recipe(
@@ -135,8 +135,8 @@ def acceptance(
 
     Nothing is timed.
     """
-    from specgate.backends.eagle3.pair_tools.train.acceptance import acceptance_table
-    from specgate.backends.eagle3.pair_tools.train.texts import parse_corpus
+    from specgate.backends.eagle3.pair_tools.train.data import parse_corpus
+    from specgate.backends.eagle3.pair_tools.train.evaluate import acceptance_table
     from specgate.backends.eagle3.reference.open import pick_device
 
     chosen = [parse_corpus(c) for c in corpora]

@@ -15,9 +15,8 @@ from specgate.backends.eagle3.cupy.engine import limits
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.recording import Call, recorded
 from specgate.backends.eagle3.cupy.tuned.gemms import Configurations

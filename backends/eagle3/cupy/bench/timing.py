@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from specgate.backends.eagle3.cupy.device import first_gpu
-from specgate.backends.eagle3.cupy.engine.graph import captured
+from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.read_memory import WARP_WORDS, ReadMemory
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.lib.memory import free_bytes

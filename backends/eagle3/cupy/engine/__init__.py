@@ -3,7 +3,6 @@
 open.py               loads a pair, after checking that the engine can hold what is asked
 limits.py             limits of the kernels and of memory, checked before anything is compiled or allocated
 tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
-engine.py             `CupyEngine`, the implementation of `eagle3.nouns.abilities.TunableEngine`
 forensics.py          what it shows beside tokens: logits, draws and their laws, stages
 decoding.py           prefill, decode and extend: what everything else rests on
 prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between
@@ -15,8 +14,7 @@ prefilled.py          all prompts into the cache, and the state that every decod
 sampled.py            who requests are, and what draws come from, on the host
 partial.py           verification over a part of the cache (SpecPV): option, schedule, counters
 ranks/                the GPUs that it decodes on: one, or several that share a target
-graph.py              several steps as one CUDA graph
-decode_run.py         one decode run: start state, steps, and what is read at its end
+decode_run.py         a decode run, and whole steps as one CUDA graph
 stages.py             what every stage of both passes gives for one prompt, for `specgate diagnose parity`
 retile.py             another tiling of attention while it is loaded
 facts.py              what a loaded engine is, for the fingerprint and the report

@@ -28,10 +28,9 @@ from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
-from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, DraftTree, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.eagle3.cupy.step.verify import Verify
@@ -39,7 +38,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
 from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Decoded, Text
 from specgate.contract.samples.counters import ENDED_EARLY

@@ -15,11 +15,11 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.chains import ChainLengths
-from specgate.backends.eagle3.lib.describe import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import mode_in_words
+from specgate.backends.eagle3.lib.layout import describe_rope, draft_details
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import described, warning
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry

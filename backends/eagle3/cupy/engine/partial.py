@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
+from specgate.backends.eagle3.cupy.engine.decode_run import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK, REFRESH, SPECPV, PartialPlan, plan_partial
+from specgate.backends.eagle3.lib.specpv import BLOCK, REFRESH, SPECPV, PartialPlan, plan_partial
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.samples.counters import (
     SPECPV_CACHED,

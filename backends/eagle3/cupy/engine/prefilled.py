@@ -14,10 +14,10 @@ from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout
 from specgate.backends.eagle3.cupy.step.verify import Verify
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 
 
 @dataclass(frozen=True, slots=True)

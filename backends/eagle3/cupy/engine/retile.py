@@ -24,7 +24,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import (
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.recording import recorded
-from specgate.backends.eagle3.lib.specpv.plan import SPECPV
+from specgate.backends.eagle3.lib.specpv import SPECPV
 from specgate.backends.eagle3.nouns.fmha import AttentionConfig, TileStatistics
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract import Budget, Role

@@ -15,8 +15,8 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, draws
 from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
-from specgate.sampling.coupling import scores
 from specgate.sampling.keys import Floats, Keys, requests_of
+from specgate.sampling.rejection import scores
 from specgate.sampling.target import target_distribution
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """One step of decoding, as pages of kernel calls: no allocation, no read and no wait inside.
 
 cycle.py         a whole step: reserve, draft, verify, accept, commit
-extension.py     the draft over what was accepted
-chain.py         the draft's part: a chain of K tokens behind that
+chain.py         the draft over what was accepted, and its chain of K tokens
 tree.py          or a tree, level by level
 verify.py        the target's part: one pass over the last token and the drafts
 partial.py       what a full verification leaves for partial ones

@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.memory.trees import Level, levels_of
-from specgate.backends.eagle3.cupy.step.extension import Extension, draft_layer
+from specgate.backends.eagle3.cupy.step.chain import Extension, draft_layer
 from specgate.backends.eagle3.cupy.step.layer import RowPositions
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms

@@ -11,7 +11,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.bench.stage import Stage, stages_at
 from specgate.backends.eagle3.cupy.bench.timing import timed_event
-from specgate.backends.eagle3.cupy.engine.graph import captured
+from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig

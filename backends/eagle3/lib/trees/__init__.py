@@ -2,8 +2,7 @@
 `specgate.checkpoints.trees` has their shapes and files, and says how nodes are numbered.
 
     options.py     the option `tree` of an engine
-    topology.py    parents → ancestor mask, depths, leaves, paths
-    masks.py       ancestor masks packed into words, and whether they are whole
+    topology.py    topology and masks of a tree on the device
     growing.py     choice of the draft's candidates that become nodes: those of a file, or the likeliest
     accepting.py   the longest accepted path, packed paths with offsets, compaction of cache rows
 

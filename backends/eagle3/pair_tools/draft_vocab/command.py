@@ -10,11 +10,23 @@ from torch import Tensor
 
 from specgate import __version__
 from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draft, open_target
-from specgate.backends.eagle3.pair_tools.draft_vocab.cost import Cost, cost
-from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Ranking, Tail, ranking, reached, tail_of
-from specgate.backends.eagle3.pair_tools.draft_vocab.head import Heads, require_rows
+from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import (
+    Cost,
+    Ranking,
+    Tail,
+    cost,
+    ranking,
+    reached,
+    tail_of,
+)
 from specgate.backends.eagle3.pair_tools.draft_vocab.sources import CountedTarget, Counts, TokenSources, count
-from specgate.backends.eagle3.pair_tools.draft_vocab.write import Papers, refuse_occupied, write_draft
+from specgate.backends.eagle3.pair_tools.draft_vocab.write import (
+    Heads,
+    Papers,
+    refuse_occupied,
+    require_rows,
+    write_draft,
+)
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.tokenizer_file import read_tokenizer
 from specgate.contract import PairRef

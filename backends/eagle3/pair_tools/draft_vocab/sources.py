@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.pair_tools.train.data import batched
-from specgate.backends.eagle3.pair_tools.train.texts import find_corpus
+from specgate.backends.eagle3.pair_tools.train.data import batched, find_corpus
 from specgate.checkpoints.tokenizer_file import read_tokenizer
 from specgate.contract import BaselineText, Block, Workload
 from specgate.errors import UsageError

@@ -5,9 +5,7 @@ opened.py          a pair that is to be exported: its configs understood, its te
 room.py            whether an export may be written where it is asked for
 hf.py              Hugging Face folders, the draft in the layout of the EAGLE authors or of speculators
 gguf_model.py      GGUF files for llama.cpp
-gguf_tensors.py    tensors as llama.cpp has them, streamed into a GGUF file
 gguf_vocab.py      a `tokenizer.json` as the vocabulary of a GGUF file
 differences.py     what is not the same about a pair once another engine runs it from an export
 starting.py        the commands that start each engine with an export
-manifest.py        EXPORT.json: what an export was made of, and the hashes of its files
 """

@@ -10,7 +10,7 @@ import torch
 from specgate.backends.eagle3.pair_tools.export import gguf_model, hf
 from specgate.backends.eagle3.pair_tools.export.differences import Format, differences, short
 from specgate.backends.eagle3.pair_tools.export.gguf_vocab import read_vocabulary
-from specgate.backends.eagle3.pair_tools.export.manifest import write_manifest
+from specgate.backends.eagle3.pair_tools.export.hf import write_manifest
 from specgate.backends.eagle3.pair_tools.export.opened import (
     OpenPair,
     draft_tensors,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from specgate.backends.eagle3.pair_tools.export.manifest import NAME
+from specgate.backends.eagle3.pair_tools.export.hf import NAME
 from specgate.errors import EnvironmentRefused, UsageError
 
 

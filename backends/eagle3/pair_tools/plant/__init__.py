@@ -1,14 +1,11 @@
 """Planting a pair: choose a geometry, calibrate the signal, write the folder, check it by measuring.
 
 command.py             `specgate engine plant`: calibrate, write, measure
-geometries.py          the dense shapes that can be planted
-expert_geometries.py   those with experts, and any by its name
-law.py                 acceptance length ↔ share of accepted drafts
+geometries.py          geometries that can be planted, dense and with experts
+thresholds.py          acceptance length, share of planted tokens, thresholds
 calibrate.py           how strong the signal must be for a wanted share
 decoder.py             the engine that decodes its own text, for calibration and check
-thresholds.py          from which signal on a planted successor wins, without another forward pass
-orbit.py               token sequences like generated ones
-truth.py               what a text implies without a forward pass: accepted drafts, planted tokens, a loop
+orbit.py               the text of a planted pair, and what it implies
 write.py               the pair as two Hugging Face folders: configs alone, or with weights
 overlap.py             measures how many distinct experts neighbouring tokens touch
 check.py               measures the pair against the tokens and the prediction

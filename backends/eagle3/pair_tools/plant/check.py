@@ -10,8 +10,7 @@ from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.backends.eagle3.lib.planted.recipe import Recipe, recipe_of
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
-from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY, Orbit
-from specgate.backends.eagle3.pair_tools.plant.truth import chain_hits, period, planted_share
+from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY, Orbit, chain_hits, period, planted_share
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
 from specgate.contract import Budget, PairRef, Role

@@ -14,12 +14,10 @@ from specgate.backends.eagle3.lib.planted.recipe import DEPTH, Recipe
 from specgate.backends.eagle3.pair_tools.plant.calibrate import WALK, OutOfReach, amount, calibrate, calibration_bytes
 from specgate.backends.eagle3.pair_tools.plant.check import Load, Measured, check
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder, release
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import geometry_of
-from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
-from specgate.backends.eagle3.pair_tools.plant.law import acceptance_length, share_for
+from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, geometry_of
 from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY
 from specgate.backends.eagle3.pair_tools.plant.overlap import touched, touched_keys
-from specgate.backends.eagle3.pair_tools.plant.thresholds import STRONGEST
+from specgate.backends.eagle3.pair_tools.plant.thresholds import STRONGEST, acceptance_length, share_for
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.open import DTYPES
 from specgate.checkpoints.hf_keys import read_config

@@ -6,16 +6,10 @@ In reading order:
 
     command.py       a whole training run: puts the rest together
     recipe.py        everything that can be chosen about it
-    texts.py         what a draft is trained on, by name
-    data.py          token streams, and batches of sequences drawn from them
-    own.py           the target's own text: greedy continuations of corpus chunks
+    data.py          texts by name, token streams, and batches
     target.py        the frozen target
-    vocab.py         which target tokens the draft can propose
-    draft.py         the draft's trainable tensors, and how they begin
+    draft.py         trainable tensors, vocabulary, and the folder when trained
     unroll.py        training-time test: the draft unrolled over its own hidden states
-    objective.py     soft targets over the draft's vocabulary, at every step of the chain
-    loop.py          one optimiser step per batch of sequences
-    export.py        the trained draft as a Hugging Face folder
-    evaluate.py      acceptance on held-out prompts, for every draft length from one pass
-    acceptance.py    the acceptance table of a pair, one row per context length
+    loop.py          the training loop, and the objective
+    evaluate.py      acceptance on held-out prompts, and the table of a pair
 """

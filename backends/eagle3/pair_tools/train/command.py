@@ -12,17 +12,27 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.weights import pack_target
-from specgate.backends.eagle3.pair_tools.train.data import Corpora, Source, mixed_batches, token_stream
-from specgate.backends.eagle3.pair_tools.train.draft import TrainableDraft, channel_spread
-from specgate.backends.eagle3.pair_tools.train.export import export
-from specgate.backends.eagle3.pair_tools.train.loop import Kernels, Progress, train
-from specgate.backends.eagle3.pair_tools.train.objective import step_loss
-from specgate.backends.eagle3.pair_tools.train.own import own_sequences
+from specgate.backends.eagle3.pair_tools.train.data import (
+    Corpora,
+    Source,
+    TextCorpus,
+    mixed_batches,
+    own_sequences,
+    texts,
+    token_stream,
+)
+from specgate.backends.eagle3.pair_tools.train.draft import (
+    TrainableDraft,
+    channel_spread,
+    coverage,
+    draft_vocabulary,
+    export,
+    preferred_counts,
+)
+from specgate.backends.eagle3.pair_tools.train.loop import Kernels, Progress, step_loss, train
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, decoder_layer, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.texts import TextCorpus, texts
 from specgate.backends.eagle3.pair_tools.train.unroll import chain_step
-from specgate.backends.eagle3.pair_tools.train.vocab import coverage, draft_vocabulary, preferred_counts
 from specgate.backends.eagle3.reference.target import RopeTable
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.hf.target import require_dense, target_geometry

@@ -1,16 +1,65 @@
-"""The draft's trainable tensors under their checkpoint names, and their initialisation from the target."""
+"""The draft's trainable tensors, its vocabulary and initialisation, and its folder when it is trained."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.pair import DraftCheckpoint
+from specgate.backends.eagle3.lib.hf_write import draft_config, write_checkpoint
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_layer
+from specgate.backends.eagle3.pair_tools.train.data import Batch
+from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
+from specgate.backends.eagle3.reference.ops import target_argmax
+from specgate.backends.eagle3.reference.target import target_logits
 from specgate.checkpoints.geometry import DraftGeometry
+from specgate.checkpoints.hf.draft import TRAINED_FOR
 from specgate.errors import UsageError
+
+ROWS_AT_ONCE = 8192
+"""Rows whose logits over the whole vocabulary are in memory at a time."""
+
+
+@torch.no_grad()
+def preferred_counts(target: FrozenTarget, batches: Iterator[Batch], count: int) -> Tensor:
+    """Count the target's greedy choices of each token, int64 [V], over the learned rows of `count` batches."""
+    counts = torch.zeros(target.geometry.vocab, dtype=torch.long, device=target.weights.embed.device)
+    for batch in islice(batches, count):
+        _, stream = target.features_and_stream(batch.tokens, batch.rows)
+        learned = stream[:, max(0, batch.learned_from - 1) :].flatten(0, 1)
+        for rows in torch.split(learned, ROWS_AT_ONCE):
+            chosen = target_argmax(target_logits(target.weights, target.geometry, rows))
+            counts += torch.bincount(chosen, minlength=len(counts))
+    return counts
+
+
+def draft_vocabulary(counts: Tensor, size: int) -> Tensor:
+    """The `size` ids with the largest `counts` [V], ascending, int64 [W]. The lower id wins a tie.
+
+    Raises UsageError for a size that the vocabulary does not have.
+    """
+    if not 0 < size <= len(counts):
+        raise UsageError(f"draft vocabulary of {size} tokens", hint=f"the target has {len(counts)}")
+    ranked = counts.sort(descending=True, stable=True).indices
+    return ranked[:size].sort().values
+
+
+def coverage(counts: Tensor, target_ids: Tensor) -> float:
+    """Share of the counted tokens that the draft vocabulary contains."""
+    return float(counts[target_ids].sum() / counts.sum())
+
+
+def offsets_and_mask(target_ids: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
+    """The checkpoint's `d2t` (int64 [W], target id minus draft id) and `t2d` (bool [V])."""
+    d2t = target_ids - torch.arange(len(target_ids), device=target_ids.device)
+    t2d = torch.zeros(vocab, dtype=torch.bool, device=target_ids.device)
+    t2d[target_ids] = True
+    return d2t, t2d
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +163,11 @@ def channel_spread(features: Tensor) -> Tensor:
     """A robust standard deviation of every channel, [n·H]: the median of |x| over `features` [B, T, n·H] / 0.6745."""
     rows = features.flatten(0, 1).float().abs()
     return rows.median(dim=0).values.clamp(min=1e-6) / 0.6745
+
+
+def export(draft: TrainableDraft, folder: Path, target: TargetCheckpoint, boundaries: tuple[int, ...]) -> None:
+    """Write `folder/model.safetensors` (bfloat16, with `d2t` and `t2d`) and `folder/config.json`."""
+    tensors = {name: t.detach().to(torch.bfloat16).cpu().contiguous() for name, t in draft.named().items()}
+    tensors["d2t"], tensors["t2d"] = (t.cpu() for t in offsets_and_mask(draft.target_ids, draft.geometry.vocab))
+    keys = draft_config(draft.geometry, boundaries, "bfloat16") | {TRAINED_FOR: {"sha256": target.sha256}}
+    write_checkpoint(folder, keys, tensors)

@@ -1,4 +1,4 @@
-"""Acceptance of a draft on held-out prompts, for every draft length in one pass.
+"""Acceptance of a draft on held-out prompts, for every draft length in one pass, and the table of a pair.
 
 A greedy engine emits the target's own tokens, and a chain counts only as far as it agrees with them. So accepted draft
 tokens can be read off an unroll of the draft along the target's greedy text, with the target's tokens as input
@@ -7,20 +7,29 @@ tokens can be read off an unroll of the draft along the target's greedy text, wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.weights import DraftWeights
-from specgate.backends.eagle3.pair_tools.train.own import repeated_share
-from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
+from specgate.backends.eagle3.lib.pair import load_draft, load_target
+from specgate.backends.eagle3.lib.weights import DraftWeights, pack_draft, pack_target
+from specgate.backends.eagle3.pair_tools.train.data import (
+    TOKENS_AT_ONCE,
+    TextCorpus,
+    repeated_share,
+    texts,
+    token_stream,
+)
+from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
 from specgate.backends.eagle3.pair_tools.train.unroll import unroll
 from specgate.backends.eagle3.reference.ops import draft_argmax
 from specgate.backends.eagle3.reference.target import RopeTable
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.contract.acceptance import AcceptanceRecord
+from specgate.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +139,57 @@ def merged(rows: Sequence[AcceptanceRow]) -> AcceptanceRow:
     prompts = sum(row.prompts for row in rows)
     repeated = sum(row.repeated * row.prompts for row in rows) / prompts
     return AcceptanceRow(rows[0].context, prompts, records, repeated)
+
+
+MOST_DRAFTS = 5
+
+
+def acceptance_table(
+    target_folder: Path,
+    draft_folder: Path,
+    corpora: Sequence[TextCorpus],
+    contexts: Sequence[int],
+    most_prompts: int,
+    new_tokens: int,
+    yarn: float | None,
+    device: str,
+) -> Iterator[AcceptanceRow]:
+    """Yield a row for each of `contexts`, over up to `most_prompts` prompts per corpus.
+
+    Computes in bfloat16 on CUDA and in float32 elsewhere. `yarn` lengthens the target's context by that factor. Raises
+    UsageError where a context is longer than the target allows, or where no corpus is long enough for it.
+    """
+    from tokenizers import Tokenizer
+
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    rope: dict[str, float | str] | None = None if yarn is None else {"rope_type": "yarn", "factor": yarn}
+    checkpoint = load_target(target_folder, dtype, device, rope)
+    draft = load_draft(draft_folder, checkpoint.geometry, dtype, device)
+    positions = max(contexts) + new_tokens + MOST_DRAFTS
+    if positions > checkpoint.geometry.max_positions:
+        raise UsageError(
+            f"a context of {max(contexts)} needs {positions} positions, the target has "
+            f"{checkpoint.geometry.max_positions}",
+            hint="choose a shorter context, or stretch the target with --yarn",
+        )
+    target = FrozenTarget(pack_target(checkpoint), checkpoint.geometry, draft.capture.boundaries)
+    weights = pack_draft(draft, target.weights)
+    target_rows = rope_rows_upto(checkpoint.geometry.rope, positions, device)
+    draft_rows = rope_rows_upto(draft.geometry.rope, positions, device)
+    tokenizer = Tokenizer.from_file(str(target_folder / "tokenizer.json"))
+    eos = checkpoint.geometry.eos_token_ids[0]
+    streams = [token_stream(texts(corpus, "measure"), tokenizer, eos) for corpus in corpora]
+    for context in contexts:
+        rows = []
+        for stream in streams:
+            prompts = spread_prompts(stream, context, most_prompts)
+            for part in torch.split(prompts.to(device), max(1, TOKENS_AT_ONCE[device] // context)):
+                if len(part):
+                    rows.append(
+                        acceptance_at(
+                            target, weights, draft.geometry, part, new_tokens, MOST_DRAFTS, target_rows, draft_rows
+                        )
+                    )
+        if not rows:
+            raise UsageError(f"no corpus holds {context} tokens to measure on", hint="name more with --corpus")
+        yield merged(rows)

@@ -9,7 +9,7 @@ import pytest
 
 from specgate.backends.offline.libraries import library_named
 from specgate.backends.offline.libraries import parse as offline
-from specgate.backends.servers.evidence.engine_files import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.options import Options
 from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError
@@ -29,11 +29,13 @@ def shapes(tmp_path: Path) -> Path:
 
 
 def test_the_products_of_the_draft_stand_beside_i2_and_hold_nothing(shapes: Path) -> None:
-    (found,) = findings_of_files("lmdeploy", Role(3), [(shapes, 0)])
-    assert (found.invariant, found.reason_code, found.breaks) == ("I2", "products_listed", False)
-    assert (found.where, found.count) == (shapes.name, 512 + 1536 + 512 + 511)
-    assert found.text.startswith("EAGLE3_QKV 3 × 5760 × 5120 (1,536 times), EAGLE3_FC") and "and 1 more" in found.text
-    assert "4 shapes" in found.meaning
+    (finding,) = findings_of_files("lmdeploy", Role(3), [(shapes, 0)])
+    assert (finding.invariant, finding.reason_code, finding.breaks) == ("I2", "products_listed", False)
+    assert (finding.where, finding.count) == (shapes.name, 512 + 1536 + 512 + 511)
+    assert (
+        finding.text.startswith("EAGLE3_QKV 3 × 5760 × 5120 (1,536 times), EAGLE3_FC") and "and 1 more" in finding.text
+    )
+    assert "4 shapes" in finding.meaning
     assert not list(findings_of_files("lmdeploy", BASELINE, [(shapes, 0)])), "a baseline has no draft"
 
 

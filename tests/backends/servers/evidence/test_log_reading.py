@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.servers.evidence import log_reading
-from specgate.backends.servers.evidence.log_lines import LOG_LINES
-from specgate.backends.servers.evidence.log_reading import findings_in
+from specgate.backends.servers.evidence import log_lines
+from specgate.backends.servers.evidence.log_lines import LOG_LINES, findings_in
 from specgate.contract import Finding
 
 TURBOMIND = [
@@ -36,10 +35,10 @@ def findings(folder: Path, engine: str, *lines: str, speculative: bool = True) -
 def test_a_fatal_line_of_turbomind_breaks_its_invariant_with_file_and_line(
     tmp_path: Path, line: str, invariant: str, code: str
 ) -> None:
-    (found,) = findings(tmp_path, "lmdeploy", "INFO: started", line, "INFO: a request", line)
-    assert (found.invariant, found.reason_code, found.breaks) == (invariant, code, True)
-    assert (found.where, found.count) == ("server.log:2", 2)
-    assert found.text == line[: len(found.text)] and len(found.text) >= min(len(line), 100)
+    (finding,) = findings(tmp_path, "lmdeploy", "INFO: started", line, "INFO: a request", line)
+    assert (finding.invariant, finding.reason_code, finding.breaks) == (invariant, code, True)
+    assert (finding.where, finding.count) == ("server.log:2", 2)
+    assert finding.text == line[: len(finding.text)] and len(finding.text) >= min(len(line), 100)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +56,8 @@ def test_a_fatal_line_of_turbomind_breaks_its_invariant_with_file_and_line(
 def test_what_an_engine_says_for_itself_is_evidence_that_breaks_nothing(
     tmp_path: Path, engine: str, line: str, invariant: str
 ) -> None:
-    (found,) = findings(tmp_path, engine, line)
-    assert (found.invariant, found.breaks, found.where) == (invariant, False, "server.log:1")
+    (finding,) = findings(tmp_path, engine, line)
+    assert (finding.invariant, finding.breaks, finding.where) == (invariant, False, "server.log:1")
 
 
 def test_unknown_lines_and_the_drafts_lines_of_a_baseline_say_nothing(tmp_path: Path) -> None:
@@ -74,22 +73,22 @@ def test_lines_of_an_earlier_server_count_for_the_number_and_not_as_evidence(tmp
     start = log.stat().st_size
     assert findings_in(log, LOG_LINES["lmdeploy"], speculative=True, start=start) == ()
     log.write_text(f"{log.read_text()}ready\n{line}\n")
-    (found,) = findings_in(log, LOG_LINES["lmdeploy"], speculative=True, start=start)
-    assert (found.where, found.count) == ("server.log:4", 1)
+    (finding,) = findings_in(log, LOG_LINES["lmdeploy"], speculative=True, start=start)
+    assert (finding.where, finding.count) == ("server.log:4", 1)
 
 
 def test_of_a_long_log_the_end_is_searched_and_long_lines_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reading, "READ_AT_MOST", 400)
-    monkeypatch.setattr(log_reading, "LONGEST_SEARCHED", 120)
+    monkeypatch.setattr(log_lines, "READ_AT_MOST", 400)
+    monkeypatch.setattr(log_lines, "LONGEST_SEARCHED", 120)
     line = TURBOMIND[2][0]
     (log := tmp_path / "server.log").write_text("\n".join([line, *["x" * 50] * 20, "y" * 200, line]) + "\n")
-    (found,) = findings_in(log, LOG_LINES["lmdeploy"], speculative=True)
-    assert (found.where, found.count) == ("server.log:23", 1)
+    (finding,) = findings_in(log, LOG_LINES["lmdeploy"], speculative=True)
+    assert (finding.where, finding.count) == ("server.log:23", 1)
 
 
 def test_a_credential_in_a_line_is_masked(tmp_path: Path) -> None:
     key = "hf_" + "aB3dE6gH9k" * 3
-    (found,) = findings(tmp_path, "lmdeploy", f"No feasible kernel found {key}")
-    assert key not in found.text and "No feasible kernel found" in found.text
+    (finding,) = findings(tmp_path, "lmdeploy", f"No feasible kernel found {key}")
+    assert key not in finding.text and "No feasible kernel found" in finding.text

@@ -9,7 +9,7 @@ import pytest
 from specgate.analysis.checks.drafting import missed_steps
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.blocks import decoded
-from specgate.backends.servers.evidence.outputs import joined_outputs
+from specgate.backends.servers.evidence.tracing import joined_outputs
 from specgate.backends.servers.exchange import Reading, SpecCounts, Usage
 from specgate.contract import Budget, Finish, Role, ServedRequest
 from tests.analysis.checks.test_served import block, plan

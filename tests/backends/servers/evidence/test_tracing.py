@@ -57,7 +57,7 @@ def test_without_the_option_nothing_is_asked_of_the_server(pair: tuple[Path, Pat
 
 @pytest.mark.slow("starts servers")
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("no_stop", "refuses /stop_profile: HTTP 500: the profiler has failed"),
         ("no_trace", "no trace came within"),
@@ -65,12 +65,12 @@ def test_without_the_option_nothing_is_asked_of_the_server(pair: tuple[Path, Pat
     ],
 )
 def test_a_profile_that_fails_costs_no_block_and_is_said(
-    fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profilers, "APPEARING_S", 0.3)
     with started(tmp_path, pair, "vllm", f"--fault {fault}", profile="on") as engine:
         seen = traced(engine, BASELINE)
-        assert said in (seen.unseen or "") and not seen.kernels
+        assert message in (seen.unseen or "") and not seen.kernels
         assert traced(engine, BASELINE).unseen is not None
 
 
@@ -110,10 +110,10 @@ def test_what_the_flags_promise_is_held_against_the_kernels_and_the_log_is_read(
     options = {"profile": "on", "args": "--attention-backend FLASH_ATTN", "kernels": str(kernels)}
     with started(tmp_path, pair, "vllm", flags, **options) as engine:
         seen = traced(engine, BASELINE)
-    said = {finding.invariant: finding for finding in seen.findings}
-    assert said["I1"].breaks and said["I1"].where == "--attention-backend FLASH_ATTN"
-    assert "kernel_unified_attention_2d, 15 launches" in said["I1"].text
-    assert not said["I2"].breaks and said["I2"].where.startswith("vllm-baseline.log:")
+    by_invariant = {finding.invariant: finding for finding in seen.findings}
+    assert by_invariant["I1"].breaks and by_invariant["I1"].where == "--attention-backend FLASH_ATTN"
+    assert "kernel_unified_attention_2d, 15 launches" in by_invariant["I1"].text
+    assert not by_invariant["I2"].breaks and by_invariant["I2"].where.startswith("vllm-baseline.log:")
     assert seen.allowed == ("nvjet_*",)
 
 
@@ -168,13 +168,13 @@ def test_a_back_end_of_attention_is_not_judged_by_a_trace_that_shows_no_loop() -
 
 def test_what_an_engine_says_of_its_attention_is_held_against_its_kernels_too() -> None:
     seen = Activity(kernels={"kernel_unified_attention_2d": 3})
-    (found,) = attention_findings([], "FLASH_ATTN 3", seen)
-    assert found.breaks and found.where == "the engine says that its attention is FLASH_ATTN 3"
+    (finding,) = attention_findings([], "FLASH_ATTN 3", seen)
+    assert finding.breaks and finding.where == "the engine says that its attention is FLASH_ATTN 3"
     assert list(attention_findings([], "TRITON_ATTN", seen)) == list(attention_findings([], None, seen)) == []
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"profile": "yes"}, "option profile = 'yes'"),
         ({"profile_dir": "/nowhere/at/all"}, "option profile_dir = /nowhere/at/all: no such folder"),
@@ -183,7 +183,7 @@ def test_what_an_engine_says_of_its_attention_is_held_against_its_kernels_too() 
     ],
 )
 def test_options_that_name_what_is_not_there_are_refused_before_anything_starts(
-    options: dict[str, str], said: str
+    options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         Options.parse(options, ())

@@ -7,7 +7,7 @@ from pathlib import Path
 from specgate.analysis.speculation.forced import Forced, forced_of
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import ServerReport
+from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.options import Options
 from specgate.contract import BASELINE
 from tests.backends.servers.helpers import request_of

@@ -29,9 +29,9 @@ def test_vllms_log_tells_tokens_and_memory() -> None:
     assert vllm_log([*LOG, "GPU KV cache size: 1,024 tokens"]).tokens == 1024
 
 
-@pytest.mark.parametrize(("told", "tokens"), [("291,808", 18238 * 16), ("291808", 291_808), ("None", 18238 * 16)])
-def test_vllms_metrics_tell_the_capacity_or_the_blocks_that_make_it(told: str, tokens: int) -> None:
-    assert vllm_metrics(f"# HELP x\n{INFO % told}\nvllm:num_requests_running 0\n") == KvCache(tokens)
+@pytest.mark.parametrize(("message", "tokens"), [("291,808", 18238 * 16), ("291808", 291_808), ("None", 18238 * 16)])
+def test_vllms_metrics_tell_the_capacity_or_the_blocks_that_make_it(message: str, tokens: int) -> None:
+    assert vllm_metrics(f"# HELP x\n{INFO % message}\nvllm:num_requests_running 0\n") == KvCache(tokens)
 
 
 def test_engines_of_one_server_add_up() -> None:
@@ -58,7 +58,7 @@ JSON = st.recursive(
 @given(tokens=JSON, states=JSON, size=JSON, text=st.text(max_size=40))
 def test_whatever_a_server_says_is_a_size_or_not_told(tokens: Any, states: Any, size: Any, text: str) -> None:
     usage = [{"memory_usage": {"kvcache": size}}]
-    told = [
+    sizes = [
         sglang_answer({"max_total_num_tokens": tokens, "internal_states": states}),
         sglang_answer({"internal_states": usage}),
         sglang_answer(states),
@@ -67,5 +67,5 @@ def test_whatever_a_server_says_is_a_size_or_not_told(tokens: Any, states: Any, 
         ),
         vllm_log([f"GPU KV cache size: {text} tokens", f"Available KV cache memory: {text} GiB", text]),
     ]
-    for found in told:
-        assert all(value is None or 0 < value <= LARGEST for value in (found.tokens, found.bytes))
+    for result in sizes:
+        assert all(value is None or 0 < value <= LARGEST for value in (result.tokens, result.bytes))

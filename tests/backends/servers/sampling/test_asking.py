@@ -12,7 +12,7 @@ from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.sampling.seeds import seed_of
+from specgate.backends.servers.sampling import seed_of
 from specgate.contract import BASELINE, PairRef, Sampling
 from specgate.contract.protocols import ChecksSampling
 from specgate.errors import UsageError
@@ -22,16 +22,16 @@ from tests.backends.servers.helpers import ENGINES, request_of
 DRAWN = Sampling(temperature=0.7, method="rejection")
 
 
-def body(name: str, asked: Sampling, seed: int | None = None) -> dict[str, Any]:
-    _, found = adapter_named(name).request(Ask("m", (1, 2, 3), 4, True, sampling=asked, seed=seed))
-    return dict(found)
+def body(name: str, sampling: Sampling, seed: int | None = None) -> dict[str, Any]:
+    _, result = adapter_named(name).request(Ask("m", (1, 2, 3), 4, True, sampling=sampling, seed=seed))
+    return dict(result)
 
 
-def refused(name: str, asked: Sampling) -> str:
-    found = backend(name)
-    assert isinstance(found, ChecksSampling)
+def refused(name: str, sampling: Sampling) -> str:
+    result = backend(name)
+    assert isinstance(result, ChecksSampling)
     with pytest.raises(UsageError) as caught:
-        found.check_sampling(asked, "scenario s: sampling")
+        result.check_sampling(sampling, "scenario s: sampling")
     return str(caught.value)
 
 
@@ -80,28 +80,28 @@ def test_a_seed_is_refused_where_requests_take_none(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_settings_that_filter_nothing_are_sent_so_that_no_default_of_the_server_holds(name: str) -> None:
-    found = body(name, DRAWN, 11)
-    asked = found.get("sampling_params", found)
-    assert asked["temperature"] == 0.7 and asked["top_p"] == 1.0
-    assert asked["top_k"] == (-1 if name == "sglang" else 0)
-    assert asked.get("seed") == (None if name == "sglang" else 11)
+    request = body(name, DRAWN, 11)
+    fields = request.get("sampling_params", request)
+    assert fields["temperature"] == 0.7 and fields["top_p"] == 1.0
+    assert fields["top_k"] == (-1 if name == "sglang" else 0)
+    assert fields.get("seed") == (None if name == "sglang" else 11)
     if name in ("vllm", "llamacpp", "sglang", "lmdeploy"):
-        assert asked["min_p"] == 0.0
+        assert fields["min_p"] == 0.0
 
 
 def test_llamacpp_gets_the_samplers_in_the_order_of_the_library_and_penalises_the_whole_text() -> None:
-    found = body("llamacpp", replace(DRAWN, repetition_penalty=1.2, logit_bias=((9, -100.0),)), 3)
-    assert found["samplers"] == ["penalties", "temperature", "top_k", "top_p", "min_p"]
-    assert (found["repeat_penalty"], found["repeat_last_n"]) == (1.2, 7)
-    assert found["logit_bias"] == [[9, -100.0]] and found["stream"] is True
+    request = body("llamacpp", replace(DRAWN, repetition_penalty=1.2, logit_bias=((9, -100.0),)), 3)
+    assert request["samplers"] == ["penalties", "temperature", "top_k", "top_p", "min_p"]
+    assert (request["repeat_penalty"], request["repeat_last_n"]) == (1.2, 7)
+    assert request["logit_bias"] == [[9, -100.0]] and request["stream"] is True
     assert adapter_named("llamacpp").request(Ask("m", (1,), 4, True, whole=True))[1]["stream"] is False
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_greedy_requests_are_what_they_were(name: str) -> None:
-    _, found = adapter_named(name).request(Ask("m", (1, 2, 3), 4, True))
-    asked = dict(found.get("sampling_params", found))  # type: ignore[call-overload]
-    assert asked["temperature"] == 0 and "seed" not in asked and "top_p" not in asked
+    _, result = adapter_named(name).request(Ask("m", (1, 2, 3), 4, True))
+    fields = dict(result.get("sampling_params", result))  # type: ignore[call-overload]
+    assert fields["temperature"] == 0 and "seed" not in fields and "top_p" not in fields
 
 
 def test_vllm_lists_all_log_probabilities_only_where_it_is_to_draw(pair: tuple[Path, Path], tmp_path: Path) -> None:

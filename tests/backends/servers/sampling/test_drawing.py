@@ -43,7 +43,7 @@ def texts_of(engine: Engine, role: Role, first: int, count: int = TEXTS) -> Coun
 def drawn_from(engine: Engine) -> DrawnTexts:
     """As `run.drawing` asks for it."""
     counted = {role.name: texts_of(engine, role, turn * TEXTS) for turn, role in enumerate((BASELINE, SPEC))}
-    texts = {name: tuple(sorted(found.items())) for name, found in counted.items()}
+    texts = {name: tuple(sorted(result.items())) for name, result in counted.items()}
     laws: tuple[TokenLaw, ...] = ()
     if engine.facts().backend in SHOWN:
         assert isinstance(engine, ShowsDistribution)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
-from specgate.backends.servers.sampling.listed import token_law
+from specgate.backends.servers.sampling import token_law
 from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
@@ -21,24 +21,24 @@ PLAIN = Sampling(method="rejection")
 
 
 def shown(
-    asked: Sampling, count: int = VOCAB, given: tuple[int, ...] = (), forbidden: tuple[int, ...] = ()
+    sampling: Sampling, count: int = VOCAB, given: tuple[int, ...] = (), forbidden: tuple[int, ...] = ()
 ) -> TokenLaw:
     """From the `count` most likely tokens, as a server lists them."""
     order = np.argsort(-LOGS)[:count]
-    return token_law(LOGS[order].tolist(), order.tolist(), VOCAB, asked, (1, 2), given, 1e-9, forbidden)
+    return token_law(LOGS[order].tolist(), order.tolist(), VOCAB, sampling, (1, 2), given, 1e-9, forbidden)
 
 
 def probabilities(law: TokenLaw) -> NDArray[np.float64]:
-    found = np.zeros(VOCAB)
-    found[list(law.tokens)] = law.probabilities
-    return found
+    counts = np.zeros(VOCAB)
+    counts[list(law.tokens)] = law.probabilities
+    return counts
 
 
 def test_all_tokens_give_what_the_library_for_models_makes_of_the_logits() -> None:
     processors = LogitsProcessorList([TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.95), MinPLogitsWarper(0.01)])
     expected = processors(None, torch.tensor(LOGS)[None].double()).softmax(-1)[0].numpy()
-    found = probabilities(shown(replace(PLAIN, temperature=0.7, top_p=0.95, min_p=0.01)))
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    shares = probabilities(shown(replace(PLAIN, temperature=0.7, top_p=0.95, min_p=0.01)))
+    np.testing.assert_allclose(shares, expected, atol=1e-9)
 
 
 def test_at_temperature_one_a_few_tokens_are_known_exactly_and_the_others_share_what_is_left() -> None:
@@ -54,8 +54,8 @@ def test_ids_that_only_pad_a_vocabulary_have_no_share_of_what_rounding_leaves() 
 
 
 def test_filters_that_keep_only_listed_tokens_are_known_exactly_at_any_temperature() -> None:
-    asked = replace(PLAIN, temperature=1.7, top_k=5)
-    np.testing.assert_allclose(probabilities(shown(asked, count=20)), probabilities(shown(asked)), rtol=1e-9)
+    sampling = replace(PLAIN, temperature=1.7, top_k=5)
+    np.testing.assert_allclose(probabilities(shown(sampling, count=20)), probabilities(shown(sampling)), rtol=1e-9)
 
 
 def test_a_temperature_over_tokens_of_which_too_few_are_listed_is_not_shown() -> None:
@@ -68,22 +68,22 @@ def test_a_temperature_over_tokens_of_which_too_few_are_listed_is_not_shown() ->
 
 def test_tokens_that_may_not_be_drawn_leave_their_share_to_the_others() -> None:
     likely = int(np.argmax(LOGS))
-    found = probabilities(shown(PLAIN, forbidden=(likely,)))
+    shares = probabilities(shown(PLAIN, forbidden=(likely,)))
     expected = np.exp(LOGS) / (1 - np.exp(LOGS[likely]))
     expected[likely] = 0
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(shares, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_penalties_count_the_output_and_need_the_tokens_that_they_touch() -> None:
     likely, rare = int(np.argmax(LOGS)), int(np.argmin(LOGS))
-    asked = replace(PLAIN, frequency_penalty=0.5)
+    sampling = replace(PLAIN, frequency_penalty=0.5)
     penalised = LOGS.copy()
     penalised[likely] -= 1.0
     expected = np.exp(penalised) / np.exp(penalised).sum()
-    found = probabilities(shown(asked, given=(likely, likely)))
-    np.testing.assert_allclose(found[found > 0], expected[found > 0], rtol=1e-6)
+    shares = probabilities(shown(sampling, given=(likely, likely)))
+    np.testing.assert_allclose(shares[shares > 0], expected[shares > 0], rtol=1e-6)
     with pytest.raises(BackendError, match=f"token {rare}, whose chance is changed, is not"):
-        shown(asked, count=20, given=(rare,))
+        shown(sampling, count=20, given=(rare,))
 
 
 def test_what_is_not_the_models_own_is_not_taken_for_it() -> None:

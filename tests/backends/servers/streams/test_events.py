@@ -23,16 +23,16 @@ def test_events_survive_any_cut_and_come_when_they_are_whole(
     blocks = [f"data: {json.dumps(event)}{end}{end}".encode() for event in sent]
     data = b"".join(blocks) + f": a comment{end}{end}data: [DONE]{end}{end}".encode()
     pieces = [(start + width, data[start : start + width]) for start in range(0, len(data), width)]
-    found = list(events(pieces, "here"))
-    assert [event for _, event in found] == sent
+    results = list(events(pieces, "here"))
+    assert [event for _, event in results] == sent
     whole_after = 0
-    for (arrived, _), block in zip(found, blocks, strict=True):
+    for (arrived, _), block in zip(results, blocks, strict=True):
         whole_after += len(block)
         assert arrived >= whole_after and arrived - whole_after < width + len(end)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b'data: {"a": 1}\n\ndata: {"b"', "ends in the middle of an event"),
         (b'data: {"a": \n\n', "malformed event"),
@@ -43,6 +43,6 @@ def test_events_survive_any_cut_and_come_when_they_are_whole(
         (b'error: {"message": "gone"}\n\n', "reports an error"),
     ],
 )
-def test_what_is_no_event_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(BackendError, match=said):
+def test_what_is_no_event_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(BackendError, match=message):
         list(events([(0, data)], "here"))

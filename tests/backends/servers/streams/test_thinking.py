@@ -40,15 +40,15 @@ def usage(completed: int) -> Event:
     return {"choices": [], "usage": {"prompt_tokens": len(PROMPT), "completion_tokens": completed}}
 
 
-def answer(events: Sequence[Event], asked: int) -> Answer:
+def answer(events: Sequence[Event], number: int) -> Answer:
     """The answer that arrives as one event every millisecond."""
     pieces = tuple(((i + 1) * MS, f"data: {json.dumps(event)}\n\n".encode()) for i, event in enumerate(events))
-    ask = Ask("gpt-oss", PROMPT, asked, ignore_eos=True)
+    ask = Ask("gpt-oss", PROMPT, number, ignore_eos=True)
     return understand(Recording(0, pieces), ask, adapter_named("vllm").read, "here", len(PROMPT))
 
 
 def test_channels_of_gpt_oss_count_where_their_text_is_empty() -> None:
-    found = answer(
+    result = answer(
         [
             completion("", [200005]),  # <|channel|>
             completion("analysis", [35644]),
@@ -60,14 +60,14 @@ def test_channels_of_gpt_oss_count_where_their_text_is_empty() -> None:
         ],
         8,
     )
-    assert found.tokens == (200005, 35644, 200008, 1, 2, 200007, 200006, 3)
-    assert found.times.ttft_ns == MS and found.times.e2e_ns == 6 * MS
-    assert found.times.chunk_tokens == (1, 1, 1, 2, 2, 1)
+    assert result.tokens == (200005, 35644, 200008, 1, 2, 200007, 200006, 3)
+    assert result.times.ttft_ns == MS and result.times.e2e_ns == 6 * MS
+    assert result.times.chunk_tokens == (1, 1, 1, 2, 2, 1)
 
 
 @pytest.mark.parametrize("channel", ["reasoning", "reasoning_content"])
 def test_deltas_of_thinking_are_tokens_and_the_first_of_them_is_the_first_token(channel: str) -> None:
-    found = answer(
+    result = answer(
         [
             chat({"role": "assistant", "content": ""}, None),
             chat({channel: "We"}, [1]),
@@ -77,8 +77,8 @@ def test_deltas_of_thinking_are_tokens_and_the_first_of_them_is_the_first_token(
         ],
         4,
     )
-    assert found.tokens == (1, 2, 3, 4)
-    assert found.times.ttft_ns == 2 * MS, "not the 4 ms of the first content"
+    assert result.tokens == (1, 2, 3, 4)
+    assert result.times.ttft_ns == 2 * MS, "not the 4 ms of the first content"
 
 
 @pytest.mark.parametrize("counted", [4, 1])
@@ -95,8 +95,8 @@ def test_thinking_without_ids_is_refused_whatever_the_usage_record_counts(counte
 
 def test_text_without_ids_is_named_where_the_counts_differ() -> None:
     events = [completion("a", [1]), completion("b", None), completion("c", [3], "length"), usage(3)]
-    said = r"2 tokens received, but the usage record says 3 \(1 events with text in 'text' came without token ids\)"
-    with pytest.raises(BackendError, match=said):
+    message = r"2 tokens received, but the usage record says 3 \(1 events with text in 'text' came without token ids\)"
+    with pytest.raises(BackendError, match=message):
         answer(events, 3)
 
 

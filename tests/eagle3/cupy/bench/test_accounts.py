@@ -123,6 +123,6 @@ def test_attention_moves_each_cached_position_once_for_all_heads_of_a_group(
     position = sum(page.nbytes // 64 for page in pages)
     new = slots * (k + 1)
     projections = target.named["qkv"][:new].nbytes
-    found = account(target, context)["attention"]
-    assert found.size == (slots * context + new) * position + projections
-    assert found.shape == f"{slots}×{k + 1} over {context + k + 1}"
+    result = account(target, context)["attention"]
+    assert result.size == (slots * context + new) * position + projections
+    assert result.shape == f"{slots}×{k + 1} over {context + k + 1}"

@@ -38,15 +38,15 @@ def test_every_kernel_of_a_step_is_right_and_takes_time(k: int) -> None:
     stream = Stream()
     with torch.inference_mode(), stream.current():
         stage = staged(k, slots=2, context=1024, device="cuda")
-        found = list(timings(Role(k), stage, stream))
+        results = list(timings(Role(k), stage, stream))
         for group in groups_of(stage.calls, stage.context):
             error, tolerance = check(group.calls[0], stage)
             assert error <= tolerance, f"{group.tag}: {error}"
-    assert {t.tag for t in found} == {g.tag for g in groups_of(stage.calls, stage.context)}
-    for timing in found:
+    assert {t.tag for t in results} == {g.tag for g in groups_of(stage.calls, stage.context)}
+    for timing in results:
         assert timing.us > 0 and timing.per_step > 0
         assert all(peer.us is not None and peer.us > 0 for peer in timing.peers), timing.peers
-    assert any(timing.peers for timing in found)
+    assert any(timing.peers for timing in results)
 
 
 @pytest.mark.gpu

@@ -13,11 +13,11 @@ from specgate.machine import inventory
 
 @pytest.mark.gpu
 def test_the_gpu_that_would_be_measured_is_read() -> None:
-    found = BACKEND.read_memory(10)
-    assert found.gpu_uuid == inventory.visible_gpu_uuid()
-    assert found.device == torch.cuda.get_device_name()
-    assert found.size in timing.SIZES and len(found.elapsed_ns) == 10
-    assert min(found.elapsed_ns) > 0
+    bandwidth = BACKEND.read_memory(10)
+    assert bandwidth.gpu_uuid == inventory.visible_gpu_uuid()
+    assert bandwidth.device == torch.cuda.get_device_name()
+    assert bandwidth.size in timing.SIZES and len(bandwidth.elapsed_ns) == 10
+    assert min(bandwidth.elapsed_ns) > 0
 
 
 @pytest.mark.gpu

@@ -97,12 +97,12 @@ def test_attention_is_right_and_another_cache_is_noticed(
 
 def test_other_options_than_formats_are_refused(tmp_path: Any) -> None:
     pair = PairRef("p", *write_random_pair(tmp_path, seed=1))
-    for options, said in (
+    for options, text in (
         ({"graphs": "off"}, r"option graphs: not of the benchmark of kernels\n  known: kv, draft_kv"),
         ({"kv": "fp4"}, r"option kv = 'fp4'\n  known: bf16, fp8, nvfp4"),
         ({"draft_kv": "e5m2"}, r"option draft_kv = 'e5m2'\n  known: bf16, fp8, nvfp4"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             bench_kernels(KernelBenchRequest(pair, 128, 1, (Role(0),), options))
 
 

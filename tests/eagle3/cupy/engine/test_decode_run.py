@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.engine.decode_run import (
     AHEAD,
+    STEPS_PER_GRAPH,
     StartState,
     StopRule,
     enqueue,
     experts_of,
+    graph_sizes,
     graphs_ahead,
     read,
     rows_of_slots,
     step_times,
 )
 from specgate.backends.eagle3.cupy.engine.decoding import with_ends
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
 
@@ -47,8 +48,8 @@ def test_a_rewind_leaves_nothing_of_the_stretch_before(rule: StopRule, prompts: 
     lengths, first = (tuple(values) for values in zip(*prompts, strict=True))
     StartState(lengths, first).rewind(slots, rule)
     assert slots.length[:count].tolist() == list(lengths)
-    for held in (slots.last_token[:count], slots.out[:count, 0], slots.pending[:count, 0]):
-        assert held.tolist() == list(first)
+    for state in (slots.last_token[:count], slots.out[:count, 0], slots.pending[:count, 0]):
+        assert state.tolist() == list(first)
     assert slots.emitted[:count].tolist() == slots.counts[:count].tolist() == [1] * count
     for zero in (slots.truncated, slots.accepted, slots.step, slots.fault):
         assert not zero.any()
@@ -194,26 +195,28 @@ def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(
     within which the last slot ends. `ahead`: what is asked for once the first graph's time is known.
     """
     graphs = whole + single
-    said: list[str] = []
+    texts: list[str] = []
 
     def ended(number: int) -> bool:
-        said.append(f"look {number}")
+        texts.append(f"look {number}")
         return number >= last
 
     count = enqueue(
-        [lambda: said.append("launch")] * graphs,
-        lambda number: said.append(f"mark {number}"),
+        [lambda: texts.append("launch")] * graphs,
+        lambda number: texts.append(f"mark {number}"),
         ended,
         whole,
         lambda: ahead,
     )
     stopped = AHEAD if last == 1 else max(AHEAD + 1, last + ahead - 1)
     assert count == (stopped if stopped < whole else graphs)
-    assert [word for word in said if word != "launch" and "look" not in word] == [f"mark {n + 1}" for n in range(count)]
-    looked = [int(word.split()[1]) for word in said if word.startswith("look")]
+    assert [word for word in texts if word != "launch" and "look" not in word] == [
+        f"mark {n + 1}" for n in range(count)
+    ]
+    looked = [int(word.split()[1]) for word in texts if word.startswith("look")]
     assert looked == [1, *range(AHEAD - ahead + 2, AHEAD - ahead + 1 + len(looked))][: len(looked)]
     for number in looked:  # while the host looks at one graph, others are there to run
-        before = said[: said.index(f"look {number}")]
+        before = texts[: texts.index(f"look {number}")]
         assert before.count("launch") - number == (AHEAD if number == 1 else ahead) - 1
 
 

@@ -97,11 +97,11 @@ def test_logits_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16() 
     prompts = random_prompts([300, 70])
     for engine in (made, exact, rounded):
         engine.prefill(prompts, draft=True)
-    found = trace(made, 0, 40, StopRule((), (), SIZES.positions))
+    steps = trace(made, 0, 40, StopRule((), (), SIZES.positions))
     text = tokens(made, 0, Budget(steps=40))
-    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in found]
+    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in steps]
     wanted, torchs = ([reference_logits(of, *context) for context in contexts] for of in (exact, rounded))
-    ours, theirs = Nearness.of(list(found.values()), wanted), Nearness.of(torchs, wanted)
+    ours, theirs = Nearness.of(list(steps.values()), wanted), Nearness.of(torchs, wanted)
     print(f"{ours}; torch in bfloat16: {theirs}")
     assert ours.pooled >= 0.999
     assert ours.pooled > theirs.pooled

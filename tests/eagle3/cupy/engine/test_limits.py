@@ -32,7 +32,7 @@ def test_the_largest_step_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "message"),
     [
         (
             replace(REQUEST, dtype="float16"),
@@ -49,8 +49,8 @@ def test_the_largest_step_is_allowed() -> None:
         ),
     ],
 )
-def test_a_request_beyond_the_kernels_is_refused(request_: OpenRequest, said: str) -> None:
-    with pytest.raises(UsageError, match=f"back end cupy: {said}"):
+def test_a_request_beyond_the_kernels_is_refused(request_: OpenRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=f"back end cupy: {message}"):
         check_request(request_)
 
 
@@ -63,7 +63,7 @@ def test_every_geometry_of_the_zoo_is_supported(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("geometry", "said"),
+    ("geometry", "message"),
     [
         (replace(TARGET, head_dim=96), r"head_dim = 96 is not supported by back end cupy: 64 or 128"),
         (replace(DRAFT, head_dim=32), r"head_dim = 32 is not supported by back end cupy: 64 or 128"),
@@ -73,8 +73,8 @@ def test_every_geometry_of_the_zoo_is_supported(name: str) -> None:
         (replace(DRAFT, intermediate=80), r"intermediate_size = 80 .*: a multiple of 32"),
     ],
 )
-def test_a_geometry_beyond_the_kernels_is_refused(geometry: TargetGeometry | DraftGeometry, said: str) -> None:
-    with pytest.raises(CheckpointError, match=rf"{FILE}: {said}\n  use --backend reference"):
+def test_a_geometry_beyond_the_kernels_is_refused(geometry: TargetGeometry | DraftGeometry, message: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"{FILE}: {message}\n  use --backend reference"):
         check_geometry(geometry, FILE)
 
 

@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
@@ -107,9 +107,9 @@ def test_what_fits_exactly_is_allowed_and_printed(
 
 def test_a_byte_too_many_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "free_bytes", lambda device: 5_429_999_999)
-    said = (
+    message = (
         r"3 slots of 200 positions need 5\.43 GB beside the weights \(key/value cache 5\.00 GB, buffers of a step "
         r"0\.40 GB, prefill workspace 0\.03 GB\), but 5\.43 GB are free\n  a smaller batch or a shorter context"
     )
-    with pytest.raises(EnvironmentRefused, match=said):
+    with pytest.raises(EnvironmentRefused, match=message):
         require(PLAN, 270_000_000, SIZES, torch.device("cpu"))

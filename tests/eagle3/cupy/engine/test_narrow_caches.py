@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
@@ -90,8 +90,8 @@ def test_experts_with_windows_and_sinks_are_bit_exact_too(kv: KvModes) -> None:
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)
 @pytest.mark.parametrize("method", ["coupled", "rejection"])
 def test_a_sampled_text_is_reproduced_and_a_coupled_one_is_its_baselines(method: str, kv: KvModes) -> None:
-    asked = Sampling(temperature=1.0, seed=3, method="coupled" if method == "coupled" else "rejection")
-    made = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, kv=kv, sampling=asked))
+    sampling = Sampling(temperature=1.0, seed=3, method="coupled" if method == "coupled" else "rejection")
+    made = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, kv=kv, sampling=sampling))
     made.prefill(random_prompts([5, 64, 300]), draft=True)
     once, again = (tokens(made, 3, Budget(steps=20)) for _ in range(2))
     assert once == again

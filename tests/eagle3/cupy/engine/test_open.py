@@ -60,7 +60,7 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             {"device": "cpu"},
@@ -80,8 +80,10 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: best, torch, cudnn, flash"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_an_option_that_cannot_be_meant_is_refused(
+    request_: OpenRequest, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
         BACKEND.open(replace(request_, options=options))
 
 
@@ -97,10 +99,10 @@ def test_a_narrow_cache_beside_a_tree_is_refused(request_: OpenRequest, name: st
 def test_what_is_asked_of_caches_is_in_words_a_warning_where_a_checkpoint_says_otherwise(tmp_path: Path) -> None:
     request = written(tmp_path)
     assert opening.kv_warnings(request, KvModes("fp8"), drafts=True) == ()
-    said = {"quantization": {"kv_cache_quant_algo": "NVFP4"}}
+    config = {"quantization": {"kv_cache_quant_algo": "NVFP4"}}
     for folder in (request.pair.target, request.pair.draft):
         assert folder is not None
-        (folder / "hf_quant_config.json").write_text(json.dumps(said), encoding="utf-8")
+        (folder / "hf_quant_config.json").write_text(json.dumps(config), encoding="utf-8")
     of_target, of_draft = opening.kv_warnings(request, KvModes("fp8"), drafts=True)
     assert "the target was calibrated for a KV cache in nvfp4, and kv = fp8" in of_target
     assert "the draft was calibrated for a KV cache in nvfp4, and draft_kv is not given" in of_draft
@@ -128,7 +130,7 @@ def test_options_say_how_prompts_are_prefilled(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "batch", "k", "said"),
+    ("dtype", "batch", "k", "message"),
     [
         ("float32", 2, 3, "dtype = float32"),
         ("bfloat16", 2, 8, "spec-8: at most spec-7"),
@@ -136,9 +138,9 @@ def test_options_say_how_prompts_are_prefilled(
     ],
 )
 def test_a_plan_beyond_the_kernels_is_refused_before_anything_is_loaded(
-    request_: OpenRequest, dtype: str, batch: int, k: int, said: str
+    request_: OpenRequest, dtype: str, batch: int, k: int, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         BACKEND.open(replace(request_, dtype=dtype, max_batch=batch, max_k=k))
 
 
@@ -181,7 +183,7 @@ def test_a_target_with_experts_in_mxfp4_is_taken(tmp_path: Path, request_: OpenR
 
 
 @pytest.mark.parametrize(
-    ("experts", "said"),
+    ("experts", "message"),
     [
         (ExpertGeometry(8, 2, mxfp4=False), "quantization_config = none is not supported .*: experts in MXFP4"),
         (ExpertGeometry(300, 2, mxfp4=True), "num_local_experts = 300 is not supported .*: at most 256"),
@@ -189,9 +191,9 @@ def test_a_target_with_experts_in_mxfp4_is_taken(tmp_path: Path, request_: OpenR
     ],
 )
 def test_a_mixture_that_no_kernel_is_made_for_is_refused(
-    tmp_path: Path, request_: OpenRequest, experts: ExpertGeometry, said: str
+    tmp_path: Path, request_: OpenRequest, experts: ExpertGeometry, message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         check_target(with_experts(tmp_path, request_, replace(MIXTURE, experts=experts)))
 
 
@@ -220,10 +222,16 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
     mode = opening.chosen_prefill_mode(options, MIXTURE, torch.device("cuda"))
     assert (mode.fused, mode.attention.order, mode.grouped) == (fused, order, fused)
     assert mode.packed_rows == (PACKED_ROWS if fused else 0)
-    for asked, rows in (("decoded", 0), ("packed", PACKED_ROWS)):
-        if fused or asked == "decoded":
-            told = opening.chosen_prefill_mode({**options, "prefill_experts": asked}, MIXTURE, torch.device("cuda"))
-            assert (told.packed_rows, told.attention.order, told.grouped) == (rows, order, fused)
+    for request, rows in (("decoded", 0), ("packed", PACKED_ROWS)):
+        if fused or request == "decoded":
+            chosen_prefill_mode = opening.chosen_prefill_mode(
+                {**options, "prefill_experts": request}, MIXTURE, torch.device("cuda")
+            )
+            assert (
+                chosen_prefill_mode.packed_rows,
+                chosen_prefill_mode.attention.order,
+                chosen_prefill_mode.grouped,
+            ) == (rows, order, fused)
 
 
 @pytest.mark.parametrize(
@@ -250,14 +258,14 @@ def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -
 
 @pytest.mark.usefixtures("cpu_for_a_gpu")
 def test_a_context_beyond_the_target_is_refused_with_both_numbers(request_: OpenRequest) -> None:
-    said = rf"max_position_embeddings = {POSITIONS}, but the plan needs {POSITIONS + 1} positions"
-    with pytest.raises(UsageError, match=said):
+    message = rf"max_position_embeddings = {POSITIONS}, but the plan needs {POSITIONS + 1} positions"
+    with pytest.raises(UsageError, match=message):
         BACKEND.open(replace(request_, max_positions=POSITIONS + 1))
 
 
 @pytest.mark.usefixtures("cpu_for_a_gpu")
 @pytest.mark.parametrize(
-    ("sizes", "error", "said"),
+    ("sizes", "error", "message"),
     [
         ({"head_dim": 16}, CheckpointError, r"target/config\.json: head_dim = 16 is not supported.*: 64 or 128"),
         ({"hidden": 96}, CheckpointError, r"target/config\.json: hidden_size = 96 .*a multiple of 64"),
@@ -271,9 +279,9 @@ def test_a_context_beyond_the_target_is_refused_with_both_numbers(request_: Open
     ids=["head_dim", "hidden", "window beyond the cache", "window within the chain"],
 )
 def test_a_pair_that_no_kernel_is_made_for_is_refused(
-    tmp_path: Path, sizes: dict[str, int], error: type[SpecgateError], said: str
+    tmp_path: Path, sizes: dict[str, int], error: type[SpecgateError], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         BACKEND.open(written(tmp_path, **sizes))
 
 
@@ -311,6 +319,6 @@ def test_a_bias_of_a_token_that_the_target_has_not_is_refused(request_: OpenRequ
 def test_more_tokens_than_can_be_drawn_from_are_refused(monkeypatch: pytest.MonkeyPatch, request_: OpenRequest) -> None:
     monkeypatch.setattr("specgate.backends.eagle3.cupy.engine.limits.MOST_COLUMNS", 300)
     check_target(request_)
-    said = r"vocab_size = 320 is not supported by back end cupy with sampling: at most 300"
-    with pytest.raises(CheckpointError, match=said):
+    message = r"vocab_size = 320 is not supported by back end cupy with sampling: at most 300"
+    with pytest.raises(CheckpointError, match=message):
         check_target(replace(request_, sampling=Sampling()))

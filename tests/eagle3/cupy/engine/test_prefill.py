@@ -16,12 +16,11 @@ from specgate.backends.eagle3.cupy.engine.prefill import prefill_draft, prefill_
 from specgate.backends.eagle3.cupy.engine.prefilled import LastRow, prefill_prompts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, Pages
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.reference import kv_planes
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward
 from specgate.checkpoints.geometry import DraftGeometry
@@ -141,13 +140,13 @@ def test_stream_and_features_are_the_references_whatever_the_chunk(plain: Pair, 
 @pytest.mark.parametrize("length", [1, BLOCK + 1])
 @torch.inference_mode()
 def test_the_last_row_and_the_cache_are_the_same_whoever_reads_along(plain: Pair, length: int) -> None:
-    tokens, blocks, found = torch.tensor(prompt(length)), torch.tensor([5, 0]), []
+    tokens, blocks, values = torch.tensor(prompt(length)), torch.tensor([5, 0]), []
     for boundaries in ((), (0, 2), BOUNDARIES):
         pages = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads))
         stream, _ = prefill_target(plain.target, pages, tokens, blocks, boundaries)
-        found.append((stream[-1], pages.k, pages.v))
-    for other in found[1:]:
-        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
+        values.append((stream[-1], pages.k, pages.v))
+    for other in values[1:]:
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(values[0], other, strict=True))
 
 
 @pytest.mark.parametrize("fused", [False, True])

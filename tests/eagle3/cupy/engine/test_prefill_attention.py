@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill_attention
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     Library,
@@ -20,6 +19,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
 )
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.errors import BackendError
+from tests.eagle3.cupy import oracles
 
 HEADS = Heads(4, 2, 64, 70)
 CPU = torch.device("cpu")
@@ -50,11 +50,11 @@ def test_what_is_wanted_is_taken_alone(library: Library) -> None:
 
 def refusing(monkeypatch: pytest.MonkeyPatch, *refused: Library) -> list[Library]:
     """torch's attention on the CPU under the name of every library; those `refused` raise."""
-    asked = list[Library]()
+    tried = list[Library]()
     own = prefill_attention.attend
 
     def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
-        asked.append(library)
+        tried.append(library)
         if library in refused:
             warnings.warn("cuDNN attention kernel not used because: (Triggered internally at a.cpp:1.)", stacklevel=1)
             warnings.warn("it does not support length 1. (Triggered internally at a.cpp:2.)", stacklevel=1)
@@ -63,15 +63,15 @@ def refusing(monkeypatch: pytest.MonkeyPatch, *refused: Library) -> list[Library
         return own(q, k, v, Library.TORCH)
 
     monkeypatch.setattr(prefill_attention, "attend", attend)
-    return asked
+    return tried
 
 
 def test_the_first_library_that_runs_a_length_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = refusing(monkeypatch, Library.CUDNN)
+    tried = refusing(monkeypatch, Library.CUDNN)
     attention = PrefillAttention((Library.CUDNN, Library.FLASH, Library.TORCH))
     for _ in range(2):
         assert attention.library(70, HEADS, CPU) is Library.FLASH
-    assert asked == [Library.CUDNN, Library.FLASH]
+    assert tried == [Library.CUDNN, Library.FLASH]
 
 
 def test_what_a_library_warns_of_is_not_said_where_another_one_can(
@@ -86,17 +86,17 @@ def test_a_length_is_chosen_for_whatever_lengths_came_before(monkeypatch: pytest
     refusing(monkeypatch, Library.CUDNN)
     order = (Library.CUDNN, Library.FLASH, Library.TORCH)
     one, other = PrefillAttention(order), PrefillAttention(order)
-    found = [one.library(n, HEADS, CPU) for n in (1, 2, 70)]
-    assert found == [other.library(n, HEADS, CPU) for n in (70, 2, 1)][::-1]
+    result = [one.library(n, HEADS, CPU) for n in (1, 2, 70)]
+    assert result == [other.library(n, HEADS, CPU) for n in (70, 2, 1)][::-1]
 
 
 def test_where_the_wanted_library_cannot_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, Library.CUDNN)
-    said = (
+    message = (
         r"prompt of 70 tokens, 4 query and 2 key/value heads of 64: cudnn: No available kernel\. Aborting execution\.; "
         r"it does not support length 1\.\n"
     )
-    with pytest.raises(BackendError, match=said):
+    with pytest.raises(BackendError, match=message):
         PrefillAttention((Library.CUDNN,)).library(70, HEADS, CPU)
 
 

@@ -24,9 +24,8 @@ from specgate.backends.eagle3.cupy.engine.prefilled import LastRow, prefill_prom
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, Pages
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.backends.eagle3.reference import gpt_oss
@@ -63,8 +62,8 @@ def both() -> tuple[Target, ReferenceEngine]:
     return Target.of(target_checkpoint(MIXTURE, dict(weights)), POSITIONS), reference
 
 
-def errors(found: Tensor, expected: Tensor) -> Tensor:
-    each: Tensor = (found.float() - expected).norm(dim=-1) / expected.norm(dim=-1)
+def errors(tensor: Tensor, expected: Tensor) -> Tensor:
+    each: Tensor = (tensor.float() - expected).norm(dim=-1) / expected.norm(dim=-1)
     return each
 
 
@@ -77,12 +76,12 @@ def test_streams_and_pages_are_the_references(
     target, reference = both
     tokens = torch.randint(MIXTURE.vocab, (length,), generator=torch.Generator().manual_seed(length))
     pages, blocks = Pages.allocate(3, 4, Sizes(1, POSITIONS, 1).heads(MIXTURE), "cpu"), torch.tensor([3, 0, 1])
-    ((found, features),) = prefill_expert_prompts(target, pages, [(tokens, blocks)], (0, 1, 3), 50, mode)
+    ((prefilled, features),) = prefill_expert_prompts(target, pages, [(tokens, blocks)], (0, 1, 3), 50, mode)
     at = torch.arange(length)[None]
     stream, expected = reference.model.forward(slice(0, 1), tokens[None], at, (0, 1, 3))
     assert features is not None and expected is not None
     # Rounding alone sends a row to another expert where two logits are nearly equal.
-    assert errors(found, stream[0]).quantile(0.9) < ROUNDING
+    assert errors(prefilled, stream[0]).quantile(0.9) < ROUNDING
     assert errors(features, expected[0]).quantile(0.9) < ROUNDING
     for layer in range(3):
         k = torch.cat([pages.k[layer, block] for block in (3, 0, 1)], dim=1)[:, :length]
@@ -97,13 +96,13 @@ def test_the_last_row_and_the_cache_are_the_same_whoever_reads_along(
     both: tuple[Target, ReferenceEngine], length: int
 ) -> None:
     tokens = torch.randint(MIXTURE.vocab, (length,), generator=torch.Generator().manual_seed(length))
-    found, blocks = [], torch.tensor([3, 0])
+    values, blocks = [], torch.tensor([3, 0])
     for boundaries in ((), (0, 2), (0, 1, 3)):
         pages = Pages.allocate(3, 4, Sizes(1, POSITIONS, 1).heads(MIXTURE), "cpu")
         ((stream, _),) = prefill_expert_prompts(both[0], pages, [(tokens, blocks)], boundaries)
-        found.append((stream[-1], pages.k, pages.v))
-    for other in found[1:]:
-        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
+        values.append((stream[-1], pages.k, pages.v))
+    for other in values[1:]:
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(values[0], other, strict=True))
 
 
 @pytest.mark.parametrize("mode", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
@@ -134,19 +133,19 @@ def test_a_mixture_of_rows_is_the_references(
 def test_each_expert_of_a_layer_is_decoded_once_for_all_prompts(
     both: tuple[Target, ReferenceEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    w, asked = both[0].weights, list[tuple[int, int]]()
+    w, results = both[0].weights, list[tuple[int, int]]()
     assert not isinstance(w, TargetWeights)
     matrix = PackedExperts.matrix
 
     def counted(weight: PackedExperts, expert: int) -> Tensor:
-        asked.append((id(weight), expert))
+        results.append((id(weight), expert))
         return matrix(weight, expert)
 
     monkeypatch.setattr(PackedExperts, "matrix", counted)
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randn(n, MIXTURE.hidden, generator=generator).bfloat16() for n in (30, 1, 40)]
     add_mixtures([Part(x.float(), x) for x in rows], w.layers[0], MIXTURE, w.norm, ONE_BY_ONE)
-    assert len(asked) == len(set(asked)) == 2 * 8
+    assert len(results) == len(set(results)) == 2 * 8
 
 
 PROMPTS = [131, 1, WINDOW, BLOCK + 9, 131]
@@ -166,7 +165,7 @@ def filled(
 def differences(target: Target, draft: Draft, mode: PrefillMode, device: str = "cpu") -> list[str]:
     """What a prompt of PROMPTS leaves otherwise in the company of the others than alone."""
     buffers, last, blocks = filled(target, draft, PROMPTS, mode, device)
-    found = []
+    values = []
     for slot, length in enumerate(PROMPTS):
         alone, (expected,), (own,) = filled(target, draft, [length], mode, device)
         row, features = last[slot], expected.features
@@ -180,8 +179,8 @@ def differences(target: Target, draft: Draft, mode: PrefillMode, device: str = "
                 for n, (mine, theirs) in enumerate(zip(buffers.pages, alone.pages, strict=True))
             },
         }
-        found += [f"{what} of {length} tokens in slot {slot}" for what, equal in same.items() if not equal]
-    return found
+        values += [f"{what} of {length} tokens in slot {slot}" for what, equal in same.items() if not equal]
+    return values
 
 
 @pytest.mark.parametrize("rows", [200, 10_000], ids=["in turn", "together"])
@@ -244,20 +243,20 @@ def test_decoded_weights_are_bounded_whatever_the_number_of_experts() -> None:
 @torch.inference_mode()
 def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
     """A planted token chooses its experts by itself, so that roundings send none elsewhere."""
-    made, found = expert_engine(), []
+    made, values = expert_engine(), []
     assert made.draft is not None
     g = made.target.geometry
     prompts = [torch.tensor(ids, device="cuda") for ids in random_prompts([300, 700, 1, 33], g.vocab)]
     for mode in (modes_on_gpu()[name], modes_on_gpu()["torch"]):
         pages = Pages.allocate(g.layers, 20, Sizes(1, 1280, 1).heads(g), "cuda")
         starts = (0, 5, 16, 17)
-        held = [
+        cached = [
             (ids, torch.arange(at, at - (-len(ids) // BLOCK), device="cuda"))
             for ids, at in zip(prompts, starts, strict=True)
         ]
-        results = prefill_expert_prompts(made.target, pages, held, made.draft.boundaries, mode=mode)
-        found.append([*(t for x, features in results for t in (x[-1:], features)), pages.k, pages.v])
-    for mine, theirs in zip(*found, strict=True):
+        results = prefill_expert_prompts(made.target, pages, cached, made.draft.boundaries, mode=mode)
+        values.append([*(t for x, features in results for t in (x[-1:], features)), pages.k, pages.v])
+    for mine, theirs in zip(*values, strict=True):
         assert mine is not None and theirs is not None
         assert errors(mine.flatten(1), theirs.float().flatten(1)).nan_to_num().max() < ROUNDING
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill_attention, prefill_sinks
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     Library,
@@ -17,6 +16,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal
 
 ROUNDING = 0.02
@@ -35,8 +35,8 @@ def wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, window: int | 
     return torch.stack([oracles.attention(q[p], keys, values, p, window, sinks).flatten() for p in rows])
 
 
-def errors(found: Tensor, expected: Tensor) -> Tensor:
-    each: Tensor = (found.double() - expected).norm(dim=-1) / expected.norm(dim=-1)
+def errors(tensor: Tensor, expected: Tensor) -> Tensor:
+    each: Tensor = (tensor.double() - expected).norm(dim=-1) / expected.norm(dim=-1)
     return each
 
 
@@ -47,10 +47,10 @@ def test_every_position_sees_its_window_and_the_sink(
 ) -> None:
     monkeypatch.setattr(prefill_sinks, "WINDOWS", 3)
     q, k, v, sinks = operands(51, heads, kv_heads, head_dim)
-    found = PrefillAttention((Library.TORCH,)).with_sinks(q, k, v, sinks, window)
+    attended = PrefillAttention((Library.TORCH,)).with_sinks(q, k, v, sinks, window)
     every = list(range(51))
-    assert errors(found, wanted(q, k, v, sinks, window, every)).max() < ROUNDING
-    assert errors(found, wanted(q, k, v, None, window, every)).max() > 10 * ROUNDING
+    assert errors(attended, wanted(q, k, v, sinks, window, every)).max() < ROUNDING
+    assert errors(attended, wanted(q, k, v, None, window, every)).max() > 10 * ROUNDING
 
 
 def test_what_a_library_gives_without_sinks_and_its_sums_give_it_with_them() -> None:
@@ -59,8 +59,8 @@ def test_what_a_library_gives_without_sinks_and_its_sums_give_it_with_them() -> 
     op: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     query, keys, values = (t.transpose(0, 1)[None] for t in (q, *(t.repeat_interleave(3, dim=1) for t in (k, v))))
     out, sums = op(query, keys, values, 0.0, True)
-    found = prefill_sinks.beside_sinks(out[0].transpose(0, 1), sums[0], sinks)
-    assert errors(found, wanted(q, k, v, sinks, None, list(range(51)))).max() < ROUNDING
+    attended = prefill_sinks.beside_sinks(out[0].transpose(0, 1), sums[0], sinks)
+    assert errors(attended, wanted(q, k, v, sinks, None, list(range(51)))).max() < ROUNDING
 
 
 @pytest.mark.parametrize("window", [None, 8])
@@ -78,9 +78,9 @@ def test_libraries_for_gpus_are_called_as_torch_declares_them(window: int | None
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
 def test_the_last_row_alone_is_the_oracles(window: int | None, heads: int, kv_heads: int, head_dim: int) -> None:
     q, k, v, sinks = operands(51, heads, kv_heads, head_dim)
-    found = prefill_sinks.last_row(q[-1:], k, v, sinks, window)
-    assert found.shape == (1, heads * head_dim) and found.dtype == torch.bfloat16
-    assert errors(found, wanted(q, k, v, sinks, window, [50])).max() < 4e-3
+    row = prefill_sinks.last_row(q[-1:], k, v, sinks, window)
+    assert row.shape == (1, heads * head_dim) and row.dtype == torch.bfloat16
+    assert errors(row, wanted(q, k, v, sinks, window, [50])).max() < 4e-3
 
 
 def test_layers_with_and_without_a_window_may_have_different_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_every_library_has_sinks_and_windows(
         pytest.skip(f"{library} is not right, or not fast, on this GPU: prefills do not use it")
     if library is Library.CUDNN and seen is not None:
         pytest.skip("torch gives cuDNN no windows: prefills do not ask it for one")
-    found = attend_with_sinks(q, k, v, sinks, seen, library)
+    attended = attend_with_sinks(q, k, v, sinks, seen, library)
     rows = sorted({0, positions // 2, positions - 1})
-    assert errors(found[rows], wanted(q, k, v, sinks, window, rows)).max() < ROUNDING
-    assert torch.equal(found, attend_with_sinks(q, k, v, sinks, seen, library))
+    assert errors(attended[rows], wanted(q, k, v, sinks, window, rows)).max() < ROUNDING
+    assert torch.equal(attended, attend_with_sinks(q, k, v, sinks, seen, library))

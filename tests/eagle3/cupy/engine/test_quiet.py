@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, run
-from specgate.backends.eagle3.cupy.engine.graph import graph_sizes
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, graph_sizes, run
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import PLAIN

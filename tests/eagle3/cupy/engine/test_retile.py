@@ -22,9 +22,9 @@ def test_knobs_that_are_not_named_keep_their_default() -> None:
     assert config_of({}) == FmhaConfig()
 
 
-@pytest.mark.parametrize(("knobs", "said"), [({"tile": 1}, "no knob 'tile'"), ({"kv_tile": 100}, "multiple of 64")])
-def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str, int], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+@pytest.mark.parametrize(("knobs", "message"), [({"tile": 1}, "no knob 'tile'"), ({"kv_tile": 100}, "multiple of 64")])
+def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         config_of(knobs)
 
 

@@ -13,18 +13,17 @@ import torch
 
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.sampled import as_left, law_of, name_requests, top2_of_draw
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Keys, requests_of
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection
 from specgate.sampling.target import penalised, softmax, target_distribution
 from tests.eagle3.cupy.engine.tracing import tokens, trace
 from tests.eagle3.cupy.gpu_pairs import RAGGED, checkpoints, engine, engine_of, random_prompts, shape
@@ -43,8 +42,8 @@ PROMPTS = random_prompts(RAGGED, seed=1)
 
 
 @cache
-def sampled(asked: Sampling) -> CupyEngine:
-    return engine_of(*checkpoints(shape(8, 2, 64)), replace(SIZES, sampling=asked))
+def sampled(sampling: Sampling) -> CupyEngine:
+    return engine_of(*checkpoints(shape(8, 2, 64)), replace(SIZES, sampling=sampling))
 
 
 # ── without a GPU ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,20 +56,22 @@ def test_requests_are_named_by_their_prompts_bit_by_bit() -> None:
     assert (b.requests < 0).any()  # all 64 bits count
 
 
-@pytest.mark.parametrize("asked", [PLAIN, RICH, STEERED])
-def test_the_largest_score_is_the_token_that_is_drawn_and_bias_and_penalties_count_once(asked: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [PLAIN, RICH, STEERED])
+def test_the_largest_score_is_the_token_that_is_drawn_and_bias_and_penalties_count_once(sampling: Sampling) -> None:
     raw = 3 * torch.randn(VOCAB, generator=torch.Generator().manual_seed(2))
     history = History.of(PROMPTS[0], [1, 2, 3], VOCAB)
-    left = torch.from_numpy(penalised(raw.double().numpy().copy(), asked, history)).float()  # as the device leaves it
-    law = target_distribution(raw.numpy(), asked, history)
-    keys = Keys(asked.seed, requests_of([PROMPTS[0]]), np.array([len(PROMPTS[0]) + 3]))
+    left = torch.from_numpy(
+        penalised(raw.double().numpy().copy(), sampling, history)
+    ).float()  # as the device leaves it
+    law = target_distribution(raw.numpy(), sampling, history)
+    keys = Keys(sampling.seed, requests_of([PROMPTS[0]]), np.array([len(PROMPTS[0]) + 3]))
     drawn = int(sample(law[None], keys)[0])
-    first, second = top2_of_draw(left, asked, PROMPTS[0], [1, 2, 3])
+    first, second = top2_of_draw(left, sampling, PROMPTS[0], [1, 2, 3])
     assert first > second
     without = left.clone()
     without[drawn] = -1e6
-    assert top2_of_draw(without, asked, PROMPTS[0], [1, 2, 3])[0] < first
-    shown = law_of(left, asked, (4, 5), 1e-3)
+    assert top2_of_draw(without, sampling, PROMPTS[0], [1, 2, 3])[0] < first
+    shown = law_of(left, sampling, (4, 5), 1e-3)
     kept = np.flatnonzero(law >= 1e-3)
     assert list(shown.tokens) == kept.tolist()
 
@@ -85,10 +86,10 @@ def test_at_temperature_0_scores_are_logits() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "asked", [PLAIN, RICH, PENALISED, STEERED], ids=["temperature", "filters", "penalties", "everything"]
+    "sampling", [PLAIN, RICH, PENALISED, STEERED], ids=["temperature", "filters", "penalties", "everything"]
 )
-def test_coupled_speculation_emits_plain_samplings_tokens_over_ten_thousand(asked: Sampling) -> None:
-    made, compared, accepted = sampled(asked), 0, 0
+def test_coupled_speculation_emits_plain_samplings_tokens_over_ten_thousand(sampling: Sampling) -> None:
+    made, compared, accepted = sampled(sampling), 0, 0
     made.prefill(PROMPTS, draft=True)
     plain = tokens(made, 0, Budget(new_tokens=500))
     assert len({*plain[0]}) > 100  # no loop
@@ -114,9 +115,9 @@ def test_with_penalties_it_does_so_at_every_batch(batch: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("asked", [PLAIN, STEERED], ids=["temperature", "everything"])
-def test_logits_along_a_drawn_text_are_the_baselines_bit_for_bit(asked: Sampling) -> None:
-    made, rule = sampled(asked), StopRule((), (), SIZES.positions)
+@pytest.mark.parametrize("sampling", [PLAIN, STEERED], ids=["temperature", "everything"])
+def test_logits_along_a_drawn_text_are_the_baselines_bit_for_bit(sampling: Sampling) -> None:
+    made, rule = sampled(sampling), StopRule((), (), SIZES.positions)
     made.prefill(PROMPTS[:3], draft=True)
     plain = trace(made, 0, 60, rule)
     for k in (3, 7):
@@ -126,17 +127,17 @@ def test_logits_along_a_drawn_text_are_the_baselines_bit_for_bit(asked: Sampling
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("asked", [PLAIN, RICH, STEERED], ids=["temperature", "filters", "everything"])
-def test_drawn_tokens_are_those_that_the_reference_draws_of_the_same_logits(asked: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [PLAIN, RICH, STEERED], ids=["temperature", "filters", "everything"])
+def test_drawn_tokens_are_those_that_the_reference_draws_of_the_same_logits(sampling: Sampling) -> None:
     """But where its float64 and the device's part, at about one draw of 10 ** 10."""
-    made = sampled(asked)
+    made = sampled(sampling)
     prompts = PROMPTS[:2]
     made.prefill(prompts, draft=True)
     text, rows = tokens(made, 0, Budget(steps=100)), trace(made, 0, 100, StopRule((), (), SIZES.positions))
     requests = requests_of(prompts)
     for (slot, position), row in rows.items():
-        law = target_distribution(row.double().cpu().numpy(), as_left(asked))
-        keys = Keys(asked.seed, requests[slot : slot + 1], np.array([position + 1]))
+        law = target_distribution(row.double().cpu().numpy(), as_left(sampling))
+        keys = Keys(sampling.seed, requests[slot : slot + 1], np.array([position + 1]))
         emitted = position + 1 - len(prompts[slot])
         assert text[slot][emitted] == int(sample(law[None], keys)[0])
 
@@ -205,13 +206,13 @@ def drawn(made: CupyEngine, role: Role, texts: int, given: Sequence[int]) -> Dra
 @pytest.mark.parametrize("role", [BASELINE, Role(3)], ids=["baseline", "spec-3"])
 def test_twenty_thousand_draws_have_the_targets_distribution_and_no_other(role: Role) -> None:
     made = sampled(PEAKED)
-    found = drawn(made, role, 20_000, PROMPTS[0])
-    check = check_draws(found, role)
+    counts = drawn(made, role, 20_000, PROMPTS[0])
+    check = check_draws(counts, role)
     assert check.draws == 20_000 and len(check.tests) >= 2
     assert check.p > 1e-4, check.worst
     warmer = sampled(replace(PEAKED, temperature=1.7))
-    laws = tuple(warmer.distribution(PROMPTS[0], law.given, 0.1 / 20_000) for law in found.laws)
-    assert check_draws(replace(found, laws=laws), role).p < 1e-9
+    laws = tuple(warmer.distribution(PROMPTS[0], law.given, 0.1 / 20_000) for law in counts.laws)
+    assert check_draws(replace(counts, laws=laws), role).p < 1e-9
 
 
 @pytest.mark.gpu
@@ -237,8 +238,8 @@ DRAWN = replace(PEAKED, method="rejection")
 
 def by_reference(made: CupyEngine, k: int, steps: int) -> tuple[list[list[int]], list[list[int]], int]:
     """(texts, those that `specgate.sampling` emits of the same logits, drafts accepted), over single steps."""
-    asked, prefilled = made.sizes.sampling, made.prefilled
-    assert asked is not None and prefilled is not None and made.draft is not None and made.b.sampling is not None
+    sampling, prefilled = made.sizes.sampling, made.prefilled
+    assert sampling is not None and prefilled is not None and made.draft is not None and made.b.sampling is not None
     count, slots, taken = len(prefilled.prompts), made.b.slots, 0
     ids, requests = made.draft.target_ids.long().cpu().numpy(), requests_of(prefilled.prompts)
     with made.stream.current(), torch.inference_mode():
@@ -253,26 +254,26 @@ def by_reference(made: CupyEngine, k: int, steps: int) -> tuple[list[list[int]],
             drawn_from = made.b.sampling.draft_logits[:k, :count].double().cpu().numpy()
             drafts = slots.drafts[:count, :k].cpu().numpy().astype(np.int64)
             for slot in range(count):
-                law = np.stack([target_distribution(row, as_left(asked)) for row in rows[slot]])
-                shares = np.stack([softmax(drawn_from[t, slot] / asked.temperature) for t in range(k)])
+                law = np.stack([target_distribution(row, as_left(sampling)) for row in rows[slot]])
+                shares = np.stack([softmax(drawn_from[t, slot] / sampling.temperature) for t in range(k)])
                 draft = over_target(shares, ids, rows.shape[-1])
-                keys = Keys(asked.seed, requests[slot : slot + 1], np.array([lengths[slot] + 1]))
+                keys = Keys(sampling.seed, requests[slot : slot + 1], np.array([lengths[slot] + 1]))
                 own = [int(draft_sample(draft[None, t], keys.after(t), coupled=False)[0]) for t in range(k)]
                 assert own == drafts[slot].tolist()
-                found = verify_by_rejection(law[None], draft[None], drafts[slot : slot + 1], keys)
-                assert int(slots.accepted[slot]) == found.accepted[0]
-                wanted[slot] += found.tokens[0, : found.accepted[0] + 1].tolist()
-                taken += int(found.accepted[0])
+                verified = verify_by_rejection(law[None], draft[None], drafts[slot : slot + 1], keys)
+                assert int(slots.accepted[slot]) == verified.accepted[0]
+                wanted[slot] += verified.tokens[0, : verified.accepted[0] + 1].tolist()
+                taken += int(verified.accepted[0])
         assert not slots.fault.any()
         texts = [row[:n] for row, n in zip(slots.out.tolist(), slots.emitted.tolist(), strict=True)][:count]
     return texts, wanted, taken
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("asked", [REJECTED, STEERED_AND_REJECTED], ids=["temperature", "everything"])
+@pytest.mark.parametrize("sampling", [REJECTED, STEERED_AND_REJECTED], ids=["temperature", "everything"])
 @pytest.mark.parametrize(("batch", "k"), [(1, 3), (3, 1), (8, 3), (2, 7)])
-def test_by_rejection_every_token_is_the_references_of_the_same_logits(asked: Sampling, batch: int, k: int) -> None:
-    made = sampled(asked)
+def test_by_rejection_every_token_is_the_references_of_the_same_logits(sampling: Sampling, batch: int, k: int) -> None:
+    made = sampled(sampling)
     made.prefill(PROMPTS[:batch], draft=True)
     texts, wanted, taken = by_reference(made, k, 30)
     assert texts == wanted
@@ -280,9 +281,9 @@ def test_by_rejection_every_token_is_the_references_of_the_same_logits(asked: Sa
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("asked", [REJECTED, STEERED_AND_REJECTED], ids=["temperature", "everything"])
-def test_by_rejection_a_text_does_not_depend_on_what_shares_its_step(asked: Sampling) -> None:
-    made, budget = sampled(asked), Budget(new_tokens=60)
+@pytest.mark.parametrize("sampling", [REJECTED, STEERED_AND_REJECTED], ids=["temperature", "everything"])
+def test_by_rejection_a_text_does_not_depend_on_what_shares_its_step(sampling: Sampling) -> None:
+    made, budget = sampled(sampling), Budget(new_tokens=60)
     made.prefill(PROMPTS, draft=True)
     together = tokens(made, 3, budget)
     assert tokens(made, 3, budget) == together  # a replay
@@ -296,8 +297,8 @@ def test_by_rejection_a_text_does_not_depend_on_what_shares_its_step(asked: Samp
 @pytest.mark.gpu
 def test_plain_decoding_is_the_same_by_either_method() -> None:
     texts = []
-    for asked in (STEERED, STEERED_AND_REJECTED):
-        made = sampled(asked)
+    for sampling in (STEERED, STEERED_AND_REJECTED):
+        made = sampled(sampling)
         made.prefill(PROMPTS[:4], draft=True)
         texts.append(tokens(made, 0, Budget(new_tokens=60)))
     assert texts[0] == texts[1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specgate.analysis.parity.comparison import Parity, compare
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.checkpoints.stages.dump import Dtype, StageDump
 from specgate.checkpoints.stages.names import TARGET_IDS
@@ -36,8 +36,8 @@ def exact(name: str, recipe: str) -> ReferenceEngine:
     return ReferenceEngine(target, draft, max_batch=1, max_positions=SIZES.positions, device="cuda")
 
 
-def largest(found: Parity) -> str:
-    worst = max(found.stages, key=lambda stage: stage.distance.error / stage.tolerance)
+def largest(parity: Parity) -> str:
+    worst = max(parity.stages, key=lambda stage: stage.distance.error / stage.tolerance)
     return f"{worst.stage}: {worst.distance.error:.2g} of {worst.tolerance:.2g}"
 
 
@@ -47,10 +47,10 @@ def largest(found: Parity) -> str:
 def test_every_stage_is_that_of_the_reference_but_for_rounding(name: str, recipe: str, length: int) -> None:
     (prompt,) = random_prompts([length], seed=length)
     ours, theirs = dump(engine(name, recipe), prompt), dump(exact(name, recipe), prompt)
-    found = compare(ours, theirs)
-    print(f"{name}, {recipe}, {length}: furthest {largest(found)}")
-    assert found.agrees, found.first
-    assert {stage.stage for stage in found.stages} == set(theirs.tensors) and found.ids_compared
+    comparison = compare(ours, theirs)
+    print(f"{name}, {recipe}, {length}: furthest {largest(comparison)}")
+    assert comparison.agrees, comparison.first
+    assert {stage.stage for stage in comparison.stages} == set(theirs.tensors) and comparison.ids_compared
     rows = len(ours.tensors["target.logits"])
     assert rows == min(length - 1, ROWS) == len(ours.tensors["draft.logits"])
 
@@ -61,8 +61,8 @@ def test_a_draft_whose_hidden_norm_is_another_departs_first_in_its_attention() -
     assert spoilt.draft is not None
     spoilt.draft.input.feature_norm.mul_(torch.linspace(0.5, 2, 512, device="cuda").bfloat16())
     (prompt,) = random_prompts([90])
-    found = compare(dump(spoilt, prompt), dump(exact("4:1 of 64", "A"), prompt))
-    assert found.first is not None and found.first.stage == "draft.attn_out"
+    comparison = compare(dump(spoilt, prompt), dump(exact("4:1 of 64", "A"), prompt))
+    assert comparison.first is not None and comparison.first.stage == "draft.attn_out"
 
 
 def test_a_prompt_is_prefilled_anew_after_its_stages_and_decodes_as_before() -> None:
@@ -87,8 +87,8 @@ def test_a_prompt_that_is_too_short_or_does_not_fit_is_refused(length: int) -> N
 def test_the_demo_pairs_logits_are_the_references_with_the_same_leading_tokens() -> None:
     (prompt,) = demo.prompts([300])
     ours, theirs = dump(demo.engine(), prompt, 64), dump(demo.oracle(torch.float32), prompt, 64)
-    found = compare(ours, theirs)
-    for stage in found.stages:
+    comparison = compare(ours, theirs)
+    for stage in comparison.stages:
         if stage.leading:
             one, eight = stage.leading
             print(
@@ -97,6 +97,6 @@ def test_the_demo_pairs_logits_are_the_references_with_the_same_leading_tokens()
                 f"{eight.beyond_one_step} beyond a step"
             )
             assert eight.beyond_one_step == 0 and one.beyond_one_step == 0
-    assert found.agrees, found.first
+    assert comparison.agrees, comparison.first
     a, b = (side.tensors["target.logits"].astype(np.float64).ravel() for side in (ours, theirs))
     assert float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b))) >= 0.9999

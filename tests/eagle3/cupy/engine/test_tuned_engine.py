@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
@@ -67,10 +67,10 @@ def test_experts_with_other_configurations_still_emit_the_baselines_tokens(tmp_p
     pair = expert_pair()
     shapes = gemm_shapes(Geometry(pair.target, pair.draft, RECIPE_EXPERTS.boundaries), batches=(2,), draft_lengths=(3,))
     entries = []
-    for asked in {asked.key: asked for asked in shapes if asked.experts}.values():
-        usual = launcher(asked).config
-        other = next(config for config in candidates_of_experts(asked.n, asked.k) if config != usual)
-        entries.append(experts(asked, other))
+    for product in {product.key: product for product in shapes if product.experts}.values():
+        usual = launcher(product).config
+        other = next(config for config in candidates_of_experts(product.n, product.k) if config != usual)
+        entries.append(experts(product, other))
     device = torch.cuda.get_device_name()
     known = Tuned.on(device, written(tmp_path / "t.json", *entries, device=device))
     sizes = Sizes(slots=2, positions=1024, max_rows=4)

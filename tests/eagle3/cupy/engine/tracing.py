@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import Budget, Role
 
@@ -20,7 +20,7 @@ NEAR_TIE = 0.05
 def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[int, int], Tensor]:
     """(slot, position) → logits [V] of every row whose context is the emitted text, over `steps` single steps."""
     assert made.prefilled is not None
-    slots, found = made.b.slots, dict[tuple[int, int], Tensor]()
+    slots, tensors = made.b.slots, dict[tuple[int, int], Tensor]()
     with made.stream.current():
         step = made.step(k, len(made.prefilled.prompts))
         made.prefilled.rewind(made.b, rule)
@@ -31,9 +31,9 @@ def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[in
             for a, slot in enumerate(active):
                 for t in range(int(slots.accepted[slot]) + 1):
                     row = a * made.sizes.rows_of(k) + node_of(made, k, slot, t)
-                    found[slot, lengths[slot] + t] = made.b.target.layer.logits[row].clone()
+                    tensors[slot, lengths[slot] + t] = made.b.target.layer.logits[row].clone()
         assert not slots.fault.any()
-    return found
+    return tensors
 
 
 def node_of(made: CupyEngine, k: int, slot: int, depth: int) -> int:
@@ -76,13 +76,13 @@ def divergences(
     texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], oracle: ReferenceEngine
 ) -> list[Divergence]:
     """`wanted`: the greedy texts of `oracle`, after the prompts that it has prefilled last."""
-    found = []
+    values = []
     for slot, (text, exact) in enumerate(zip(texts, wanted, strict=True)):
         at = next((i for i, (ours, theirs) in enumerate(zip(text, exact, strict=True)) if ours != theirs), None)
         if at is not None:
             logits = reference_logits(oracle, slot, exact[:at])
-            found.append(Divergence(slot, at, float((logits[exact[at]] - logits[text[at]]) / logits.max())))
-    return found
+            values.append(Divergence(slot, at, float((logits[exact[at]] - logits[text[at]]) / logits.max())))
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def nearness(
     """How near the engine's and bfloat16 torch's logits along the engine's own text are to float32's."""
     for engine in (made, exact, rounded):
         engine.prefill(prompts, draft=True)
-    found = trace(made, 0, steps, StopRule((), (), made.sizes.positions))
+    result = trace(made, 0, steps, StopRule((), (), made.sizes.positions))
     text = tokens(made, 0, Budget(steps=steps))
-    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in found]
+    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in result]
     wanted, torchs = ([reference_logits(oracle, *context) for context in contexts] for oracle in (exact, rounded))
-    return Nearness.of(list(found.values()), wanted), Nearness.of(torchs, wanted)
+    return Nearness.of(list(result.values()), wanted), Nearness.of(torchs, wanted)

@@ -25,7 +25,7 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import Kind
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from specgate.checkpoints.trees.shape import TreeShape
@@ -240,9 +240,9 @@ def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
     struct = re.search(rf"^struct {kernel[1]} \{{\n(.*?)^\}};", text, re.DOTALL | re.M)
     assert struct, f"{stem}.cu declares no struct {kernel[1]}"
     declared = [line.strip() for line in struct[1].splitlines() if line.strip()]
-    found = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
-    assert all(found), f"{kernel[1]}: {declared}"
-    return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in found if f), kernel[2], text)
+    result = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
+    assert all(result), f"{kernel[1]}: {declared}"
+    return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in result if f), kernel[2], text)
 
 
 def source(launch: Launch) -> Source:
@@ -281,14 +281,14 @@ def written(launch: Launch) -> list[tuple[str, Tensor]]:
 @cache
 def functions(text: str) -> dict[str, str]:
     """Body of every device function in `text`, those of one name together."""
-    found = dict[str, str]()
+    results = dict[str, str]()
     for head in re.finditer(r"__device__ [^;{]*?\b(\w+)\([^{;]*\{", text):
         depth, end = 1, head.end()
         while depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
-        found[head[1]] = found.get(head[1], "") + text[head.end() : end]
-    return found
+        results[head[1]] = results.get(head[1], "") + text[head.end() : end]
+    return results
 
 
 def reached(code: str, text: str) -> str:
@@ -320,14 +320,14 @@ def lets_go_early(launch: Launch) -> bool:
 
 def mixed_up(launches: Sequence[Launch]) -> set[str]:
     """What a kernel touches before it waits while one that may still run may write it, in words."""
-    running, found = list[Launch](), set[str]()
+    running, results = list[Launch](), set[str]()
     for before, launch in pairwise(launches):
         running = [before, *(running if lets_go_early(before) else [])]
         for own, early in touched_early(launch):
             for other in running:
                 mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
-    return found
+                results |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    return results
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, Fault, KVBlocks, Slots
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
+from tests.eagle3.cupy import oracles
 
 pytestmark = pytest.mark.gpu
 
@@ -77,16 +76,16 @@ class Machine:
 
     def check_blocks(self, requests: list[Request]) -> None:
         """Every block is free or held by one slot, and each slot holds what its positions need."""
-        held, table = self.kv.held.tolist(), self.kv.block_table.tolist()
+        blocks, table = self.kv.held.tolist(), self.kv.block_table.tolist()
         free = self.kv.free_blocks[: int(self.kv.free_count)].tolist()
-        owned = [block for slot in range(len(requests)) for block in table[slot][: held[slot]]]
+        owned = [block for slot in range(len(requests)) for block in table[slot][: blocks[slot]]]
         assert sorted(owned + free) == list(range(SIZES.blocks))
         owners = self.kv.owner.tolist()
         assert all(owners[block] == FREE for block in free)
         for slot, request in enumerate(requests):
             positions = self.lengths[slot] if request.finish else request.length
-            assert held[slot] == -(-positions // BLOCK)
-            assert all(owners[block] == slot for block in table[slot][: held[slot]])
+            assert blocks[slot] == -(-positions // BLOCK)
+            assert all(owners[block] == slot for block in table[slot][: blocks[slot]])
 
 
 @pytest.mark.parametrize("seed", range(12))

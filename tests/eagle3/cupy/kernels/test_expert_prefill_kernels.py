@@ -36,9 +36,8 @@ from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.mxfp4 import decoded
-from specgate.backends.eagle3.lib.weights import TargetWeights
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.lib.weights import TargetWeights, decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from tests.eagle3.cupy.kernels.device import relative_error
 from tests.eagle3.cupy.kernels.host import Host
@@ -123,11 +122,11 @@ def assert_activated(rows: int, g: TargetGeometry, device: str) -> None:
     both[-1, 4] = torch.nan
     bias = torch.randn(g.experts.count, 2 * g.intermediate, generator=generator).bfloat16().to(device)
     experts = torch.randint(g.experts.count, (rows,), generator=generator).int().to(device)
-    found, want = (torch.empty(rows, g.intermediate, dtype=torch.bfloat16, device=device) for _ in range(2))
-    for act, mode in ((found, FUSED), (want, PLAIN)):
+    result, want = (torch.empty(rows, g.intermediate, dtype=torch.bfloat16, device=device) for _ in range(2))
+    for act, mode in ((result, FUSED), (want, PLAIN)):
         activate(act, both, bias, experts, g, mode)
-    assert found.isnan().nonzero().tolist() == want.isnan().nonzero().tolist() == [[rows - 1, 2]]
-    assert relative_error(found.nan_to_num(), want.nan_to_num()) < ROUNDED
+    assert result.isnan().nonzero().tolist() == want.isnan().nonzero().tolist() == [[rows - 1, 2]]
+    assert relative_error(result.nan_to_num(), want.nan_to_num()) < ROUNDED
 
 
 def assert_summed(rows: int, g: TargetGeometry, device: str) -> None:
@@ -232,16 +231,16 @@ def test_prompts_leave_what_they_leave_by_torch(
 ) -> None:
     monkeypatch.setattr(prefill_mixture, "DECODED", 5 * 4 * MIXTURE.intermediate * MIXTURE.hidden)
     target = Target.of(target_checkpoint(MIXTURE, random_weights(target_tensors(MIXTURE), 1)), 512)
-    generator, found = torch.Generator().manual_seed(0), []
+    generator, values = torch.Generator().manual_seed(0), []
     prompts = [
-        (torch.randint(MIXTURE.vocab, (n,), generator=generator), torch.tensor(held))
-        for n, held in ((BLOCK + 5, [5, 0]), (1, [2]))
+        (torch.randint(MIXTURE.vocab, (n,), generator=generator), torch.tensor(rows))
+        for n, rows in ((BLOCK + 5, [5, 0]), (1, [2]))
     ]
     for one in (mode, PLAIN):
         pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
         results = prefill_expert_prompts(target, pages, prompts, (0, 2, 3), 50, one)
-        found.append([*(t for stream, features in results for t in (stream, features)), pages.k, pages.v])
-    for mine, theirs in zip(*found, strict=True):
+        values.append([*(t for stream, features in results for t in (stream, features)), pages.k, pages.v])
+    for mine, theirs in zip(*values, strict=True):
         assert mine is not None and theirs is not None
         # A norm may differ in its last bit, and so, rarely, in a rounding.
         assert relative_error(mine, theirs) < ROUNDED
@@ -262,8 +261,8 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
     target = Target.of(target_checkpoint(MIXTURE, random_weights(target_tensors(MIXTURE), 1)), 512)
     generator = torch.Generator().manual_seed(0)
     prompts = [
-        (torch.randint(MIXTURE.vocab, (n,), generator=generator), torch.tensor(held))
-        for n, held in ((BLOCK + 5, [5, 0]), (101, [1, 4]), (33, [2]))
+        (torch.randint(MIXTURE.vocab, (n,), generator=generator), torch.tensor(prompt))
+        for n, prompt in ((BLOCK + 5, [5, 0]), (101, [1, 4]), (33, [2]))
     ]
 
     def filled(some: slice, mode: PrefillMode) -> tuple[list[tuple[Tensor, Tensor | None]], Pages]:
@@ -276,19 +275,19 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
     for (stream, features), (wanted, of_torch) in zip(mine, theirs, strict=True):
         assert features is not None and of_torch is not None
         # Rounding alone sends a row to another expert where two logits are nearly equal.
-        for found, want in ((stream, wanted), (features, of_torch)):
-            each = (found.float() - want.float()).norm(dim=-1) / want.float().norm(dim=-1)
+        for values, want in ((stream, wanted), (features, of_torch)):
+            each = (values.float() - want.float()).norm(dim=-1) / want.float().norm(dim=-1)
             assert each.quantile(0.9) < 0.02
     assert relative_error(pages.k[0], expected.k[0]) < 0.02
     # Two layers and all rows of the last one, of both together; its last rows are few of all three prompts.
     assert names["prefill_row_groups"] == names["prefill_gate_up"] == names["prefill_down"] == 4
     assert names["prefill_decode"] == 3 * 2 and names["prefill_mixture"] == 4 * 3
-    for n, (_, held) in enumerate(prompts):
+    for n, (_, prompt) in enumerate(prompts):
         ((alone, features),), its = filled(slice(n, n + 1), PACKED)
         of_all = mine[n]
         assert features is not None and of_all[1] is not None
         assert torch.equal(alone, of_all[0]) and torch.equal(features, of_all[1])
-        assert all(torch.equal(a[:, held], b[:, held]) for a, b in ((its.k, pages.k), (its.v, pages.v)))
+        assert all(torch.equal(a[:, prompt], b[:, prompt]) for a, b in ((its.k, pages.k), (its.v, pages.v)))
 
 
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────

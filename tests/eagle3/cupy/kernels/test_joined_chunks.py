@@ -36,11 +36,11 @@ class Cache:
         shapes = kernel.partial_shapes(len(EDGES))
         empty = partial(poisoned, device=self.device)
         finished = torch.zeros(len(EDGES) * rows * self.heads.heads, dtype=torch.int32, device=self.device)
-        found = []
+        values = []
         for _ in range(2):
-            found.append(empty(len(EDGES) * rows, self.heads.width))
+            values.append(empty(len(EDGES) * rows, self.heads.width))
             kernel(
-                found[-1],
+                values[-1],
                 (empty(*shapes[0], dtype=torch.float32), empty(*shapes[1], dtype=torch.float32)),
                 *(self.k_pages.clone(), self.v_pages.clone(), qkv),
                 self.rope,
@@ -51,8 +51,8 @@ class Cache:
                 sinks=normal(self.heads.heads, scale=4.0, seed=3, device=self.device) if kernel.sinks else None,
                 finished=finished if kernel.joins else None,
             )
-        assert not finished.any() and torch.equal(found[0].view(torch.int16), found[1].view(torch.int16))
-        return found[0]
+        assert not finished.any() and torch.equal(values[0].view(torch.int16), values[1].view(torch.int16))
+        return values[0]
 
 
 @crossed(

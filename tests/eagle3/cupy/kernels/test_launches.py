@@ -21,7 +21,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
 from specgate.backends.eagle3.lib.kv.modes import KvModes
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.checkpoints.trees.shape import TreeShape
@@ -168,8 +168,8 @@ def test_a_full_verification_runs_more_rows_and_chooses_and_a_partial_one_launch
 def test_of_a_step_that_verifies_in_part_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: Kind
 ) -> None:
-    found = mixed_up(step(monkeypatch, PAIRS[name], 3, 3, times=3, partial=IN_PART, kind=kind).launches)
-    assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
+    problem = mixed_up(step(monkeypatch, PAIRS[name], 3, 3, times=3, partial=IN_PART, kind=kind).launches)
+    assert problem == {"feature_rows.active_count while kv_reserve may write active_count"}
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
@@ -290,9 +290,9 @@ def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares
 def test_over_narrower_caches_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
 ) -> None:
-    found = mixed_up(step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches)
+    problem = mixed_up(step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches)
     first = "feature_rows" if k else "embed_rows"
-    assert found == {f"{first}.active_count while kv_reserve may write active_count"}
+    assert problem == {f"{first}.active_count while kv_reserve may write active_count"}
 
 
 @pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
@@ -303,11 +303,11 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
 ) -> None:
     made = step(monkeypatch, pair, k, 3, times=3, sampling=SAMPLED[sampled])
     launches = made.launches
-    found = mixed_up(launches)
+    problem = mixed_up(launches)
     # Only for a fault, and then nobody reads what comes of it. What counts tokens stands between the two.
     first = "feature_rows" if k else "embed_rows"
     apart = launches[1].name == "count_tokens"
-    assert found == (set() if apart else {f"{first}.active_count while kv_reserve may write active_count"})
+    assert problem == (set() if apart else {f"{first}.active_count while kv_reserve may write active_count"})
 
 
 @pytest.mark.parametrize("name", ["small", "smollm2-135m"])
@@ -317,7 +317,7 @@ def test_what_a_trees_kernel_touches_before_it_waits_nothing_that_may_still_run_
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, tree: DraftTree
 ) -> None:
     made = step(monkeypatch, PAIRS[name], k, 3, times=3, tree=tree)
-    running, found = list[Launch](), set[str]()
+    running, results = list[Launch](), set[str]()
     for before, launch in pairwise(made.launches):
         running = [before, *(running if lets_go_early(before) else [])]
         for own, early in touched_early(launch):
@@ -325,15 +325,15 @@ def test_what_a_trees_kernel_touches_before_it_waits_nothing_that_may_still_run_
                 if (launch.name, own) == ("tree_settle", "v_pages"):
                     early = early[:-1]  # of the last layer it reads nothing: the next test but one holds that
                 mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+                results |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
     # Attention only finds where masks are before it waits: the next test holds that.
     address = {"attention.masks while tree_grow may write masks"} if tree is DYNAMIC and k > 1 else set[str]()
-    assert found == {"feature_rows.active_count while kv_reserve may write active_count"} | address
+    assert results == {"feature_rows.active_count while kv_reserve may write active_count"} | address
 
 
 def test_attention_reads_no_mask_before_it_waits() -> None:
-    found = source_of("attention", "attention", Switches(tree=True))
-    early = reached(found.body[: found.body.rindex("await_previous();")], found.text)
+    result = source_of("attention", "attention", Switches(tree=True))
+    early = reached(result.body[: result.body.rindex("await_previous();")], result.text)
     assert "t.masks = args.masks" in early and not re.search(r"masks\[|depth_of|DEPTH_OF", early)
 
 
@@ -383,12 +383,12 @@ def test_each_draft_step_keeps_the_logits_that_its_token_is_drawn_from(monkeypat
             assert isinstance(tensor, Tensor) and overlap(tensor, kept[i]) and not overlap(tensor, kept[(i + 1) % 3])
 
 
-@pytest.mark.parametrize("asked", [asked for asked in SAMPLED.values() if asked], ids=[*SAMPLED][1:])
+@pytest.mark.parametrize("sampling", [sampling for sampling in SAMPLED.values() if sampling], ids=[*SAMPLED][1:])
 def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(
-    monkeypatch: pytest.MonkeyPatch, asked: Sampling
+    monkeypatch: pytest.MonkeyPatch, sampling: Sampling
 ) -> None:
     """The same kernels, compiled with the same constants: nothing is slower where nothing is drawn."""
-    greedy, drawn = (step(monkeypatch, SMALL, 3, 2, sampling=how).launches for how in (None, asked))
+    greedy, drawn = (step(monkeypatch, SMALL, 3, 2, sampling=how).launches for how in (None, sampling))
     beside = [launch for launch in drawn if launch.stem not in DRAWING]
     assert len(drawn) > len(beside)
     assert [(la.name, la.grid, la.block, [*la.arguments]) for la in beside] == [
@@ -401,7 +401,7 @@ def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(
             for path, kernel in Cycle(target, draft, sizes, 2, 3).kernels().items()
             if ".draw." not in path
         }
-        for sizes in (Sizes(3, POSITIONS, 5, sampling=how) for how in (None, asked))
+        for sizes in (Sizes(3, POSITIONS, 5, sampling=how) for how in (None, sampling))
     ]
     assert specs[0] == specs[1]
 

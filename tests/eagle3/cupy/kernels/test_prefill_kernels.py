@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
@@ -34,6 +33,7 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.gpu_pairs import engine, random_prompts
 from tests.eagle3.cupy.kernels.device import integers, normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.host import Host
@@ -183,7 +183,7 @@ def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: Host) -> None:
     head = draft_checkpoint(DRAFT, random_weights(draft_weights(DRAFT), 2), BOUNDARIES)
     draft = Draft.of(head, target, 512)
     tokens = torch.randint(TARGET.vocab, (2 * BLOCK + 5,), generator=torch.Generator().manual_seed(0))
-    blocks, found = torch.tensor([5, 0, 3]), []
+    blocks, values = torch.tensor([5, 0, 3]), []
     for mode in (FUSED, PLAIN):
         pages = [
             Pages.allocate(n, 6, Heads(1, g, 64, 512), "cpu") for n, g in ((3, TARGET.kv_heads), (1, DRAFT.kv_heads))
@@ -194,8 +194,8 @@ def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: Host) -> None:
         stream, features = prefill_target(target, pages[0], tokens, blocks, BOUNDARIES, 128, mode)
         assert features is not None
         prefill_draft(draft, pages[1], tokens, blocks, features, 128, mode)
-        found.append([stream, features, *(t for cache in pages for t in (cache.k, cache.v))])
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+        values.append([stream, features, *(t for cache in pages for t in (cache.k, cache.v))])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*values, strict=True))
 
 
 @torch.inference_mode()
@@ -214,12 +214,12 @@ def test_heads_that_are_no_multiple_of_those_together_are_rotated_and_cached(on_
     sizes, generator = Heads(6, 1, 128, 128), torch.Generator().manual_seed(0)
     qkv = torch.randn(70, sizes.qkv_width, generator=generator).bfloat16()
     table = (torch.randn(128, 64, generator=generator), torch.randn(128, 64, generator=generator))
-    found = []
+    values = []
     for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 3, sizes, "cpu")
         prefill.cache_heads(own, table, pages, 1, torch.tensor([2, 0]), sizes, mode, 64)
-        found.append((own, pages.k, pages.v))
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+        values.append((own, pages.k, pages.v))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*values, strict=True))
 
 
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,14 +251,14 @@ def test_heads_are_rotated_and_cached_bit_by_bit_as_by_torch(
     sizes, count = Heads(heads, kv_heads, head_dim, 320), -(-positions // BLOCK)
     qkv, blocks = normal(positions, sizes.qkv_width), torch.tensor([6, 2, 5, 0, 3], device="cuda")[:count]
     table = (normal(320, head_dim // 2, dtype=torch.float32), normal(320, head_dim // 2, dtype=torch.float32, seed=1))
-    found: list[tuple[torch.Tensor, ...]] = []
+    entries: list[tuple[torch.Tensor, ...]] = []
     for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 7, sizes, "cuda")
         pages.k.fill_(7.0)
         pages.v.fill_(7.0)
         prefill.cache_heads(own, table, pages, 1, blocks, sizes, mode, 128)
-        found.append((own, pages.k, pages.v))
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+        entries.append((own, pages.k, pages.v))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*entries, strict=True))
 
 
 @pytest.mark.gpu
@@ -283,15 +283,15 @@ def test_a_prompt_leaves_what_it_leaves_without_the_kernels() -> None:
     ids, blocks = torch.tensor(tokens, device="cuda"), torch.arange(5, device="cuda")
     draft = made.draft
     assert draft is not None
-    found = []
+    values = []
     for mode in (FUSED, PLAIN):
         sizes = [Heads(g.heads, g.kv_heads, g.head_dim, 512) for g in (made.target.geometry, draft.geometry)]
         pages = [Pages.allocate(layers, 5, h, "cuda") for layers, h in zip((4, 1), sizes, strict=True)]
         stream, features = prefill_target(made.target, pages[0], ids, blocks, draft.boundaries, 128, mode)
         assert features is not None
         prefill_draft(draft, pages[1], ids, blocks, features, 128, mode)
-        found.append([stream[-1:], features, *(t for p in pages for t in (p.k, p.v))])
-    assert all(relative_error(mine, theirs) < 2e-2 for mine, theirs in zip(*found, strict=True))
+        values.append([stream[-1:], features, *(t for p in pages for t in (p.k, p.v))])
+    assert all(relative_error(mine, theirs) < 2e-2 for mine, theirs in zip(*values, strict=True))
 
 
 @pytest.mark.gpu
@@ -300,14 +300,14 @@ def test_a_prompts_bits_do_not_depend_on_whether_a_draft_reads_along() -> None:
     made = engine()
     assert made.draft is not None
     (tokens,) = random_prompts([300], made.target.geometry.vocab)
-    ids, blocks, found = torch.tensor(tokens, device="cuda"), torch.arange(5, device="cuda"), []
+    ids, blocks, values = torch.tensor(tokens, device="cuda"), torch.arange(5, device="cuda"), []
     for boundaries in ((), (1, 2, 3), (0, 2, 4)):
         g = made.target.geometry
         pages = Pages.allocate(4, 5, Heads(g.heads, g.kv_heads, g.head_dim, 512), "cuda")
         stream, _ = prefill_target(made.target, pages, ids, blocks, boundaries, mode=made.mode)
-        found.append((stream[-1], pages.k, pages.v))
-    for other in found[1:]:
-        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
+        values.append((stream[-1], pages.k, pages.v))
+    for other in values[1:]:
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(values[0], other, strict=True))
 
 
 @pytest.mark.gpu

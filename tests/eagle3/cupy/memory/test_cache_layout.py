@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, Sizes, assign_blocks
 
 SIZES = Sizes(slots=6, positions=4 * BLOCK + 10, max_rows=4)
 EDGES = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 4 * BLOCK, 4 * BLOCK + 9]
@@ -32,11 +31,11 @@ def blocks_of(layout: CacheLayout, slot: int) -> list[int]:
 def test_a_slot_holds_just_the_blocks_that_its_prompt_needs(batch: list[list[int]]) -> None:
     layout = assign_blocks(batch, SIZES)
     for slot, prompt in enumerate(batch):
-        held = blocks_of(layout, slot)
-        assert (len(held) - 1) * BLOCK < len(prompt) <= len(held) * BLOCK
-        assert len(set(held)) == len(held)
-        assert held == list(layout.blocks[slot])
-        assert layout.kv.prompt_blocks[slot] == len(held)
+        blocks = blocks_of(layout, slot)
+        assert (len(blocks) - 1) * BLOCK < len(prompt) <= len(blocks) * BLOCK
+        assert len(set(blocks)) == len(blocks)
+        assert blocks == list(layout.blocks[slot])
+        assert layout.kv.prompt_blocks[slot] == len(blocks)
     assert not layout.kv.held[len(batch) :].any()
 
 
@@ -63,10 +62,10 @@ def test_the_free_stack_is_exactly_the_rest_lowest_on_top(batch: list[list[int]]
 def test_a_step_writes_to_blocks_of_its_own_slot_alone(batch: list[list[int]]) -> None:
     layout = assign_blocks(batch, SIZES)
     for slot, prompt in enumerate(batch):
-        held = blocks_of(layout, slot)
+        blocks = blocks_of(layout, slot)
         first_written = len(prompt) - 1  # the draft extends from there; the target writes from the next position on
-        for position in range(first_written, len(held) * BLOCK):
-            assert layout.kv.owner[held[position // BLOCK]] == slot
+        for position in range(first_written, len(blocks) * BLOCK):
+            assert layout.kv.owner[blocks[position // BLOCK]] == slot
 
 
 @given(batches)

@@ -21,14 +21,13 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import bound_prompts
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.eagle3.cupy.kernels.host import Host
@@ -110,7 +109,7 @@ class Decoder:
         With `known`, the text of every slot, some path of each tree, or some tokens at the beginning of each chain, are
         made the text's; else nearly nothing would be accepted of so small a pair.
         """
-        count, slots, found = self.sizes.slots, self.b.slots, {}
+        count, slots, data = self.sizes.slots, self.b.slots, {}
         cycle = Cycle(self.model, self.draft, self.sizes, count, k)
         drafts, dice = cycle.tree or cycle.chain, random.Random(1)
 
@@ -135,5 +134,5 @@ class Decoder:
                 for t in range(int(slots.accepted[slot]) + 1):
                     node = int(self.b.tree.path[slot, t]) if cycle.tree and self.b.tree else t
                     row = self.b.target.layer.logits[a * cycle.rows + node]
-                    found[slot, lengths[slot] + t] = row.clone()
-        return read(slots, count, k, [1] * steps, [0] * steps)[0], found
+                    data[slot, lengths[slot] + t] = row.clone()
+        return read(slots, count, k, [1] * steps, [0] * steps)[0], data

@@ -130,8 +130,8 @@ def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_t
             for slot, length in enumerate(LENGTHS)
             for n in range(6)
         ]
-        found, want = (torch.stack([row[i] for row in rows]).double() for i in (0, 1))
-        errors.append(float((found - want).norm() / want.norm()))
+        result, want = (torch.stack([row[i] for row in rows]).double() for i in (0, 1))
+        errors.append(float((result - want).norm() / want.norm()))
     assert errors[0] < {"fp8": 0.05, "nvfp4": 0.15}[format_] and errors[0] < 0.75 * errors[1]
 
 

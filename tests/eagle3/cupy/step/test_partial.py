@@ -17,9 +17,9 @@ from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights
-from specgate.backends.eagle3.reference.partial.blocks import block_scores
+from specgate.backends.eagle3.reference.partial import block_scores
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.device import relative_error, rotated
 from tests.eagle3.cupy.kernels.host import Host
@@ -112,7 +112,7 @@ def test_every_row_has_the_logits_of_a_target_that_looks_where_the_plan_says(dec
                 *range(window * KEPT, first + row + 1),
             ]
 
-        wanted, asked = hand.run(tokens, first, seen)
+        wanted, request = hand.run(tokens, first, seen)
         got = b.target.layer.logits[slot * per : slot * per + len(tokens)]
         assert relative_error(got, wanted) < 0.05
         for row, logits in enumerate(wanted[length - first :]):
@@ -126,7 +126,7 @@ def test_every_row_has_the_logits_of_a_target_that_looks_where_the_plan_says(dec
             continue
         begins, lists = PLAN.first_of_window(length), b.partial.kept.clone()
         for layer in range(g.layers):
-            queries = asked[layer][:, length - first :]
+            queries = request[layer][:, length - first :]
             for head in range(g.kv_heads):
                 keys = torch.stack([hand.k[layer][p][head] for p in range(PLAN.sink * KEPT, begins * KEPT)]).view(
                     -1, KEPT, g.head_dim
@@ -145,10 +145,10 @@ def test_a_full_pass_leaves_the_keys_and_values_that_plain_decoding_of_the_text_
     made, b, slot = decoder, decoder.b, 0
     kinds = kinds_of(made.sizes, K, LENGTHS, 4)
     assert b.partial is not None and kinds == (FULL, PARTIAL, PARTIAL, FULL)
-    found = dict[int, Tensor]()
+    tensors = dict[int, Tensor]()
     for number, _ in enumerate(stepped(made, kinds)):
         if number >= 2:
-            found[number] = cached(made, slot, LENGTHS[slot], int(b.slots.length[slot]))
+            tensors[number] = cached(made, slot, LENGTHS[slot], int(b.slots.length[slot]))
             text, end = text_of(made, slot), int(b.partial.verified[slot])
     plain = Cycle(made.model, made.draft, made.sizes, 3, 0)
     made.prefilled.rewind(b, StopRule((), (), made.sizes.positions), PLAN)
@@ -156,9 +156,9 @@ def test_a_full_pass_leaves_the_keys_and_values_that_plain_decoding_of_the_text_
         b.slots.last_token[slot] = token
         plain(b)
     want = cached(made, slot, LENGTHS[slot], end)
-    only_partly = found[2].shape[1] - 1
-    full, in_part = (relative_error(found[n][:, 1 : only_partly + 1], want[:, 1 : only_partly + 1]) for n in (3, 2))
-    assert relative_error(found[3][:, : want.shape[1]], want) < 1e-2 and full < in_part / 2
+    only_partly = tensors[2].shape[1] - 1
+    full, in_part = (relative_error(tensors[n][:, 1 : only_partly + 1], want[:, 1 : only_partly + 1]) for n in (3, 2))
+    assert relative_error(tensors[3][:, : want.shape[1]], want) < 1e-2 and full < in_part / 2
 
 
 def cached(made: Decoder, slot: int, first: int, end: int) -> Tensor:
@@ -260,9 +260,9 @@ def test_prompts_of_which_nothing_is_left_out_are_verified_as_ever() -> None:
     assert kinds_of(made.sizes, K, [70, 40, 79], 6) == (PLAIN,) * 6
     plain, text = Decoder.of(None, K, prompts=prompts), None
     for each in (made, plain):
-        found = each.decode(K, 3)[0].tokens
-        assert text is None or found == text
-        text = found
+        tokens = each.decode(K, 3)[0].tokens
+        assert text is None or tokens == text
+        text = tokens
 
 
 def test_a_shorter_role_of_the_engine_runs_its_own_rows_again(decoder: Decoder) -> None:

@@ -17,7 +17,7 @@ DEVICE = "NVIDIA T4"
 
 def gemm(n: int, k: int, config: GemmConfig | None = None, **changes: Any) -> TunedGemm:
     """A configuration of the weight [n, k], current unless `changes` say otherwise."""
-    found = TunedGemm(
+    tuned_gemm = TunedGemm(
         n=n,
         k=k,
         tags=("TARGET_O",),
@@ -32,13 +32,13 @@ def gemm(n: int, k: int, config: GemmConfig | None = None, **changes: Any) -> Tu
         source_sha256=code_sha256(),
         versions={},
     )
-    return replace(found, **changes)
+    return replace(tuned_gemm, **changes)
 
 
 def experts(shape: GemmShape, config: ExpertConfig | None = None, **changes: Any) -> TunedGemm:
     """A configuration of the product of experts `shape`, current unless `changes` say otherwise."""
     chosen = config or ExpertConfig.usual(shape.k, shape.n // TILE, 2)
-    found = replace(
+    changed = replace(
         gemm(shape.n, shape.k),
         tags=(shape.tag,),
         config=chosen.stored(),
@@ -46,7 +46,7 @@ def experts(shape: GemmShape, config: ExpertConfig | None = None, **changes: Any
         experts=shape.experts,
         per_token=shape.per_token,
     )
-    return replace(found, **changes)
+    return replace(changed, **changes)
 
 
 def written(file: Path, *gemms: TunedGemm, device: str = DEVICE) -> Path:

@@ -27,7 +27,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import (
 )
 from specgate.backends.eagle3.cupy.tuned.required import require
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm, read_tuned
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import EnvironmentRefused, ExitCode
@@ -59,12 +59,12 @@ def test_experts_are_found_by_product_sizes_and_mixture(tmp_path: Path) -> None:
 def test_at_some_rows_the_work_is_moved_otherwise(tmp_path: Path) -> None:
     at_rows = {rows: replace(OTHER, room=room, blocks_per_sm=room).stored() for rows, room in ((1, 1), (16, 2))}
     known = Tuned.on(DEVICE, written(tmp_path / "t.json", experts(SHAPE, OTHER, at_rows=at_rows)))
-    rooms = {rows: found.room for rows in (1, 4, 9, 24) if (found := known.find_experts(replace(SHAPE, m=rows)))}
+    rooms = {rows: tuned.room for rows in (1, 4, 9, 24) if (tuned := known.find_experts(replace(SHAPE, m=rows)))}
     assert rooms == {1: 1, 4: 1, 9: 2, 24: OTHER.room}
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"source_sha256": "0" * 64},
@@ -85,12 +85,12 @@ def test_at_some_rows_the_work_is_moved_otherwise(tmp_path: Path) -> None:
     ],
     ids=["other code", "other fields", "warps", "ring", "tiles", "room", "other warps at some rows"],
 )
-def test_a_miss_has_a_reason(tmp_path: Path, changes: Mapping[str, Any], said: str) -> None:
+def test_a_miss_has_a_reason(tmp_path: Path, changes: Mapping[str, Any], message: str) -> None:
     file = written(tmp_path / "t.json", replace(experts(SHAPE), **changes))
     known = Tuned.on(DEVICE, file)
     assert known.find_experts(SHAPE) is None
     (reason,) = known.misses([SHAPE])
-    assert reason.startswith(f"{file}: {said}")
+    assert reason.startswith(f"{file}: {message}")
 
 
 def test_the_fingerprint_knows_the_experts(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_without_perf_mode_a_miss_is_said_and_the_engine_goes_on(
 ) -> None:
     with pytest.raises(WentOnError):
         BACKEND.open(replace(request_, perf_mode=False))
-    said = capsys.readouterr().out
-    assert "tuned products: 0 of 13, 2 of experts not tuned\n" in said and "not tuned: " in said
+    text = capsys.readouterr().out
+    assert "tuned products: 0 of 13, 2 of experts not tuned\n" in text and "not tuned: " in text
 
 
 def test_experts_are_known_by_any_entry_in_a_file_of_the_device(

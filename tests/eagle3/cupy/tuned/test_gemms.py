@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.perf_invariants.kernels import tuned_kernels
+from specgate.analysis.perf_invariants.loop import tuned_kernels
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown
@@ -21,8 +21,7 @@ from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
-from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES
 from specgate.contract import Held
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE
 from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written
@@ -141,11 +140,11 @@ def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("known", "counted", "held"), [(False, (0, 0), Held.HELD), (True, (2, 0), Held.BROKEN)], ids=["none", "others"]
+    ("known", "counted", "state"), [(False, (0, 0), Held.HELD), (True, (2, 0), Held.BROKEN)], ids=["none", "others"]
 )
 @pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
 def test_experts_that_are_not_tuned_break_i2_only_where_some_are_tuned(
-    k: int, others: int, known: bool, counted: tuple[int, int], held: Held, tmp_path: Path
+    k: int, others: int, known: bool, counted: tuple[int, int], state: Held, tmp_path: Path
 ) -> None:
     target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
     shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(0, 3))
@@ -156,7 +155,7 @@ def test_experts_that_are_not_tuned_break_i2_only_where_some_are_tuned(
     assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
     assert gemms.counters == {"tuned_total": others + counted[0], "tuned_hits": others + counted[1]}
     blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
-    assert tuned_kernels(blocks).held is held
+    assert tuned_kernels(blocks).held is state
 
 
 def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:

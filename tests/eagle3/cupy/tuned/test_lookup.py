@@ -23,14 +23,14 @@ OTHER = next(config for config in candidates(*SHAPE.weight) if config != GemmCon
 def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Path) -> None:
     known = Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096, OTHER)))
     for tag, rows in (("TARGET_O", 1), ("EAGLE3_O", 8), ("TARGET_O", 16), ("TARGET_O", 64)):
-        found = known.find(GemmShape(tag, 4096, 4096, rows))
-        assert found == OTHER.at(rows) and found.split == OTHER.split
+        tuned = known.find(GemmShape(tag, 4096, 4096, rows))
+        assert tuned == OTHER.at(rows) and tuned.split == OTHER.split
     assert known.find(GemmShape("TARGET_O", 4096, 2048, 4)) is None
     assert known.find(GemmShape("TARGET_O", 2048, 4096, 4)) is None
 
 
 @pytest.mark.parametrize(
-    ("stored", "device", "said"),
+    ("stored", "device", "message"),
     [
         (gemm(4096, 2048), DEVICE, "does not hold them"),
         (gemm(4096, 4096), "NVIDIA A100", f"tuned on NVIDIA A100, this is {DEVICE}"),
@@ -70,12 +70,12 @@ def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Pat
         "no such configuration at some rows",
     ],
 )
-def test_a_miss_has_a_reason(tmp_path: Path, stored: TunedGemm, device: str, said: str) -> None:
+def test_a_miss_has_a_reason(tmp_path: Path, stored: TunedGemm, device: str, message: str) -> None:
     file = written(tmp_path / "t.json", stored, device=device)
     known = Tuned.on(DEVICE, file)
     assert known.find(SHAPE) is None
     (reason,) = known.misses([SHAPE, SHAPE])
-    assert reason.startswith(f"{file}: {said}")
+    assert reason.startswith(f"{file}: {message}")
 
 
 @pytest.fixture
@@ -123,8 +123,8 @@ def test_at_some_rows_a_weight_is_cut_otherwise_and_at_others_as_at_the_nearest_
     one, four, sixteen = (replace(GemmConfig(), stages=stages) for stages in (1, 2, 4))
     at_rows = {rows: config.stored() for rows, config in ((1, one), (4, four), (16, sixteen))}
     known = Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096, at_rows=at_rows)))
-    found = {rows: known.find(replace(SHAPE, m=rows)) for rows in (1, 2, 3, 4, 8, 9, 16, 17, 64)}
-    assert found == {
+    tuned = {rows: known.find(replace(SHAPE, m=rows)) for rows in (1, 2, 3, 4, 8, 9, 16, 17, 64)}
+    assert tuned == {
         **dict.fromkeys((1, 2), one),
         **dict.fromkeys((3, 4, 8), four),
         **dict.fromkeys((9, 16), sixteen),

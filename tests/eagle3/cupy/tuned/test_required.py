@@ -54,17 +54,17 @@ def test_where_nothing_is_tuned_three_products_are_named_and_the_rest_counted(re
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"tuned": "absent.json"}, r"absent\.json: cannot be read"),
         ({"log_shapes": "shapes.json"}, r"shapes\.json:1: .* where a mapping was expected"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_before_a_weight_is_read(
-    request_: OpenRequest, options: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: OpenRequest, options: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shapes.json").write_text("64 x 32")
     monkeypatch.setattr(opening, "load_target_parts", pytest.fail)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         BACKEND.open(replace(request_, options=options))

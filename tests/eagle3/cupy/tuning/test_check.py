@@ -60,7 +60,7 @@ def nudged(where: Callable[[int], bool]) -> Callable[[Tensor, int], Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda sums, rows: sums * 1.02, r"differs from float64 by 2\.0e-02"),
         (not_written, r"differs from float64 by nan"),
@@ -70,10 +70,10 @@ def nudged(where: Callable[[int], bool]) -> Callable[[Tensor, int], Tensor]:
     ids=["too large", "not written", "other bits among four", "other bits in the first place"],
 )
 def test_a_planted_fault_is_seen(
-    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Tensor, int], Tensor], said: str
+    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Tensor, int], Tensor], message: str
 ) -> None:
-    found = fault(monkeypatch, Epilogue.PLAIN, spoil)
-    assert found is not None and re.fullmatch(said, found)
+    result = fault(monkeypatch, Epilogue.PLAIN, spoil)
+    assert result is not None and re.fullmatch(message, result)
 
 
 def test_the_last_row_comes_first_with_what_it_adds_to() -> None:

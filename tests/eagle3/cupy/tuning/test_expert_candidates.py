@@ -34,9 +34,9 @@ def usual(n: int, k: int) -> ExpertConfig:
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
 def test_candidates_are_possible_each_once_and_fit(n: int, k: int, gpu: Multiprocessors | None) -> None:
-    found = candidates(n, k)
-    assert len(set(found)) == len(found) > 0
-    for config in found:
+    configs = candidates(n, k)
+    assert len(set(configs)) == len(configs) > 0
+    for config in configs:
         assert config.columns == k and config.possible(n // TILE) and config.fitted() == config
         assert ExpertConfig.from_stored(config.stored(), k) == config
         if gpu is not None:
@@ -54,9 +54,9 @@ WARPS_OF = {2880: {4, 5, 6, 8}, 1440: {4, 6, 8}}
 def test_for_gpt_oss_there_are_several_ways_to_split_k_and_the_usual_one_is_among_them(
     n: int, k: int, gpu: Multiprocessors | None
 ) -> None:
-    found = candidates(n, k)
-    assert usual(n, k) in found and {config.split for config in found} == {(warps,) for warps in WARPS_OF[k]}
-    assert len({config.tiles for config in found}) >= 2 and len({config.room for config in found}) >= 2
+    configs = candidates(n, k)
+    assert usual(n, k) in configs and {config.split for config in configs} == {(warps,) for warps in WARPS_OF[k]}
+    assert len({config.tiles for config in configs}) >= 2 and len({config.room for config in configs}) >= 2
 
 
 @pytest.mark.parametrize(("n", "k"), SIZES)

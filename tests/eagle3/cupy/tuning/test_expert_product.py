@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP
 from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, Results, launcher
 from specgate.backends.eagle3.nouns.gemms import GemmShape
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.host import Host
 
 GATE_UP, DOWN = GemmShape(EXPERT_GATE_UP, 96, 160, 8, 7, 3), GemmShape(EXPERT_DOWN, 96, 160, 8, 7, 3)
@@ -79,10 +79,10 @@ def test_routings_take_turns_and_are_those_of_independent_rows(shape: GemmShape)
 
 def rightly(product: ExpertProduct, count: int) -> Results:
     """Rows 1 to `count` by the oracle, expert by expert, so that their bits do not depend on how many there are."""
-    said = ExpertOracle.of(product).said
+    scores = ExpertOracle.of(product).said
     if product.first:
-        return (said[: count * product.shape.per_token].half(),)
-    return ((product.before.double() + said).float()[:count],)
+        return (scores[: count * product.shape.per_token].half(),)
+    return ((product.before.double() + scores).float()[:count],)
 
 
 def not_written(result: Tensor, count: int) -> Tensor:
@@ -96,7 +96,7 @@ def nudged(rows: int) -> Any:
 
 @both
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda result, count: result, None),
         (lambda result, count: result * 1.02, r"differs from float64 by \d\.\de-02"),
@@ -107,14 +107,14 @@ def nudged(rows: int) -> Any:
     ids=["right", "too large", "not written", "other bits among four", "other bits alone"],
 )
 def test_a_planted_fault_is_seen(
-    shape: GemmShape, spoil: Any, said: str | None, monkeypatch: pytest.MonkeyPatch
+    shape: GemmShape, spoil: Any, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def first_rows(product: ExpertProduct, config: ExpertConfig, count: int) -> Results:
         return tuple(spoil(result, count) for result in rightly(product, count))
 
     monkeypatch.setattr(ExpertProduct, "first_rows", first_rows)
-    found = ExpertOracle.of(ExpertProduct.random(shape, 1, "cpu")).fault(launcher(shape).config)
-    assert (found, said) == (None, None) if said is None else found is not None and re.fullmatch(said, found)
+    fault = ExpertOracle.of(ExpertProduct.random(shape, 1, "cpu")).fault(launcher(shape).config)
+    assert (fault, message) == (None, None) if message is None else fault is not None and re.fullmatch(message, fault)
 
 
 @both

@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight, retilings
 from specgate.backends.eagle3.cupy.tuning.search import Tuner
 from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest, TunedGemms, write_tuned
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.tuning.gemm_tuning import refine_into, tuning_backend
 from specgate.contract import PairRef
 from specgate.errors import UsageError
@@ -37,9 +37,9 @@ def test_weights_are_chosen_anew_in_steps_and_found_by_the_next_engine(request_:
     for n, k in {shape.weight for shape in shapes}:
         known = known.with_(gemm(n, k, tags=tuple(sorted({s.tag for s in shapes if s.weight == (n, k)}))))
     write_tuned(file, known)
-    found = list(refine_into(file, tuner, request_, 600))
-    assert found and {gemm.weight for gemm in found} <= {shape.weight for shape in shapes}
-    for chosen in found:
+    tuned = list(refine_into(file, tuner, request_, 600))
+    assert tuned and {gemm.weight for gemm in tuned} <= {shape.weight for shape in shapes}
+    for chosen in tuned:
         steps = chosen.in_steps
         assert steps is not None and steps.before == GemmConfig().stored()
         both = {f"{role} {point}" for role in ("baseline", "spec-2") for point in ("1 x 256", "4 x 128")}
@@ -85,9 +85,9 @@ def test_experts_are_chosen_anew_in_steps(tmp_path: Path) -> None:
             else gemm(of[0].n, of[0].k, tags=tuple(sorted({s.tag for s in of})), us={1: 0.01})
         )
     write_tuned(file, known)
-    found = list(refine_into(file, tuner, StepsRequest(pair, (Point(256, 1), Point(128, 4)), 3), 600))
-    assert {gemm.tags for gemm in found} == {("TARGET_EXPERT_GATE_UP",), ("TARGET_EXPERT_DOWN",)}
-    for chosen in found:
+    tuned = list(refine_into(file, tuner, StepsRequest(pair, (Point(256, 1), Point(128, 4)), 3), 600))
+    assert {gemm.tags for gemm in tuned} == {("TARGET_EXPERT_GATE_UP",), ("TARGET_EXPERT_DOWN",)}
+    for chosen in tuned:
         assert chosen.in_steps is not None and set(chosen.at_rows) == {1, 4, 16}
         for shape in (shape for shape in shapes if shape.key == chosen.key):
             assert Tuned.on(tuner.device, file).find_experts(shape) == WeightConfig.of(chosen).at(shape.m)

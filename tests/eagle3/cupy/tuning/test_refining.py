@@ -22,7 +22,7 @@ from specgate.backends.eagle3.cupy.tuning.in_steps import refined
 from specgate.backends.eagle3.cupy.tuning.steps import Steps, StepTimes
 from specgate.backends.eagle3.cupy.tuning.weight import key_of
 from specgate.backends.eagle3.nouns.gemms import Key, Point, StepsRequest, TunedGemm
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from specgate.errors import UsageError
 from tests.eagle3.cupy.bench.staged import no_launches
@@ -71,8 +71,8 @@ def chosen(
 
     monkeypatch.setattr(steps.Steps, "times", times)
     compiler: Any = CompilesAll()
-    (found,) = refined(made_up, compiler, 600)
-    return found
+    (tuned,) = refined(made_up, compiler, 600)
+    return tuned
 
 
 def test_of_experts_the_fastest_split_is_chosen_and_at_each_number_of_rows_how_work_is_moved(

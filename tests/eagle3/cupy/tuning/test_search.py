@@ -31,11 +31,11 @@ def test_the_choice_has_the_least_sum_of_the_default_and_those_that_are_fastest_
 ) -> None:
     configs = CONFIGS[: len(drawn)]
     us = {config: dict(zip(ROWS, map(float, row), strict=True)) for config, row in zip(configs, drawn, strict=True)}
-    best, found, default = fastest(configs, lambda config, rows: us[config][rows])
-    assert found == us[best] and default == us[configs[0]]
-    assert sum(found.values()) <= sum(default.values())
+    best, result, default = fastest(configs, lambda config, rows: us[config][rows])
+    assert result == us[best] and default == us[configs[0]]
+    assert sum(result.values()) <= sum(default.values())
     # Whoever would have been better in all was slower than SHORTLIST others at the rows of the screen.
-    for better in (config for config in configs if sum(us[config].values()) < sum(found.values())):
+    for better in (config for config in configs if sum(us[config].values()) < sum(result.values())):
         assert sum(us[config][SCREEN] <= us[better][SCREEN] for config in configs if config != better) >= SHORTLIST
 
 
@@ -100,7 +100,7 @@ def test_blocks_that_are_not_compiled_into_a_kernel_make_another_launch_of_it() 
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [
         (GemmShape("TARGET_MOE", 64, 64, 1), r"shape TARGET_MOE: no product of back end cupy\n  known: EAGLE3_FC, "),
         (GemmShape("TARGET_O", 64, 48, 1), r"shape TARGET_O 64 x 48: k must be a multiple of 32"),
@@ -116,8 +116,8 @@ def test_blocks_that_are_not_compiled_into_a_kernel_make_another_launch_of_it() 
         (GemmShape("TARGET_EXPERT_DOWN", 64, 64, 1, 8, 9), r"9 experts of a token: 1 to 8 are supported"),
     ],
 )
-def test_a_shape_that_the_engine_does_not_have_is_refused(shape: GemmShape, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_shape_that_the_engine_does_not_have_is_refused(shape: GemmShape, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         weights_of([shape])
 
 
@@ -134,10 +134,10 @@ def test_what_was_tuned_here_is_found_here_and_merged_with_what_was_there(tmp_pa
         GemmShape("TARGET_EXPERT_DOWN", 512, 128, 4, 8, 2),
     ]
     for shape in shapes:
-        (found,) = tune_into(file, tuner, [shape], seconds=600)
-        assert found.key == shape.key and found.tried > 1
-        assert set(found.us) == set(found.default_us) == set(ROWS)
-        assert found.experts or sum(found.us.values()) <= sum(found.default_us.values())
+        (tuned,) = tune_into(file, tuner, [shape], seconds=600)
+        assert tuned.key == shape.key and tuned.tried > 1
+        assert set(tuned.us) == set(tuned.default_us) == set(ROWS)
+        assert tuned.experts or sum(tuned.us.values()) <= sum(tuned.default_us.values())
     assert {gemm.key for gemm in read_tuned(file).gemms} == {shape.key for shape in shapes}
     assert not tuner.untuned(shapes, file)
     known = Tuned.on(tuner.device, file)

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, WeightConf
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
 from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from tests.eagle3.cupy.bench.staged import no_launches
 from tests.pairs.tiny import write_random_pair

@@ -28,7 +28,7 @@ def test_what_is_written_is_read(rows: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "'' is no pair"),
         ("1:3,", "'' is no pair"),
@@ -41,13 +41,13 @@ def test_what_is_written_is_read(rows: dict[int, int]) -> None:
         ("2:3,2:4", "a number of requests twice"),
     ],
 )
-def test_a_table_that_is_none_is_named(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_table_that_is_none_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         table_of(text, "option k_by_batch")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("drafts: []", "schema: not specgate.drafts-by-batch/v1"),
         ("schema: specgate.drafts-by-batch/v1\ndrafts: [1, 3]", "drafts: not a list of rows"),
@@ -59,10 +59,10 @@ def test_a_table_that_is_none_is_named(text: str, said: str) -> None:
         ("schema: [", ""),
     ],
 )
-def test_a_file_without_a_table_is_named_with_its_key(tmp_path: Path, content: str, said: str) -> None:
+def test_a_file_without_a_table_is_named_with_its_key(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "table.yaml"
     file.write_text(content)
-    with pytest.raises(UsageError, match=rf"table\.yaml.*{said}"):
+    with pytest.raises(UsageError, match=rf"table\.yaml.*{message}"):
         table_in(file)
 
 

@@ -39,10 +39,10 @@ NUMBERS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
 def test_every_code_of_e4m3_is_read_as_the_number_that_its_bits_say() -> None:
     codes = torch.arange(256, dtype=torch.uint8)
-    found = fp8.decoded(codes, torch.ones(256)).tolist()
+    numbers = fp8.decoded(codes, torch.ones(256)).tolist()
     expected = [e4m3(code) for code in range(256)]
-    assert [math.isnan(x) for x in found] == [math.isnan(x) for x in expected]
-    assert [x for x in found if x == x] == [x for x in expected if x == x]
+    assert [math.isnan(x) for x in numbers] == [math.isnan(x) for x in expected]
+    assert [x for x in numbers if x == x] == [x for x in expected if x == x]
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=40), st.integers(-10, 10))

@@ -52,9 +52,9 @@ def test_a_cache_holds_as_many_bytes_as_its_positions_are_said_to(mode: KvMode |
     positions, layers, heads, size = 1024, 2, 3, 64
     cache = KVCache.allocate(layers, 1, heads, positions, size, torch.float32, "cpu", mode)
     of_slots = 2 * layers * heads * 4 if mode == "nvfp4" else 0  # its float32 scales, of each plane, slot and head
-    said = layers * positions * position_bytes(mode, heads, size, 4)
+    expected = layers * positions * position_bytes(mode, heads, size, 4)
     # a position's share of the scales is rounded up to whole bytes
-    assert 0 <= said - (cache.bytes - of_slots) < layers * positions
+    assert 0 <= expected - (cache.bytes - of_slots) < layers * positions
 
 
 def test_the_floors_of_a_pass_know_the_formats_of_both_caches(tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ def test_the_floors_of_a_pass_know_the_formats_of_both_caches(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "mode"), [("FP8", "fp8"), ("NVFP4", "nvfp4"), ("INT8", "INT8"), (None, None)], ids=str
+    ("message", "mode"), [("FP8", "fp8"), ("NVFP4", "nvfp4"), ("INT8", "INT8"), (None, None)], ids=str
 )
 def test_what_a_checkpoint_was_calibrated_for_is_read_from_the_optimizers_file(
-    said: str | None, mode: str | None, tmp_path: Path
+    message: str | None, mode: str | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "hf_quant_config.json"
     assert calibrated_for(tmp_path) is None
-    file.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {"kv_cache_quant_algo": said}}))
+    file.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {"kv_cache_quant_algo": message}}))
     assert calibrated_for(tmp_path) == mode
     warned = [list(calibration_warnings(tmp_path, m, "the draft", "draft_kv")) for m in (None, *MODES)]
     assert [not w for w in warned] == [mode is None or m == mode for m in (None, *MODES)]

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint, load_target, load_target_parts
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.shard import AXES, ONCE, Shard, kind, shards
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, geometry_of
+from specgate.backends.eagle3.lib.weights import decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, geometry_of
 from specgate.backends.eagle3.pair_tools.plant.write import write_target
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from specgate.checkpoints.mxfp4 import BLOCK
@@ -110,9 +110,9 @@ def test_what_the_experts_of_all_ranks_give_adds_up_to_what_whole_ones_give(
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(5, whole.geometry.hidden, dtype=torch.float64, generator=generator)
     want = mixture(x, whole, "model.layers.1.mlp.")
-    found = torch.stack([mixture(x, part, "model.layers.1.mlp.") for part in parts])
-    assert want.abs().max() > 0.1 and not torch.allclose(found[0], want)
-    assert torch.allclose(found.sum(0), want, atol=1e-12)
+    values = torch.stack([mixture(x, part, "model.layers.1.mlp.") for part in parts])
+    assert want.abs().max() > 0.1 and not torch.allclose(values[0], want)
+    assert torch.allclose(values.sum(0), want, atol=1e-12)
 
 
 @pytest.mark.parametrize("source", ["floats", "mxfp4"])
@@ -157,10 +157,10 @@ def test_a_parts_geometry_implies_its_tensors_wherever_it_can_be_divided(
         with pytest.raises(ValueError, match=f"by {ranks}|a part of {ranks} would cut blocks of MXFP4"):
             shard.geometry(g)
         return
-    found = shard.wanted(target_tensors(g))
+    expected = shard.wanted(target_tensors(g))
     for tensor, want in target_tensors(shard.geometry(g)).items():
         kept = g.vocab if tensor == "model.embed_tokens.weight" else want.shape[0]
-        assert found[tensor].shape == (kept, *want.shape[1:]), tensor
+        assert expected[tensor].shape == (kept, *want.shape[1:]), tensor
 
 
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)

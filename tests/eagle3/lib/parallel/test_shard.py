@@ -83,10 +83,10 @@ def test_a_parts_geometry_implies_its_tensors(name: str, ranks: int) -> None:
         with pytest.raises(ValueError, match=f"cannot be divided by {ranks}"):
             shard.geometry(g)
         return
-    found = shard.wanted(target_tensors(g))
+    expected = shard.wanted(target_tensors(g))
     for tensor, want in target_tensors(shard.geometry(g)).items():
         kept = g.vocab if tensor == "model.embed_tokens.weight" else want.shape[0]
-        assert found[tensor].shape == (kept, *want.shape[1:]), tensor
+        assert expected[tensor].shape == (kept, *want.shape[1:]), tensor
 
 
 def test_a_tied_head_is_a_part_of_the_embedding(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import torch
 from specgate.backends.eagle3.cupy.engine.facts import link_traffic
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.traffic import pair_traffic
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
-from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES
 from specgate.contract.traffic import LinkTraffic, Slot, pass_bytes
 
 PAIR = GEOMETRIES["llama-3.1-8b"]()

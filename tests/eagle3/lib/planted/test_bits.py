@@ -27,8 +27,8 @@ def numpy_hash(words: np.ndarray, key: tuple[int, int]) -> np.ndarray:
 @given(st.lists(WORDS, min_size=1, max_size=64), WORDS, WORDS)
 def test_the_hash_is_the_unsigned_formula(words: list[int], k0: int, k1: int) -> None:
     counters = np.array(words, dtype=np.uint32)
-    found = hash32(torch.from_numpy(counters.view(np.int32).copy()), (k0, k1)).numpy().view(np.uint32)
-    assert (found == numpy_hash(counters, (k0, k1))).all()
+    result = hash32(torch.from_numpy(counters.view(np.int32).copy()), (k0, k1)).numpy().view(np.uint32)
+    assert (result == numpy_hash(counters, (k0, k1))).all()
 
 
 def test_an_entry_is_a_function_of_key_row_and_column_alone() -> None:
@@ -42,8 +42,8 @@ def test_entries_are_the_upper_bits_of_the_hash_centred_and_scaled() -> None:
     key = key_of(1, "w")
     words = numpy_hash(np.arange(5 * 33), key) >> np.uint32(8)
     exact = (2 * words.astype(np.float64) + 1 - 2**24) / 2**24 * np.sqrt(3) * 0.25
-    found = uniform_rows(key, torch.arange(5), 33, 0.25).double().numpy().ravel()
-    assert np.abs(found - exact).max() <= 2**-23 * np.abs(exact).max()
+    numbers = uniform_rows(key, torch.arange(5), 33, 0.25).double().numpy().ravel()
+    assert np.abs(numbers - exact).max() <= 2**-23 * np.abs(exact).max()
 
 
 def test_entries_have_the_mean_and_deviation_that_were_asked_for() -> None:

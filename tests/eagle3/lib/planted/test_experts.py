@@ -14,7 +14,6 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import free_bytes, weight_bytes
-from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.planted import rows
 from specgate.backends.eagle3.lib.planted.experts import (
     FOUR_BITS,
@@ -34,7 +33,8 @@ from specgate.backends.eagle3.lib.planted.routing import GROUPS
 from specgate.backends.eagle3.lib.planted.rows import key_of
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
+from specgate.backends.eagle3.lib.weights import decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
 from tests.eagle3.lib.planted.recipes import RECIPE_EXPERTS, digest, made_draft, made_target
 
 CPU = torch.device("cpu")
@@ -163,7 +163,7 @@ def test_the_overlap_touches_the_embedding_alone(target: dict[str, Tensor]) -> N
 
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
 def test_every_router_tells_the_chosen_from_the_others_with_room_to_spare(name: str) -> None:
-    """At the size that the residual stream has at the first and the last router, as `scales.py` estimates it."""
+    """At the size that the residual stream has at the first and the last router, as `rows.py` estimates it."""
     g = EXPERT_GEOMETRIES[name]().target
     assert g.experts is not None
     recipe = replace(RECIPE_EXPERTS, draft_vocab=128)
@@ -175,12 +175,12 @@ def test_every_router_tells_the_chosen_from_the_others_with_room_to_spare(name: 
     router = made.make(f"{LAYER}mlp.router.weight", (g.experts.count, g.hidden))
     bias = made.make(f"{LAYER}mlp.router.bias", (g.experts.count,))
     assert router is not None and bias is not None
-    logits, found = (normed.to(torch.bfloat16).float() @ router.float().T + bias.float()).topk(
+    logits, result = (normed.to(torch.bfloat16).float() @ router.float().T + bias.float()).topk(
         g.experts.per_token + 1, dim=1
     )
     order = layer_order(recipe, g.experts, 1)
     expected = order[made.choices[1 % GROUPS]]
-    assert torch.equal(found[:, :-1].sort(dim=1).values, expected.sort(dim=1).values)
+    assert torch.equal(result[:, :-1].sort(dim=1).values, expected.sort(dim=1).values)
     assert float((logits[:, -2] - logits[:, -1]).min()) > 1
 
 

@@ -68,8 +68,8 @@ def test_with_overlap_one_every_token_of_a_stretch_chooses_its_four() -> None:
     stretch = stretch_of(recipe(1.0), BIG)[cycle(1, W)]
     for group in range(GROUPS):
         lists = [{tuple(row) for row in chain(1.0)[group][stretch == i].tolist()} for i in range(stretches(BIG))]
-        assert all(len(found) == 1 for found in lists)
-        assert sorted(expert for found in lists for expert in next(iter(found))) == list(range(128))
+        assert all(len(members) == 1 for members in lists)
+        assert sorted(expert for members in lists for expert in next(iter(members))) == list(range(128))
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
@@ -82,8 +82,8 @@ def test_all_experts_are_chosen_equally_often_and_none_twice_by_a_token(overlap:
 
 @pytest.mark.parametrize("overlap", [0.1, 0.5, 0.9])
 def test_two_neighbours_have_the_overlap_that_was_asked_for(overlap: float) -> None:
-    independent, found = independent_touched(BIG, 2), touched_by(chain(overlap), 2)
-    assert (independent - found) / (independent - 4) == pytest.approx(overlap, abs=0.02)
+    independent, touched = independent_touched(BIG, 2), touched_by(chain(overlap), 2)
+    assert (independent - touched) / (independent - 4) == pytest.approx(overlap, abs=0.02)
 
 
 def test_the_groups_of_layers_and_other_seeds_choose_independently() -> None:
@@ -113,6 +113,6 @@ def test_a_tokens_chances_add_up_to_its_places(sizes: tuple[int, int], q: float)
 def test_any_mixture_gives_every_token_distinct_experts(sizes: tuple[int, int], overlap: float, seed: int) -> None:
     count, k = sizes
     chosen = Recipe("A", seed, 16, 1.0, (1, 2, 3), expert_overlap=overlap)
-    found = choices(chosen, ExpertGeometry(count, k, mxfp4=True), tables(chosen, 40)).sort(dim=2).values
-    assert found.shape == (GROUPS, 40, k) and (found.diff(dim=2) > 0).all()
-    assert int(found.min()) >= 0 and int(found.max()) < count
+    value = choices(chosen, ExpertGeometry(count, k, mxfp4=True), tables(chosen, 40)).sort(dim=2).values
+    assert value.shape == (GROUPS, 40, k) and (value.diff(dim=2) > 0).all()
+    assert int(value.min()) >= 0 and int(value.max()) < count

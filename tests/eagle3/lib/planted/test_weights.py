@@ -50,8 +50,8 @@ GOLDEN = {
 
 @RECIPES
 def test_a_seed_means_the_weights_that_it_has_always_meant(recipe: Recipe) -> None:
-    found = {"target": digest(made_target(recipe)), "draft": digest(made_draft(recipe))}
-    assert found == {part: GOLDEN[recipe.name, part] for part in found}
+    data = {"target": digest(made_target(recipe)), "draft": digest(made_draft(recipe))}
+    assert data == {part: GOLDEN[recipe.name, part] for part in data}
 
 
 def test_another_seed_is_another_pair_and_the_signal_touches_the_lm_head_alone() -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.trees import accepting, growing, masks, topology
+from specgate.backends.eagle3.lib.trees import accepting, growing, topology
 
 Candidate = tuple[int, ...]
 
@@ -27,10 +27,10 @@ class ByHand:
 
     def way(self, node: int) -> list[int]:
         """The nodes from the root down to `node`."""
-        found = [node]
-        while found[-1]:
-            found.append(self.parents[found[-1]])
-        return found[::-1]
+        values = [node]
+        while values[-1]:
+            values.append(self.parents[values[-1]])
+        return values[::-1]
 
     def leaves(self) -> list[int]:
         having = {self.parents[node] for node in range(1, len(self.parents))}
@@ -78,13 +78,13 @@ def differences(dice: random.Random, batch: int, rows: int, levels: int, tokens:
     trees = [ByHand(random_parents(dice, rows, levels)) for _ in range(batch)]
     parents = torch.tensor([tree.parents for tree in trees])
     mask = topology.ancestors(parents, levels)
-    packed = masks.pack(mask)
+    packed = topology.pack(mask)
     expected = [[[word - (word >> 31 << 32) for word in row] for row in tree.packed()] for tree in trees]
     if packed.tolist() != expected:
         yield "packed masks"
-    if not torch.equal(masks.unpack(packed, rows), mask):
+    if not torch.equal(topology.unpack(packed, rows), mask):
         yield "unpacked masks"
-    if masks.broken_rows(packed, parents).any():
+    if topology.broken_rows(packed, parents).any():
         yield "integrity of whole masks"
     yield from unseen_damage(dice, packed, parents)
     if topology.depths(mask).tolist() != [[len(tree.way(n)) - 1 for n in range(rows)] for tree in trees]:
@@ -105,7 +105,7 @@ def unseen_damage(dice: random.Random, packed: Tensor, parents: Tensor) -> Itera
     damaged = packed.clone()
     tree, row, bit = (dice.randrange(n) for n in (len(packed), packed.shape[1], 32 * packed.shape[2]))
     damaged[tree, row, bit // 32] ^= torch.tensor(1 << 31 if bit % 32 < 31 else 1, dtype=torch.int64).to(torch.int32)
-    if masks.broken_rows(damaged, parents).any(dim=1).nonzero().flatten().tolist() != [tree]:
+    if topology.broken_rows(damaged, parents).any(dim=1).nonzero().flatten().tolist() != [tree]:
         yield "integrity of a damaged mask"
 
 
@@ -116,21 +116,21 @@ def acceptance(
     drafts = [[dice.randrange(tokens) for _ in range(rows - 1)] for _ in trees]
     targets = [[dice.randrange(tokens) for _ in range(rows)] for _ in trees]
     best = [tree.accepted(d, t) for tree, d, t in zip(trees, drafts, targets, strict=True)]
-    found = accepting.accept_tree(torch.tensor(drafts), torch.tensor(targets), parents, mask, levels)
-    if found.length.tolist() != [len(way) - 1 for way in best]:
+    accept_tree = accepting.accept_tree(torch.tensor(drafts), torch.tensor(targets), parents, mask, levels)
+    if accept_tree.length.tolist() != [len(way) - 1 for way in best]:
         yield "accepted counts"
-    if found.path.tolist() != filled(best, levels + 1):
+    if accept_tree.path.tolist() != filled(best, levels + 1):
         yield "accepted paths"
-    emitted = [row[: len(way)] for row, way in zip(found.tokens.tolist(), best, strict=True)]
+    emitted = [row[: len(way)] for row, way in zip(accept_tree.tokens.tolist(), best, strict=True)]
     if emitted != [[of[node] for node in way] for of, way in zip(targets, best, strict=True)]:
         yield "emitted tokens"
-    nodes, offsets = accepting.packed_paths(found)
+    nodes, offsets = accepting.packed_paths(accept_tree)
     joined = [node for way in best for node in way[1:]]
     if nodes.tolist() != joined + [-1] * (len(nodes) - len(joined)):
         yield "packed paths"
     if [nodes[a:b].tolist() for a, b in pairwise(offsets.tolist())] != [way[1:] for way in best]:
         yield "offsets"
-    yield from moved(dice, best, found.path, rows)
+    yield from moved(dice, best, accept_tree.path, rows)
 
 
 def moved(dice: random.Random, best: Sequence[list[int]], path: Tensor, rows: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from specgate.backends.eagle3.lib.trees import accepting, masks, topology
+from specgate.backends.eagle3.lib.trees import accepting, topology
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, likeliest, parents_of
 from specgate.checkpoints.trees.shape import TreeShape
 from tests.eagle3.lib.trees.brute_force import MadeUpDraft, differences, grown, growth_differences, random_parents
@@ -40,7 +40,7 @@ def test_a_small_tree_reads_as_it_is_drawn() -> None:
         [1, 1, 0, 0, 1, 0],
         [1, 1, 0, 1, 0, 1],
     ]
-    assert masks.pack(mask)[0, :, 0].tolist() == [0b1, 0b11, 0b101, 0b1011, 0b10011, 0b101011]
+    assert topology.pack(mask)[0, :, 0].tolist() == [0b1, 0b11, 0b101, 0b1011, 0b10011, 0b101011]
     assert topology.depths(mask).tolist() == [[0, 1, 1, 2, 2, 3]]
     assert topology.leaf_mask(mask).tolist() == [[False, False, True, False, True, True]]
     assert topology.leaf_paths(mask, 3, 3).tolist() == [[[0, 2, -1, -1], [0, 1, 4, -1], [0, 1, 3, 5]]]
@@ -85,13 +85,13 @@ def test_compaction_level_by_level_reads_no_row_that_it_has_written() -> None:
 @pytest.mark.parametrize("parents", [[0, 0, 5], [1, 0, 0], [0, 2, 1], [0, -1, 0]])
 def test_masks_of_parents_that_are_no_tree_are_broken(parents: list[int]) -> None:
     mask = topology.ancestors(torch.tensor([[0, 0, 1]]), 2)
-    assert masks.broken_rows(masks.pack(mask), torch.tensor([parents])).any()
+    assert topology.broken_rows(topology.pack(mask), torch.tensor([parents])).any()
 
 
 def test_a_bit_beyond_the_last_row_is_seen() -> None:
-    packed = masks.pack(topology.ancestors(PARENTS, 3))
+    packed = topology.pack(topology.ancestors(PARENTS, 3))
     packed[0, 2, 0] |= 1 << 30
-    assert masks.broken_rows(packed, PARENTS)[0].tolist() == [False, False, True, False, False, False]
+    assert topology.broken_rows(packed, PARENTS)[0].tolist() == [False, False, True, False, False, False]
 
 
 def test_a_fixed_tree_grows_into_itself_whatever_the_probabilities() -> None:

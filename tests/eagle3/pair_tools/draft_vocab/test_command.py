@@ -50,8 +50,8 @@ def known(draft: Path) -> list[int]:
 
 
 def pruned(ref: PairRef, file: Path, size: int, **wish: Any) -> tuple[VocabReport, Path]:
-    found = draft_vocab(ref, Wish(TokenSources(prompts=(file,)), size, out=file.parent / "out", **wish))
-    return found, file.parent / "out"
+    result = draft_vocab(ref, Wish(TokenSources(prompts=(file,)), size, out=file.parent / "out", **wish))
+    return result, file.parent / "out"
 
 
 # The draft that is written
@@ -60,17 +60,17 @@ def pruned(ref: PairRef, file: Path, size: int, **wish: Any) -> tuple[VocabRepor
 def test_of_a_pruned_draft_the_kept_rows_and_all_else_are_the_same_bits(tmp_path: Path, ref: PairRef) -> None:
     assert ref.draft is not None
     ids = known(ref.draft)
-    found, out = pruned(ref, ids_file(tmp_path, ids[5:25] * 2, ids[60:70], ids[3:4]), 24)
+    result, out = pruned(ref, ids_file(tmp_path, ids[5:25] * 2, ids[60:70], ids[3:4]), 24)
     before, after = load_file(ref.draft / "model.safetensors"), load_file(out / "model.safetensors")
-    assert found.choice is not None and found.choice.from_target == 0
+    assert result.choice is not None and result.choice.from_target == 0
     chosen = known(out)
-    assert chosen == sorted(chosen) == found.choice.ids.tolist() and set(ids[5:25]) <= set(chosen)
+    assert chosen == sorted(chosen) == result.choice.ids.tolist() and set(ids[5:25]) <= set(chosen)
     assert after["t2d"].nonzero().flatten().tolist() == chosen
     assert torch.equal(after[HEAD], before[HEAD][[ids.index(i) for i in chosen]])
     same = before.keys() - {HEAD, "d2t", "t2d"}
     assert after.keys() == before.keys() and all(torch.equal(before[name], after[name]) for name in same)
-    told, tells = (json.loads((folder / "config.json").read_text()) for folder in (ref.draft, out))
-    assert tells == told | {"draft_vocab_size": 24}
+    report, tells = (json.loads((folder / "config.json").read_text()) for folder in (ref.draft, out))
+    assert tells == report | {"draft_vocab_size": 24}
 
 
 def test_the_record_says_from_what_the_draft_was_made(tmp_path: Path, ref: PairRef) -> None:
@@ -78,7 +78,7 @@ def test_the_record_says_from_what_the_draft_was_made(tmp_path: Path, ref: PairR
     (ref.draft / "README.md").write_text("the old card")
     (ref.draft / "LICENSE").write_text("the licence")
     file = ids_file(tmp_path, [7, 7, 300])
-    found, out = pruned(ref, file, 24)
+    result, out = pruned(ref, file, 24)
     record = json.loads((out / "DRAFT_VOCAB.json").read_text())
     counts = torch.zeros(320, dtype=torch.long).index_put_((torch.tensor([7, 300]),), torch.tensor([2, 1]))
     assert record["counts"]["sha256"] == hashlib.sha256(counts.numpy().tobytes()).hexdigest()
@@ -91,7 +91,7 @@ def test_the_record_says_from_what_the_draft_was_made(tmp_path: Path, ref: PairR
         "24 tokens" in (out / "README.md").read_text() and record["counts"]["sha256"] in (out / "README.md").read_text()
     )
     assert (out / "README.source.md").read_text() == "the old card" and (out / "LICENSE").is_file()
-    assert found.choice is not None and record["covered"] == found.choice.share
+    assert result.choice is not None and record["covered"] == result.choice.share
 
 
 def test_names_and_config_of_another_trainer_are_kept(tmp_path: Path, ref: PairRef) -> None:
@@ -110,11 +110,11 @@ def test_rows_that_the_draft_lacks_come_from_the_target_where_that_is_asked_for(
     assert ref.draft is not None
     ids = known(ref.draft)
     absent = sorted(set(range(250)) - set(ids))[:10]
-    found, out = pruned(ref, ids_file(tmp_path, ids[:5], absent * 2), 17, target_rows=True)
+    result, out = pruned(ref, ids_file(tmp_path, ids[:5], absent * 2), 17, target_rows=True)
     chosen, head = known(out), load_file(out / "model.safetensors")[HEAD]
     own, target = load_file(ref.draft / "model.safetensors")[HEAD], load_file(ref.target / "model.safetensors")[HEAD]
-    assert set(absent) <= set(chosen) and found.choice is not None
-    assert found.choice.from_target == len(set(chosen) - set(ids)) >= 10
+    assert set(absent) <= set(chosen) and result.choice is not None
+    assert result.choice.from_target == len(set(chosen) - set(ids)) >= 10
     for i, row in zip(chosen, head, strict=True):
         assert torch.equal(row, own[ids.index(i)] if i in ids else target[i])
 
@@ -128,16 +128,16 @@ def test_a_draft_that_uses_the_targets_head_gets_rows_of_it(tmp_path: Path, tied
     with pytest.raises(UsageError, match=r"no lm_head\.weight of its own.*\n.*--target-rows"):
         pruned(ref, file, 32)
     assert not (tmp_path / "out").exists()
-    found, out = pruned(ref, file, 32, target_rows=True)
+    result, out = pruned(ref, file, 32, target_rows=True)
     matrix = load_file(target / "model.safetensors")["model.embed_tokens.weight" if tied else HEAD]
     assert torch.equal(load_file(out / "model.safetensors")[HEAD], matrix[known(out)])
-    assert found.choice is not None and found.choice.from_target == 32 and set(known(out)) >= set(range(100, 130))
+    assert result.choice is not None and result.choice.from_target == 32 and set(known(out)) >= set(range(100, 130))
 
 
 def test_special_tokens_are_kept_although_they_never_occur(tmp_path: Path, ref: PairRef) -> None:
     assert ref.draft is not None
-    found, out = pruned(ref, ids_file(tmp_path, range(60)), 8, target_rows=True)
-    assert found.special == (256, 257) and {256, 257} <= set(known(out))
+    result, out = pruned(ref, ids_file(tmp_path, range(60)), 8, target_rows=True)
+    assert result.special == (256, 257) and {256, 257} <= set(known(out))
 
 
 def test_a_row_of_the_target_does_not_fit_a_draft_of_another_width(tmp_path: Path, ref: PairRef) -> None:
@@ -170,12 +170,12 @@ def decoded(pair: PairRef, k: int, prompts: Sequence[Sequence[int]], tokens: int
 
 def cycles(run: Decoded, slot: int) -> dict[int, int]:
     """Where in the text a cycle starts → draft tokens that it accepted."""
-    at, found = 0, dict[int, int]()
+    at, results = 0, dict[int, int]()
     for row in run.accepted:
         if row[slot] >= 0:
-            found[at] = row[slot]
+            results[at] = row[slot]
             at += row[slot] + 1
-    return found
+    return results
 
 
 @pytest.mark.slow("decodes a planted pair four times")
@@ -194,10 +194,10 @@ def test_pruned_speculation_emits_the_same_tokens_and_accepts_all_that_it_still_
     own = draft_vocab(planted, Wish(TokenSources(prompts=(file,)))).own
     emitted = int(torch.searchsorted(own.covered, own.covered[-1])) + 1
     for size in (emitted, emitted // 2):
-        found, out = pruned(planted, file, size)
+        result, out = pruned(planted, file, size)
         after = decoded(replace(planted, draft=out), 3, prompts, 24)
         assert after.tokens == before.tokens
-        assert found.choice is not None and (found.choice.share == found.present.own) is (size == emitted)
+        assert result.choice is not None and (result.choice.share == result.present.own) is (size == emitted)
         inside = set(known(out))
         for slot, text in enumerate(before.tokens):
             old, new = cycles(before, slot), cycles(after, slot)
@@ -233,17 +233,17 @@ def test_json_has_the_curve_the_choice_and_the_bytes(cli: Cli) -> None:
     cli.write("ids.jsonl", json.dumps({"ids": [*range(320), *range(20)]}) + "\n")
     done = cli.run("engine", "draft-vocab", "--prompts", "ids.jsonl", "--cover", "50", "--target-rows", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    shares = [line["covered_by_any"] for line in told["curve"]]
+    data = json.loads(done.stdout)
+    shares = [line["covered_by_any"] for line in data["curve"]]
     assert shares == sorted(shares) and shares[-1] == 1
-    size = told["chosen"]["size"]
+    size = data["chosen"]["size"]
     assert size == 2 + 20 + (170 - 2 - 40), "special tokens first, then what occurs twice, then by id"
-    assert told["chosen"]["covered"] == 0.5 and told["chosen"]["tail"]["tokens"] == 170
-    assert told["chosen"]["head_bytes"] == size * 64 * 4 and told["now"]["head_bytes"] == 96 * 64 * 4
-    saved = told["now"]["head_bytes"] - told["chosen"]["head_bytes"]
-    assert told["now"]["draft_step_bytes"] - told["chosen"]["draft_step_bytes"] == saved
-    assert told["now"]["cycle_bytes"] - told["chosen"]["cycle_bytes"] == 3 * saved
-    assert told["written"] is None
+    assert data["chosen"]["covered"] == 0.5 and data["chosen"]["tail"]["tokens"] == 170
+    assert data["chosen"]["head_bytes"] == size * 64 * 4 and data["now"]["head_bytes"] == 96 * 64 * 4
+    saved = data["now"]["head_bytes"] - data["chosen"]["head_bytes"]
+    assert data["now"]["draft_step_bytes"] - data["chosen"]["draft_step_bytes"] == saved
+    assert data["now"]["cycle_bytes"] - data["chosen"]["cycle_bytes"] == 3 * saved
+    assert data["written"] is None
 
 
 @pytest.mark.parametrize(

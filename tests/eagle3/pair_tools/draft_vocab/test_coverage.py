@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Ranking, ranking, tail_of
-from specgate.backends.eagle3.pair_tools.train.vocab import offsets_and_mask
-from specgate.checkpoints.d2t import check_d2t
+from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask
+from specgate.checkpoints.arrays import check_d2t
 from specgate.errors import UsageError
 
 COUNTS = st.lists(st.integers(0, 5), min_size=2, max_size=20).filter(any)
@@ -24,8 +24,8 @@ def ranked(draw: st.DrawFn) -> tuple[Tensor, tuple[int, ...], list[int] | None, 
     ids = st.integers(0, len(counts) - 1)
     kept = tuple(draw(st.sets(ids, max_size=3)))
     among = draw(st.none() | st.sets(ids, min_size=1).map(sorted))
-    found = ranking(torch.tensor(counts), kept, None if among is None else torch.tensor(among))
-    return torch.tensor(counts), kept, among, found
+    order = ranking(torch.tensor(counts), kept, None if among is None else torch.tensor(among))
+    return torch.tensor(counts), kept, among, order
 
 
 def by_hand(counts: Tensor, kept: tuple[int, ...], among: list[int] | None) -> list[int]:
@@ -38,8 +38,8 @@ def by_hand(counts: Tensor, kept: tuple[int, ...], among: list[int] | None) -> l
 def test_kept_tokens_come_first_then_the_frequent_ones_and_of_a_tie_the_lower_id(
     made: tuple[Tensor, tuple[int, ...], list[int] | None, Ranking],
 ) -> None:
-    counts, kept, among, found = made
-    assert found.ids.tolist() == by_hand(counts, kept, among)
+    counts, kept, among, result = made
+    assert result.ids.tolist() == by_hand(counts, kept, among)
 
 
 @settings(max_examples=40)
@@ -47,13 +47,13 @@ def test_kept_tokens_come_first_then_the_frequent_ones_and_of_a_tie_the_lower_id
 def test_coverage_never_falls_and_is_the_share_of_the_chosen_tokens(
     made: tuple[Tensor, tuple[int, ...], list[int] | None, Ranking],
 ) -> None:
-    counts, _, _, found = made
-    shares = [found.share(n) for n in range(1, len(found.ids) + 1)]
+    counts, _, _, result = made
+    shares = [result.share(n) for n in range(1, len(result.ids) + 1)]
     assert shares == sorted(shares) and shares[-1] <= 1
-    for n in range(found.least, len(found.ids) + 1):
-        chosen = found.chosen(n)
-        assert found.share(n) == sum(int(counts[i]) for i in chosen.tolist()) / int(counts.sum())
-        assert round(found.share(n) * int(counts.sum())) + tail_of(counts, chosen).tokens == int(counts.sum())
+    for n in range(result.least, len(result.ids) + 1):
+        chosen = result.chosen(n)
+        assert result.share(n) == sum(int(counts[i]) for i in chosen.tolist()) / int(counts.sum())
+        assert round(result.share(n) * int(counts.sum())) + tail_of(counts, chosen).tokens == int(counts.sum())
 
 
 @settings(max_examples=40)
@@ -61,13 +61,13 @@ def test_coverage_never_falls_and_is_the_share_of_the_chosen_tokens(
 def test_the_size_for_a_share_is_the_smallest_that_holds_it(
     made: tuple[Tensor, tuple[int, ...], list[int] | None, Ranking], permille: int
 ) -> None:
-    counts, _, _, found = made
+    counts, _, _, result = made
     enough = [
         n
-        for n in range(found.least, len(found.ids) + 1)
-        if int(found.covered[n - 1]) * 1000 >= permille * int(counts.sum())
+        for n in range(result.least, len(result.ids) + 1)
+        if int(result.covered[n - 1]) * 1000 >= permille * int(counts.sum())
     ]
-    assert found.size_for(permille / 1000) == min(enough, default=None)
+    assert result.size_for(permille / 1000) == min(enough, default=None)
 
 
 @settings(max_examples=40)
@@ -75,8 +75,8 @@ def test_the_size_for_a_share_is_the_smallest_that_holds_it(
 def test_offsets_and_mask_of_a_choice_describe_each_other(
     made: tuple[Tensor, tuple[int, ...], list[int] | None, Ranking], data: st.DataObject
 ) -> None:
-    counts, kept, among, found = made
-    ids = found.chosen(data.draw(st.integers(found.least, len(found.ids))))
+    counts, kept, among, result = made
+    ids = result.chosen(data.draw(st.integers(result.least, len(result.ids))))
     d2t, t2d = offsets_and_mask(ids, len(counts))
     assert (ids.diff() > 0).all()
     assert (d2t + torch.arange(len(d2t))).tolist() == t2d.nonzero().flatten().tolist() == ids.tolist()

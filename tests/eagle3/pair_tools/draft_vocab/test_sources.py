@@ -63,8 +63,8 @@ def test_a_folder_is_counted_as_a_corpus_by_its_train_share(tmp_path: Path, targ
     (folder := tmp_path / "books").mkdir()
     for i in range(12):
         (folder / f"{i}.txt").write_text(chr(97 + i) * 300)
-    found = counter(count(TokenSources(corpora=(str(folder),)), target))
-    assert set(found.values()) == {300} and 0 < len(found) < 12
+    result = counter(count(TokenSources(corpora=(str(folder),)), target))
+    assert set(result.values()) == {300} and 0 < len(result) < 12
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_of_a_run_each_emitted_text_counts_once_without_its_first_token(run: Run
         for slot, tokens in enumerate(block.tokens):
             key = (block.point, block.prompt_set, slot)
             longest[key] = max(longest.get(key, ()), tokens, key=len)
-    said = Counter(token for tokens in longest.values() for token in tokens[1:])
-    wide = CountedTarget(max(said) + 1, target.tokenizer_file, "a" * 64)
-    assert counter(count(TokenSources(runs=(run.path,)), wide)) == said
+    expected = Counter(token for tokens in longest.values() for token in tokens[1:])
+    wide = CountedTarget(max(expected) + 1, target.tokenizer_file, "a" * 64)
+    assert counter(count(TokenSources(runs=(run.path,)), wide)) == expected
 
 
 def test_a_run_of_another_target_is_refused(run: RunFolder, target: CountedTarget) -> None:

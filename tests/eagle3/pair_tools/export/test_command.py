@@ -32,16 +32,21 @@ FORMATS = pytest.mark.parametrize("layout", ["hf", "speculators", "gguf"])
 def test_the_manifest_hashes_every_file_and_names_the_source(tmp_path: Path, layout: Format) -> None:
     ref, out = textual_pair(tmp_path), tmp_path / "out"
     export(ref, Wish(layout, out))
-    said = json.loads((out / "EXPORT.json").read_text())
+    manifest = json.loads((out / "EXPORT.json").read_text())
     files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
     generated = {"EXPORT.json", "trtllm-spec-3.yaml"}
-    assert said["files"].keys() == files.keys() - generated
-    for name, entry in said["files"].items():
+    assert manifest["files"].keys() == files.keys() - generated
+    for name, entry in manifest["files"].items():
         assert entry["sha256"] == hashlib.sha256(files[name].read_bytes()).hexdigest()
-    assert (said["format"], said["pair"], said["acceptance"], said["dtype"]) == (layout, "textual", "real", "as stored")
-    assert said["conventions"]["capture_boundaries"] == [1, 2, 3]
-    assert said["conventions"]["d2t"] == ("target ids" if layout == "gguf" else "offsets")
-    assert said["source"]["target"]["name"] == "target" and len(said["source"]["draft"]["sha256"]) == 64
+    assert (manifest["format"], manifest["pair"], manifest["acceptance"], manifest["dtype"]) == (
+        layout,
+        "textual",
+        "real",
+        "as stored",
+    )
+    assert manifest["conventions"]["capture_boundaries"] == [1, 2, 3]
+    assert manifest["conventions"]["d2t"] == ("target ids" if layout == "gguf" else "offsets")
+    assert manifest["source"]["target"]["name"] == "target" and len(manifest["source"]["draft"]["sha256"]) == 64
 
 
 def test_what_differs_elsewhere_is_said_and_written(tmp_path: Path) -> None:
@@ -63,7 +68,7 @@ def test_a_pair_without_a_tokenizer_is_exported_with_that_said(tmp_path: Path) -
     ref = textual_pair(tmp_path)
     (ref.target / "tokenizer.json").unlink()
     done = export(ref, Wish("hf", tmp_path / "out"))
-    assert any("no tokenizer" in said for said in done.differences)
+    assert any("no tokenizer" in line for line in done.differences)
 
 
 def run(*arguments: str | Path, ref: PairRef | None = None) -> Result:
@@ -85,8 +90,8 @@ def test_the_command_line_prints_commands_of_eighty_columns(layout: str, tmp_pat
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1))
 def test_a_shell_reads_the_printed_command_as_the_words_it_was_made_of(words: list[str]) -> None:
     script = "printf '%s\\0' " + wrapped([*flags(words)])
-    said = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
-    assert said.decode().split("\0")[:-1] == words
+    output = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+    assert output.decode().split("\0")[:-1] == words
 
 
 def refused(*arguments: str | Path, ref: PairRef | None = None) -> str:

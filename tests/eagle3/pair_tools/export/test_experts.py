@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.pair_tools.export.command import Wish, export
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import gpt_oss_tiny
+from specgate.backends.eagle3.pair_tools.plant.geometries import gpt_oss_tiny
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.hf_keys import read_config

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from specgate.backends.eagle3.pair_tools.export.command import Wish, export
-from specgate.backends.eagle3.pair_tools.export.gguf_tensors import interleaved, rope_factors, stream
+from specgate.backends.eagle3.pair_tools.export.gguf_model import interleaved, rope_factors, stream
 from specgate.backends.eagle3.pair_tools.export.opened import in_memory
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor
 from specgate.backends.eagle3.pairs.gguf_convert import convert, half_split_rows
@@ -57,8 +57,8 @@ def values(file: Path) -> dict[str, np.ndarray]:
 
 def read_by_transformers(file: Path) -> LlamaForCausalLM:
     """By its own names, row order and config keys; `from_pretrained(gguf_file=…)` does the same with accelerate."""
-    said = load_gguf_checkpoint(file)["config"]
-    model = LlamaForCausalLM(LlamaConfig(**{key: value for key, value in said.items() if key != "model_type"}))
+    config = load_gguf_checkpoint(file)["config"]
+    model = LlamaForCausalLM(LlamaConfig(**{key: value for key, value in config.items() if key != "model_type"}))
     tensors = load_gguf_checkpoint(file, return_tensors=True, model_to_load=model)["tensors"]
     model.load_state_dict({name: torch.as_tensor(value) for name, value in tensors.items()}, strict=False)
     model.tie_weights()
@@ -93,7 +93,11 @@ def test_the_draft_has_the_tensors_and_keys_that_llama_cpp_reads(tmp_path: Path)
     ref = textual_pair(tmp_path, layers=6, boundaries=(1, 3, 6))
     out = exported(ref, tmp_path / "out")
     assert ref.draft is not None
-    source, got, said = load_file(ref.draft / "model.safetensors"), values(out / "draft.gguf"), keys(out / "draft.gguf")
+    source, got, metadata = (
+        load_file(ref.draft / "model.safetensors"),
+        values(out / "draft.gguf"),
+        keys(out / "draft.gguf"),
+    )
     same = {
         "fc.weight": "fc.weight",
         "output_norm.weight": "norm.weight",
@@ -127,7 +131,7 @@ def test_the_draft_has_the_tensors_and_keys_that_llama_cpp_reads(tmp_path: Path)
         "eagle3.vocab_size": 320,
         "tokenizer.ggml.bos_token_id": BOS,
     }
-    assert {key: said[key] for key in expected} == expected
+    assert {key: metadata[key] for key in expected} == expected
 
 
 def test_a_norm_before_fc_is_written_with_its_switch(tmp_path: Path) -> None:
@@ -232,31 +236,31 @@ def test_an_attention_factor_is_written_relative_to_yarns_own(tmp_path: Path) ->
     ref = textual_pair(tmp_path)
     scaling = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.7}
     change(ref.target / "config.json", rope_scaling=scaling)
-    said = keys(exported(ref, tmp_path / "out") / "target.gguf")
-    assert said["llama.rope.scaling.attn_factor"] * (1 + 0.1 * math.log(4.0)) == pytest.approx(0.7)
+    metadata = keys(exported(ref, tmp_path / "out") / "target.gguf")
+    assert metadata["llama.rope.scaling.attn_factor"] * (1 + 0.1 * math.log(4.0)) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("kind", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
 def test_a_tokenizer_is_named_as_llama_cpp_names_it(tmp_path: Path, kind: str) -> None:
     ref = textual_pair(tmp_path, kind=kind)
-    said = keys(exported(ref, tmp_path / "out") / "target.gguf")
+    metadata = keys(exported(ref, tmp_path / "out") / "target.gguf")
     tokenizer = Tokenizer.from_file(str(ref.target / "tokenizer.json"))
-    assert (said["tokenizer.ggml.model"], said["tokenizer.ggml.pre"]) == ("gpt2", kind)
-    words, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
+    assert (metadata["tokenizer.ggml.model"], metadata["tokenizer.ggml.pre"]) == ("gpt2", kind)
+    words, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     assert len(words) == len(kinds) == 320
     assert all(words[i] == tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
     assert [word for word, k in zip(words, kinds, strict=True) if k == gguf.TokenType.CONTROL] == list(SPECIAL)
     assert kinds.count(gguf.TokenType.UNUSED) == 320 - tokenizer.get_vocab_size()
     merges = json.loads((ref.target / "tokenizer.json").read_text())["model"]["merges"]
-    assert said["tokenizer.ggml.merges"] == [" ".join(pair) for pair in merges]
+    assert metadata["tokenizer.ggml.merges"] == [" ".join(pair) for pair in merges]
 
 
 @pytest.mark.parametrize("adds", [True, False])
 def test_whether_a_start_token_is_added_is_written_down(tmp_path: Path, adds: bool) -> None:
     ref = textual_pair(tmp_path)
     write_tokenizer(ref.target, "llama-bpe", adds_bos=adds)
-    said = keys(exported(ref, tmp_path / "out") / "target.gguf")
-    assert (said["tokenizer.ggml.add_bos_token"], said["tokenizer.ggml.add_eos_token"]) == (adds, False)
+    metadata = keys(exported(ref, tmp_path / "out") / "target.gguf")
+    assert (metadata["tokenizer.ggml.add_bos_token"], metadata["tokenizer.ggml.add_eos_token"]) == (adds, False)
 
 
 def refusal(ref: PairRef, out: Path, kind: type[SpecgateError] = UsageError) -> str:
@@ -309,7 +313,7 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "said"),
+    ("section", "value", "message"),
     [
         ("pre_tokenizer", None, "pre-tokenizer"),
         ("pre_tokenizer", {"type": "Whitespace"}, "Whitespace"),
@@ -318,12 +322,12 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_tokenizer_that_llama_cpp_would_read_otherwise_is_refused(
-    tmp_path: Path, section: str, value: object, said: str
+    tmp_path: Path, section: str, value: object, message: str
 ) -> None:
     ref = textual_pair(tmp_path)
     file = ref.target / "tokenizer.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), section: value}))
-    assert said in refusal(ref, tmp_path / "out")
+    assert message in refusal(ref, tmp_path / "out")
 
 
 def test_more_tokens_than_embeddings_are_refused(tmp_path: Path) -> None:

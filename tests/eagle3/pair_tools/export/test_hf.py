@@ -31,8 +31,8 @@ Layout = Literal["hf", "speculators"]
 
 
 def load(target: Path, draft: Path) -> tuple[TargetCheckpoint, DraftCheckpoint]:
-    found = load_target(target, torch.float32, "cpu")
-    return found, load_draft(draft, found.geometry, torch.float32, "cpu", target_sha256=found.sha256)
+    checkpoint = load_target(target, torch.float32, "cpu")
+    return checkpoint, load_draft(draft, checkpoint.geometry, torch.float32, "cpu", target_sha256=checkpoint.sha256)
 
 
 def exported(ref: PairRef, out: Path, layout: Layout, **wish: Any) -> tuple[TargetCheckpoint, DraftCheckpoint]:
@@ -150,7 +150,7 @@ def test_weights_are_rounded_to_the_dtype_asked_for_and_the_config_says_so(tmp_p
     assert equal(copy, {name: tensor.to(torch.bfloat16) for name, tensor in source.items()})
     assert read_config(tmp_path / "out" / "target").text("torch_dtype") == "bfloat16"
     assert load_file(tmp_path / "out" / "draft" / "model.safetensors")["d2t"].dtype == torch.int64
-    assert any("the target's weights are rounded from float32 to bfloat16" in said for said in done.differences)
+    assert any("the target's weights are rounded from float32 to bfloat16" in line for line in done.differences)
 
 
 def test_a_planted_pair_without_files_gets_files_and_stays_planted(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_draft_that_names_another_target_goes_on_doing_so(tmp_path: Path) -> N
     assert ref.draft is not None
     change(ref.draft / "config.json", trained_for={"sha256": "0" * 64})
     done = export(ref, Wish("hf", tmp_path / "out"))
-    assert any("the draft names another target" in said for said in done.differences)
+    assert any("the draft names another target" in line for line in done.differences)
     assert read_config(tmp_path / "out" / "draft").part("trained_for").text("sha256") == "0" * 64
 
 

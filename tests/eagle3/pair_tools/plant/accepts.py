@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit
-from specgate.backends.eagle3.pair_tools.plant.truth import chain_hits
+from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit, chain_hits
 
 
 def expected_accepts(orbit: Orbit, prompt: Sequence[int], tokens: Sequence[int], k: int) -> list[int]:

@@ -42,12 +42,12 @@ def test_a_threshold_is_where_the_real_lm_head_begins_to_say_the_planted_token(n
     recipe = Recipe("B" if name == "B" else "A", 1, 512, 1.0, SHAPE.boundaries)
     integers = tables(recipe, SHAPE.target.vocab)
     states, planted = states_of(recipe)
-    found = thresholds(recipe, SHAPE.target, integers, states, planted)
+    limits = thresholds(recipe, SHAPE.target, integers, states, planted)
     for signal in (0.5, 0.8, 1.2):
         head = PlantedTarget(replace(recipe, signal=signal), SHAPE.target, integers, torch.device("cpu"))
         weight = head.make("lm_head.weight", (SHAPE.target.vocab, SHAPE.target.hidden)).float()
-        said = (states @ weight.T).argmax(dim=1) == integers.ids[planted]
-        assert float((said != (found <= signal)).float().mean()) < 0.005
+        says_planted = (states @ weight.T).argmax(dim=1) == integers.ids[planted]
+        assert float((says_planted != (limits <= signal)).float().mean()) < 0.005
 
 
 def test_the_share_agrees_with_the_law_of_the_largest_of_many_normal_logits() -> None:
@@ -60,8 +60,8 @@ def test_the_share_agrees_with_the_law_of_the_largest_of_many_normal_logits() ->
     kappa = recipe.signal / math.hypot(1, recipe.signal) * strength
     others = SHAPE.target.vocab - 1
     expected, _ = quad(lambda z: norm.pdf(z) * norm.cdf(kappa + z) ** others, -8, 8)
-    found = thresholds(recipe, SHAPE.target, integers, states, planted)
-    assert float((found <= recipe.signal).float().mean()) == pytest.approx(expected, abs=0.05)
+    limits = thresholds(recipe, SHAPE.target, integers, states, planted)
+    assert float((limits <= recipe.signal).float().mean()) == pytest.approx(expected, abs=0.05)
 
 
 def test_a_share_that_no_signal_gives_is_refused_with_what_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:

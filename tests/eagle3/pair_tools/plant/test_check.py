@@ -9,8 +9,8 @@ import pytest
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.pair_tools.plant.check import Load, check, pair_recipe, predictions
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
-from specgate.backends.eagle3.pair_tools.plant.law import acceptance_length
 from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit
+from specgate.backends.eagle3.pair_tools.plant.thresholds import acceptance_length
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.hf_keys import read_config
 from specgate.contract import Budget, PairRef, Role
@@ -88,10 +88,10 @@ def test_counters_are_the_histogram_that_the_tokens_imply(which: str, request: p
 
 def test_the_prediction_follows_the_law_from_the_share_that_was_calibrated(pair_a: PairRef) -> None:
     share = read_share(pair_a)
-    said = predictions(pair_a)
-    assert list(said) == [1, 2, 3, 4, 5]
-    assert all(length == pytest.approx(acceptance_length(share, k), abs=2e-3) for k, length in said.items())
-    assert said[3] == pytest.approx(3.0, abs=0.02)
+    predicted = predictions(pair_a)
+    assert list(predicted) == [1, 2, 3, 4, 5]
+    assert all(length == pytest.approx(acceptance_length(share, k), abs=2e-3) for k, length in predicted.items())
+    assert predicted[3] == pytest.approx(3.0, abs=0.02)
 
 
 def test_a_pair_that_was_not_planted_is_refused(tmp_path: Path) -> None:

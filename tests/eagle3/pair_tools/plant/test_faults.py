@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.pair_tools.plant.check import Load
-from specgate.backends.eagle3.reference import eagle, target
-from specgate.backends.eagle3.reference.draft import project_features
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference import draft, target
+from specgate.backends.eagle3.reference.draft import EagleDrafter, project_features
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine
@@ -38,9 +37,9 @@ def length(
         prepare(opened)
     opened.prefill(LOAD.token_ids(2048), draft=True)
     decoded = opened.decode(Role(K), Budget(steps=LOAD.steps), ())
-    found = AcceptanceRecord.from_steps(K, decoded.accepted, decoded.drafted, 0, 0).acceptance_length
-    assert found is not None
-    return found
+    acceptance_length = AcceptanceRecord.from_steps(K, decoded.accepted, decoded.drafted, 0, 0).acceptance_length
+    assert acceptance_length is not None
+    return acceptance_length
 
 
 def with_features(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
@@ -49,7 +48,7 @@ def with_features(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     def changed(weights: Any, geometry: Any, features: Tensor) -> Tensor:
         return project_features(weights, geometry, change(features))
 
-    monkeypatch.setattr(eagle, "project_features", changed)
+    monkeypatch.setattr(draft, "project_features", changed)
 
 
 def chunks(order: Sequence[int]) -> Change:

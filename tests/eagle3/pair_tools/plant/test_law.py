@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.pair_tools.plant.law import acceptance_length, share_for
+from specgate.backends.eagle3.pair_tools.plant.thresholds import acceptance_length, share_for
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 8))

@@ -13,8 +13,7 @@ from specgate.backends.eagle3.lib import memory
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.pair_tools import shards
 from specgate.backends.eagle3.pair_tools.plant.command import Wish, plant
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, geometry_of
-from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, tiny
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, geometry_of, tiny
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.backends.eagle3.reference.cache import KVCache
@@ -186,9 +185,9 @@ def test_an_acceptance_length_out_of_reach_is_refused_with_the_reachable_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specgate.backends.eagle3.pair_tools.plant.thresholds.STRONGEST", 0.5)
-    said = refused(replace(WISH, length=3.5), tmp_path / "out")
-    assert "--accept-length 3.5 at spec-3 is out of reach of geometry tiny with recipe A" in said
-    assert "\n  reachable: 1.00 to " in said
+    message = refused(replace(WISH, length=3.5), tmp_path / "out")
+    assert "--accept-length 3.5 at spec-3 is out of reach of geometry tiny with recipe A" in message
+    assert "\n  reachable: 1.00 to " in message
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
@@ -232,13 +231,13 @@ def test_all_text_is_decoded_by_the_engine_that_was_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "said"), [("cupy", 4, "back end cupy: "), ("nope", 2, "no such backend: 'nope'")]
+    ("name", "code", "message"), [("cupy", 4, "back end cupy: "), ("nope", 2, "no such backend: 'nope'")]
 )
 def test_an_engine_that_cannot_decode_here_is_refused_before_anything_is_made(
-    name: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inventory, "has_cuda_gpu", lambda: False)
-    asked = ["plant", "--geometry", "tiny", "--accept-length", "3", "--backend", name, str(tmp_path / "out")]
-    with pytest.raises(SpecgateError, match=said) as caught:
-        CliRunner().invoke(pairs, asked, catch_exceptions=False)
+    command = ["plant", "--geometry", "tiny", "--accept-length", "3", "--backend", name, str(tmp_path / "out")]
+    with pytest.raises(SpecgateError, match=message) as caught:
+        CliRunner().invoke(pairs, command, catch_exceptions=False)
     assert caught.value.exit_code == code and not (tmp_path / "out").exists()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.tables import tables
-from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY, Orbit
-from specgate.backends.eagle3.pair_tools.plant.truth import LOOP, period, planted_share
+from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY, LOOP, Orbit, period, planted_share
 from tests.eagle3.pair_tools.plant.accepts import expected_accepts
 
 VOCAB = 300

@@ -9,12 +9,19 @@ import torch
 from tokenizers import Tokenizer
 
 from specgate.backends.eagle3.lib.weights import pack_target
-from specgate.backends.eagle3.pair_tools.train.data import Corpora, Source, mixed_batches, token_stream
+from specgate.backends.eagle3.pair_tools.train.data import (
+    Corpora,
+    Source,
+    mixed_batches,
+    own_sequences,
+    parse_corpus,
+    repeated_share,
+    texts,
+    token_stream,
+)
 from specgate.backends.eagle3.pair_tools.train.evaluate import spread_prompts
-from specgate.backends.eagle3.pair_tools.train.own import own_sequences, repeated_share
 from specgate.backends.eagle3.pair_tools.train.recipe import Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.texts import parse_corpus, texts
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget
 from specgate.errors import UsageError

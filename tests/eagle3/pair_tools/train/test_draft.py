@@ -15,12 +15,11 @@ from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.weights import pack_draft, pack_target
 from specgate.backends.eagle3.pair_tools.train import command
 from specgate.backends.eagle3.pair_tools.train.command import default_boundaries, train_draft
-from specgate.backends.eagle3.pair_tools.train.data import token_stream
+from specgate.backends.eagle3.pair_tools.train.data import parse_corpus, texts, token_stream
 from specgate.backends.eagle3.pair_tools.train.evaluate import acceptance_at, spread_prompts
 from specgate.backends.eagle3.pair_tools.train.loop import train
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.texts import parse_corpus, texts
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.commands.engine import pairs
 from specgate.contract import Budget, Role
@@ -51,11 +50,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[
     text.mkdir()
     for i in range(30):
         (text / f"{i}.txt").write_text(f"document {i}: " + "some text, some more text. " * 40, encoding="utf-8")
-    said: list[str] = []
+    sentences: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "train", partial(train, report_every=40))
-        train_draft(target, folder / "draft", [parse_corpus(str(text))], TOY, "cpu", said.append)
-    return target, folder / "draft", said
+        train_draft(target, folder / "draft", [parse_corpus(str(text))], TOY, "cpu", sentences.append)
+    return target, folder / "draft", sentences
 
 
 def test_the_loss_falls(trained: tuple[Path, Path, list[str]]) -> None:

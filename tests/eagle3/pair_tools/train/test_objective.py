@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.pair_tools.train.loop import LOWEST_RATE, rate_factor
-from specgate.backends.eagle3.pair_tools.train.objective import labels_from, step_loss, survival
+from specgate.backends.eagle3.pair_tools.train.draft import coverage, draft_vocabulary, offsets_and_mask
+from specgate.backends.eagle3.pair_tools.train.loop import LOWEST_RATE, labels_from, rate_factor, step_loss, survival
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
-from specgate.backends.eagle3.pair_tools.train.vocab import coverage, draft_vocabulary, offsets_and_mask
 from specgate.errors import UsageError
 
 

@@ -99,8 +99,8 @@ def test_the_first_layers_keys_and_values_are_kept_as_precisely_as_their_format_
         kept[mode] = [read_rows(plane, 0, 58, torch.float32)[0] for plane in (engine.cache.k[0], engine.cache.v[0])]
     # relative rounding errors of 8, 4 and 2 bits of precision, in the mean of many numbers
     for mode, least, most in (("bf16", 0.001, 0.003), ("fp8", 0.02, 0.04), ("nvfp4", 0.07, 0.13)):
-        for found, exact in zip(kept[mode], kept[None], strict=True):
-            assert least < (found - exact).norm() / exact.norm() < most
+        for block, exact in zip(kept[mode], kept[None], strict=True):
+            assert least < (block - exact).norm() / exact.norm() < most
 
 
 def test_facts_name_the_formats_and_the_floors_have_them(pair: PairRef) -> None:
@@ -165,8 +165,8 @@ def test_trees_are_refused_with_formats_whose_scales_belong_to_positions(pair: P
 
 def test_a_pair_that_was_calibrated_for_another_format_is_warned_about(tmp_path: Path) -> None:
     folders = write_random_pair(tmp_path, seed=1)
-    said = {"quantization": {"kv_cache_quant_algo": "FP8"}}
-    (folders[1] / "hf_quant_config.json").write_text(json.dumps(said))
+    config = {"quantization": {"kv_cache_quant_algo": "FP8"}}
+    (folders[1] / "hf_quant_config.json").write_text(json.dumps(config))
     pair = PairRef("tiny", *folders)
     assert not opened(pair, {"draft_kv": "fp8"}).facts().warnings
     (warning,) = opened(pair, {"kv": "nvfp4"}).facts().warnings

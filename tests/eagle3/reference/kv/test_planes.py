@@ -109,9 +109,9 @@ def held(plane: P, by_steps: Callable[[P, int, int], Tensor], span: tuple[int, i
             patch.setattr(kv_planes, "decoded_in", lambda dtype, device: dtype)
         for dtype in DTYPES:
             for slots in (plane, plane.slots(1, 3), plane.slots(2, 3)):
-                found, expected = read_rows(slots, *span, dtype), by_steps(slots, *span)
-                assert found.is_contiguous()
-                assert same_bits(found, expected.to(dtype))
+                rows, expected = read_rows(slots, *span, dtype), by_steps(slots, *span)
+                assert rows.is_contiguous()
+                assert same_bits(rows, expected.to(dtype))
 
 
 @given(
@@ -122,26 +122,26 @@ def held(plane: P, by_steps: Callable[[P, int, int], Tensor], span: tuple[int, i
 def test_nvfp4_is_written_as_its_steps_say(numbers: list[float], power: int) -> None:
     rows, outer = torch.tensor(numbers).view(2, 32), torch.tensor(2.0**power)
     for given_rows in (rows, rows.t().contiguous().t()):
-        found, expected = nvfp4.encoded(given_rows, outer), nvfp4_encoded_by_steps(given_rows, outer)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        encoded, expected = nvfp4.encoded(given_rows, outer), nvfp4_encoded_by_steps(given_rows, outer)
+        assert all(torch.equal(a, b) for a, b in zip(encoded, expected, strict=True))
 
 
 def test_nvfp4_tells_numbers_beside_every_middle_apart() -> None:
     middles = torch.tensor(nvfp4.MIDDLES)
     beside = [middles, middles.nextafter(torch.tensor(0.0)), middles.nextafter(torch.tensor(9.0))]
     numbers = torch.cat((*beside, *(-x for x in beside), torch.tensor([6.0, 0.0, -0.0, 6.0, -6.0, 6.0]))).view(3, 16)
-    found, expected = (f(numbers, torch.tensor(1.0)) for f in (nvfp4.encoded, nvfp4_encoded_by_steps))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    result, expected = (f(numbers, torch.tensor(1.0)) for f in (nvfp4.encoded, nvfp4_encoded_by_steps))
+    assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["fp8", "nvfp4"])
 def test_reading_makes_no_second_copy_of_a_cache(mode: KvMode) -> None:
     plane = allocate(mode, (1, 2, 512, 32), torch.float32, "cpu", "keys")
-    found = read_rows(plane, 0, 512, torch.float32)
-    assert found.untyped_storage().nbytes() < 2 * found.nbytes
-    first = found.clone()
+    rows = read_rows(plane, 0, 512, torch.float32)
+    assert rows.untyped_storage().nbytes() < 2 * rows.nbytes
+    first = rows.clone()
     write_rows(plane, torch.arange(512)[None], torch.ones(1, 512, 2, 32))
-    assert torch.equal(found, first)  # what was read is not written over by what is read next
+    assert torch.equal(rows, first)  # what was read is not written over by what is read next
     assert read_rows(plane, 0, 512, torch.float32).allclose(torch.ones(()), rtol=0.1)
 
 
@@ -159,8 +159,8 @@ def test_a_gpu_reads_what_a_cpu_reads() -> None:
         on_gpu = moved(made)
         for dtype in DTYPES:
             for start, stop in ((0, POSITIONS), (16, 90), (32, 33)):
-                found = on_gpu.read(start, stop, dtype).cpu()
-                assert same_bits(found, made.read(start, stop, dtype))
+                rows = on_gpu.read(start, stop, dtype).cpu()
+                assert same_bits(rows, made.read(start, stop, dtype))
 
 
 def moved(plane: Fp8Plane | Nvfp4Plane) -> Quantised:

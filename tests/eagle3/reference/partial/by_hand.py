@@ -33,13 +33,13 @@ class TargetByHand:
 
     def run(self, tokens: list[int], first: int, sees: Sees) -> tuple[Tensor, list[Tensor]]:
         """Logits [T, V] of `tokens` at positions `first` …, and the queries [N, T, D] of every layer."""
-        g, asked = self.geometry, list[Tensor]()
+        g, streams = self.geometry, list[Tensor]()
         x = self.weights.embed[torch.tensor(tokens)]
         for index, layer in enumerate(self.weights.layers):
             packed = self.normed(x, layer.input_norm) @ layer.qkv.T
             heads = packed.view(len(tokens), g.heads + 2 * g.kv_heads, g.head_dim)
             q = torch.stack([self.turned(heads[t, : g.heads], first + t) for t in range(len(tokens))], dim=1)
-            asked.append(q)
+            streams.append(q)
             for t in range(len(tokens)):
                 self.k[index][first + t] = self.turned(heads[t, g.heads : g.heads + g.kv_heads], first + t)
                 self.v[index][first + t] = heads[t, g.heads + g.kv_heads :]
@@ -55,7 +55,7 @@ class TargetByHand:
             x = x + torch.stack(rows) @ layer.o.T
             gate, up = (self.normed(x, layer.post_norm) @ layer.gate_up.T).chunk(2, dim=-1)
             x = x + (torch.nn.functional.silu(gate) * up) @ layer.down.T
-        return self.normed(x, self.weights.norm) @ self.weights.lm_head.T, asked
+        return self.normed(x, self.weights.norm) @ self.weights.lm_head.T, streams
 
     def normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return x / (x.pow(2).mean(dim=-1, keepdim=True) + self.geometry.rms_eps).sqrt() * weight

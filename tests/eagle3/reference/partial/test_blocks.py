@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK
-from specgate.backends.eagle3.reference.partial.blocks import (
-    block_scores,
-    choose,
-    first_of_window,
-    kept_positions,
-    summaries,
-)
+from specgate.backends.eagle3.lib.specpv import BLOCK
+from specgate.backends.eagle3.reference.partial import block_scores, choose, first_of_window, kept_positions, summaries
 
 LENGTHS = st.lists(st.integers(1, 700), min_size=1, max_size=3)
 NUMBERS = {"sink": st.integers(0, 4), "retrieval": st.integers(0, 9), "window": st.integers(1, 6)}
@@ -70,7 +64,7 @@ def test_scores_are_the_mean_over_queries_and_heads_of_the_larger_product_with_a
     g = torch.Generator().manual_seed(5)
     keys = torch.randn(2, 2, 3 * BLOCK, 4, generator=g)
     queries = torch.randn(2, 6, 5, 4, generator=g)
-    found = block_scores(queries, *summaries(keys))
+    scores = block_scores(queries, *summaries(keys))
     for slot in range(2):
         for group in range(2):
             for block in range(3):
@@ -81,4 +75,4 @@ def test_scores_are_the_mean_over_queries_and_heads_of_the_larger_product_with_a
                     for row in queries[slot, head].tolist():
                         high, low = (sum(a * b for a, b in zip(row, x, strict=True)) for x in (largest, smallest))
                         products.append(max(high, low))
-                assert abs(float(found[slot, group, block]) - sum(products) / len(products)) < 1e-5
+                assert abs(float(scores[slot, group, block]) - sum(products) / len(products)) < 1e-5

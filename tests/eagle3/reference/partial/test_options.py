@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan, check_target, plan_partial
+from specgate.backends.eagle3.lib.specpv import PartialPlan, check_target, plan_partial
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.geometry import ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.contract import PairRef, Sampling
@@ -25,7 +25,7 @@ def test_without_more_the_numbers_are_the_authors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"specpv_sink": "2"}, "option specpv_sink without specpv"),
         ({"specpv": "on"}, "option specpv = 'on'"),
@@ -45,10 +45,10 @@ def test_without_more_the_numbers_are_the_authors() -> None:
         ({"specpv": "lossless", "kv": "nvfp4"}, "option specpv with kv = nvfp4"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(options: dict[str, str], said: str) -> None:
+def test_what_cannot_be_meant_is_refused_by_name(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as error:
         plan_partial(options)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert error.value.hint
 
 

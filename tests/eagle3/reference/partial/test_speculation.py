@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine
@@ -66,10 +66,10 @@ def test_a_partial_pass_is_dense_attention_with_a_mask_over_what_was_chosen(pair
         logits, _ = hand.run(prompt, 0, lambda _layer, _head, row: list(range(row + 1)))
         assert int(logits[-1].argmax()) == tokens[0]
         # The first pass is full. The drafts of `none` run as token 0, and are rejected.
-        full, asked = hand.run([tokens[0], 0, 0, 0], 75, lambda _layer, _head, row: list(range(75 + row + 1)))
+        full, request = hand.run([tokens[0], 0, 0, 0], 75, lambda _layer, _head, row: list(range(75 + row + 1)))
         torch.testing.assert_close(watch.found[0], full, rtol=1e-4, atol=1e-4)
         kept: dict[tuple[int, int], list[int]] = {}
-        for layer, queries in enumerate(asked):
+        for layer, queries in enumerate(request):
             for group in range(2):
                 scores = {}
                 for block in (1, 2):  # 75 // 16 = 4 whole blocks: sink 0, window from 3 on

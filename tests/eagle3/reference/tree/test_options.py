@@ -45,7 +45,7 @@ def test_a_dynamic_tree_has_a_width_of_its_own_and_no_more_nodes_than_candidates
 
 
 @pytest.mark.parametrize(
-    ("options", "k", "said"),
+    ("options", "k", "message"),
     [
         ({"tree_width": "4"}, 3, "option tree_width without tree"),
         ({"tree": "dynamic"}, 3, "option tree = dynamic: NODES: a whole number of at least 1 is needed"),
@@ -62,10 +62,10 @@ def test_a_dynamic_tree_has_a_width_of_its_own_and_no_more_nodes_than_candidates
         ({"tree": "none.yaml"}, 3, "none.yaml: cannot be read"),
     ],
 )
-def test_a_tree_that_cannot_be_meant_is_refused_by_name(options: dict[str, str], k: int, said: str) -> None:
+def test_a_tree_that_cannot_be_meant_is_refused_by_name(options: dict[str, str], k: int, message: str) -> None:
     with pytest.raises(UsageError) as error:
         plan_tree(options, k, "cpu")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_tree_of_other_levels_than_the_longest_role_is_refused(file: Path) -> None:

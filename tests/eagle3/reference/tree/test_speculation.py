@@ -16,7 +16,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.reference import tree as trees_of_engine
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.ops import FEW_ROWS
 from specgate.backends.eagle3.reference.target import LlamaTarget
@@ -156,13 +156,13 @@ def drafted_trees(
 
     monkeypatch.setattr(drafter, "tree", recorded)
     decoded = engine.decode(Role(3), Budget(steps=steps), ())
-    found = []
+    values = []
     for slot, prompt in enumerate(PROMPTS):
         emitted = 1
         for step, tree in enumerate(trees):
-            found.append((slot, [*prompt, *decoded.tokens[slot][:emitted]], tree))
+            values.append((slot, [*prompt, *decoded.tokens[slot][:emitted]], tree))
             emitted += decoded.accepted[step][slot] + 1
-    return found
+    return values
 
 
 @pytest.mark.parametrize("window", [None, 6])
@@ -248,7 +248,7 @@ def test_what_a_tree_knows_of_the_text_is_accepted_wherever_it_hangs(
     monkeypatch.setattr(drafter_of(engine), "tree", truth.grow)
     decoded = engine.decode(Role(k), Budget(steps=steps), ())
     assert decoded.accepted == tuple(truth.planned)
-    assert decoded.tokens == tuple(of[: len(found)] for of, found in zip(text, decoded.tokens, strict=True))
+    assert decoded.tokens == tuple(of[: len(choice)] for of, choice in zip(text, decoded.tokens, strict=True))
     assert sum(a for row in decoded.accepted for a in row) > steps * len(PROMPTS)
     truth.emitted = [1] * len(text)
     assert engine.logits(Role(k), positions) == logits
@@ -314,7 +314,7 @@ def test_a_mask_with_a_wrong_bit_is_counted_and_nothing_is_verified_through_it(
     monkeypatch.setattr("specgate.backends.eagle3.reference.loop.packed_masks", damaged)
     monkeypatch.setattr(drafter_of(engine), "tree", truth.grow)
     decoded = engine.decode(Role(3), Budget(steps=6), ())
-    assert decoded.tokens == tuple(of[: len(found)] for of, found in zip(text, decoded.tokens, strict=True))
+    assert decoded.tokens == tuple(of[: len(choice)] for of, choice in zip(text, decoded.tokens, strict=True))
     assert [sum(row) > 0 for row in decoded.accepted] == [True, False, True, True, False, True]
     assert decoded.counters["mask_integrity_failures"] == 2
     assert decoded.counters["mask_checked_steps"] == 6
@@ -336,7 +336,7 @@ def test_a_tree_of_gpt_oss_emits_the_baselines_tokens_and_counts_no_experts(tmp_
     drafter_of(engine).tree = monkey.grow  # type: ignore[method-assign]
     decoded = engine.decode(Role(4), Budget(steps=6), ())
     assert decoded.accepted == tuple(monkey.planned)
-    assert all(of[: len(found)] == found[: len(of)] for of, found in zip(plain.tokens, decoded.tokens, strict=True))
+    assert all(of[: len(tokens)] == tokens[: len(of)] for of, tokens in zip(plain.tokens, decoded.tokens, strict=True))
     assert decoded.experts is None
     monkey.emitted = [1, 1]
     assert engine.logits(Role(4), (3, 9)) == logits

@@ -30,7 +30,7 @@ from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import ExpertPre
 from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
 
 

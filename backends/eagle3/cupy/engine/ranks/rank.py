@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.graph import Graph, GraphGeometry
+from specgate.backends.eagle3.cupy.engine.decode_run import Graph, GraphGeometry
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.lib.specpv import plan
+from specgate.backends.eagle3.lib import specpv
 
-KEPT: Final = plan.BLOCK
+KEPT: Final = specpv.BLOCK
 """Positions of a block that is kept or left out."""
 
 

@@ -201,10 +201,10 @@ class LLMEngine:
 
 def completion(request: Running) -> SimpleNamespace:
     """As a `CompletionOutput`: the most likely tokens at the first place, and the chosen one after them."""
-    asked = request.params.logprobs
-    if asked is None:
+    logprobs = request.params.logprobs
+    if logprobs is None:
         return SimpleNamespace(token_ids=request.emitted, logprobs=None)
-    shown = [*ranking(request.prompt, 0)[:asked], *([(0, -20.0)] if "blind" not in FAULTS else [])]
+    shown = [*ranking(request.prompt, 0)[:logprobs], *([(0, -20.0)] if "blind" not in FAULTS else [])]
     entries = {number: SimpleNamespace(logprob=value) for number, value in reversed(shown)}
     return SimpleNamespace(token_ids=request.emitted, logprobs=[entries])
 

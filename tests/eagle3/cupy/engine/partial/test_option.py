@@ -9,7 +9,7 @@ import pytest
 
 from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan, check_target
+from specgate.backends.eagle3.lib.specpv import PartialPlan, check_target
 from specgate.contract import LOSSY, PairRef, Sampling
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
@@ -43,7 +43,7 @@ def test_where_no_request_is_long_enough_the_engine_is_one_that_verifies_in_full
 
 
 @pytest.mark.parametrize(
-    ("options", "changed", "said"),
+    ("options", "changed", "message"),
     [
         (
             {"specpv": "lossless"},
@@ -58,9 +58,11 @@ def test_where_no_request_is_long_enough_the_engine_is_one_that_verifies_in_full
         ({"specpv_window": "2"}, {}, r"option specpv_window without specpv\n"),
     ],
 )
-def test_what_it_does_not_do_is_refused_by_name(options: dict[str, str], changed: dict[str, object], said: str) -> None:
+def test_what_it_does_not_do_is_refused_by_name(
+    options: dict[str, str], changed: dict[str, object], message: str
+) -> None:
     check_options(options)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         asked_plan(replace(REQUEST, options=options, **changed))  # type: ignore[arg-type]
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
+from specgate.backends.eagle3.cupy.engine.decode_run import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
+from specgate.backends.eagle3.lib.specpv import BLOCK, PartialPlan
 
 PLAN = PartialPlan(2, 4, 3, 20)
 LONG = (2 + 4 + 3 + 1) * BLOCK

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import Budget, Role
 from specgate.run import profiler

@@ -10,8 +10,8 @@ import torch
 
 from bench.tensor_parallel.ready import compile_all
 from specgate.backends.eagle3.cupy.device import shared_gpus
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
@@ -26,13 +26,13 @@ from tests.eagle3.lib.planted.drafts import made_draft
 SIZES = Sizes(slots=8, positions=2048, max_rows=6)
 
 
-def gpus_or_skip(asked: int) -> tuple[torch.device, ...]:
+def gpus_or_skip(number: int) -> tuple[torch.device, ...]:
     shown = torch.cuda.device_count()
-    if shown < asked:
-        pytest.skip(f"needs {asked} GPUs; CUDA shows {shown} here")
-    if not all(torch.cuda.can_device_access_peer(a, b) for a, b in permutations(range(asked), 2)):
-        pytest.skip(f"needs {asked} GPUs that reach each other's memory")
-    return shared_gpus(asked)
+    if shown < number:
+        pytest.skip(f"needs {number} GPUs; CUDA shows {shown} here")
+    if not all(torch.cuda.can_device_access_peer(a, b) for a, b in permutations(range(number), 2)):
+        pytest.skip(f"needs {number} GPUs that reach each other's memory")
+    return shared_gpus(number)
 
 
 def part_of(whole: TargetCheckpoint, shard: Shard, device: torch.device) -> TargetCheckpoint:

@@ -28,10 +28,9 @@ from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
@@ -142,7 +141,7 @@ def decode(made: Sequence[Side], ranks: Ranks, k: int, steps: int) -> tuple[Deco
     """What is decoded, and the whole vocabulary's logits of every (slot, position) whose context is the text."""
 
     def run(rank: int) -> tuple[Any, dict[tuple[int, int], Tensor], tuple[object, ...]]:
-        side, found = made[rank], {}
+        side, data = made[rank], {}
         cycle, slots = Cycle(side.target, side.draft, side.sizes, 3, k), side.b.slots
         assert side.prefilled is not None
         side.prefilled.rewind(side.b, StopRule((), (), side.sizes.positions))
@@ -152,12 +151,12 @@ def decode(made: Sequence[Side], ranks: Ranks, k: int, steps: int) -> tuple[Deco
             assert not slots.fault.any(), slots.fault
             for a, slot in enumerate(active):
                 for t in range(int(slots.accepted[slot]) + 1):
-                    found[slot, lengths[slot] + t] = side.b.target.layer.logits[a * cycle.rows + t].clone()
-        return read(slots, 3, k, [1] * steps, [0] * steps)[0], found, state_of(slots, 3, steps)
+                    data[slot, lengths[slot] + t] = side.b.target.layer.logits[a * cycle.rows + t].clone()
+        return read(slots, 3, k, [1] * steps, [0] * steps)[0], data, state_of(slots, 3, steps)
 
     sides_read = ranks.each(run, range(len(made)))
     assert all(state == sides_read[0][2] for _, _, state in sides_read)
-    logits = {at: torch.cat([found[at] for _, found, _ in sides_read]) for at in sides_read[0][1]}
+    logits = {at: torch.cat([data[at] for _, data, _ in sides_read]) for at in sides_read[0][1]}
     return sides_read[0][0], logits
 
 

@@ -13,10 +13,9 @@ from specgate.backends.eagle3.cupy.engine.prefilled import prefill_prompts
 from specgate.backends.eagle3.cupy.engine.ranks import prefill_experts as of_ranks
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import assign_blocks
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import mixture, plain_draft
-from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense
+from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, mixture, plain_draft
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.engine.ranks.sides import Alone, check_split, decode, decoded_alone, sides
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, RECIPE_EXPERTS, random_prompts, shape
@@ -82,7 +81,7 @@ def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
     for module in (prefill_experts, prefill_mixture, of_ranks):
         monkeypatch.setattr(module, "ROWS", rows)
     first, second = random_prompts([BLOCK + 30, 40])
-    prompts, found = [first, second, first], []
+    prompts, values = [first, second, first], []
     for ranks, fused, packed_rows in ((1, False, 0), (2, False, 0), (2, True, 0), (2, True, 60)):
         made = sides(EXPERTS, RECIPE_OF_EXPERTS, ranks, fused=fused, packed_rows=packed_rows)
         layout = assign_blocks(prompts, made[0].sizes)
@@ -97,7 +96,7 @@ def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
         twin, slot, own_blocks = layout.blocks[0], layout.blocks[2], layout.private[2]
         assert own_blocks > 0
         assert torch.equal(keys[:, list(twin[-own_blocks:])], keys[:, list(slot[-own_blocks:])])
-        found.append((torch.stack([row.stream for row in last[0]]), keys.float()))
-    for streams, keys in found[1:]:
-        assert torch.cosine_similarity(streams, found[0][0], dim=1).min() > 0.9995
-        assert relative_error(keys, found[0][1]) < 0.02
+        values.append((torch.stack([row.stream for row in last[0]]), keys.float()))
+    for streams, keys in values[1:]:
+        assert torch.cosine_similarity(streams, values[0][0], dim=1).min() > 0.9995
+        assert relative_error(keys, values[0][1]) < 0.02

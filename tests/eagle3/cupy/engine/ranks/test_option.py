@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy import device
 from specgate.backends.eagle3.cupy.backend import BACKEND
 from specgate.backends.eagle3.cupy.engine import open as opening
 from specgate.backends.eagle3.cupy.engine.ranks import option
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract import PairRef, Sampling
 from specgate.contract.protocols import OpenRequest
@@ -33,17 +33,17 @@ def gpu(name: str = "NVIDIA H200", processors: int = 132) -> SimpleNamespace:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """Two equal GPUs that reach each other; a test changes them."""
-    found = [gpu(), gpu()]
+    values = [gpu(), gpu()]
     monkeypatch.setattr(device, "first_gpu", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(device, "open_peer_access", lambda count: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: found[i])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(values))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: values[i])
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: True)
-    return found
+    return values
 
 
 @pytest.mark.parametrize(
-    ("options", "sampling", "said"),
+    ("options", "sampling", "message"),
     [
         ({"tp": "3"}, None, r"option tp = '3'\n  known: 1, 2, 4"),
         ({"tp": "two"}, None, r"option tp = 'two'\n  known: 1, 2, 4"),
@@ -52,8 +52,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         ({"tp": "2", "tree": "tree.yaml"}, None, r"option tp = 2 with option tree"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, str], sampling: Sampling | None, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_meant_is_refused(options: dict[str, str], sampling: Sampling | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         option.chosen_ranks(replace(REQUEST, options=options, sampling=sampling))
 
 
@@ -69,7 +69,7 @@ def test_the_door_refuses_another_number_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("g", "said"),
+    ("g", "message"),
     [
         (TARGET, r"num_key_value_heads = 1 cannot be divided by 2\n  tp=1"),
         (replace(TARGET, kv_heads=2, heads=4, vocab=321), r"vocab_size = 321 cannot be divided by 2"),
@@ -79,8 +79,8 @@ def test_the_door_refuses_another_number_too() -> None:
         ),
     ],
 )
-def test_sizes_that_cannot_be_divided_are_refused_with_their_key(g: TargetGeometry, said: str) -> None:
-    with pytest.raises(UsageError, match=f"option tp = 2: folder/config.json: {said}"):
+def test_sizes_that_cannot_be_divided_are_refused_with_their_key(g: TargetGeometry, message: str) -> None:
+    with pytest.raises(UsageError, match=f"option tp = 2: folder/config.json: {message}"):
         option.check_target(2, g, WHERE)
     option.check_target(1, g, WHERE)
 
@@ -90,11 +90,11 @@ def test_two_gpus_share_the_published_mixtures_and_four_would_cut_their_blocks(n
     g = EXPERT_GEOMETRIES[name]().target
     option.check_target(1, g, WHERE)
     option.check_target(2, g, WHERE)
-    said = (
+    message = (
         r"option tp = 4: folder/config.json: intermediate_size = 2880: each GPU needs a multiple of 32 of it, whole "
         r"blocks of MXFP4 numbers of every expert\n  tp=1 or 2$"
     )
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         option.check_target(4, g, WHERE)
 
 
@@ -113,23 +113,23 @@ def test_a_draft_without_a_head_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"draft_tp": "2"}, r"option draft_tp = '2' with tp = 1: .*\n  draft_tp=1$"),
         ({"tp": "4", "draft_tp": "2"}, r"option draft_tp = '2' with tp = 4: .*\n  draft_tp=1 or 4$"),
         ({"tp": "2", "draft_tp": "all"}, r"option draft_tp = 'all' with tp = 2: .*\n  draft_tp=1 or 2$"),
     ],
 )
-def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[str, str], said: str) -> None:
-    asked = replace(REQUEST, options=options)
-    with pytest.raises(UsageError, match=said):
-        option.asked_draft_ranks(asked, option.chosen_ranks(asked))
-    assert option.asked_draft_ranks(replace(asked, options={"draft_tp": "4"}), 4) == 4
+def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[str, str], message: str) -> None:
+    changed = replace(REQUEST, options=options)
+    with pytest.raises(UsageError, match=message):
+        option.asked_draft_ranks(changed, option.chosen_ranks(changed))
+    assert option.asked_draft_ranks(replace(changed, options={"draft_tp": "4"}), 4) == 4
     assert option.asked_draft_ranks(REQUEST, 4) is None
 
 
 @pytest.mark.parametrize(
-    ("g", "said"),
+    ("g", "message"),
     [
         (replace(DRAFT, kv_heads=1), r"num_key_value_heads = 1 cannot be divided by 2"),
         (replace(DRAFT, draft_vocab=321), r"draft_vocab_size = 321 cannot be divided by 2"),
@@ -137,9 +137,9 @@ def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[st
     ],
 )
 def test_a_draft_that_cannot_be_divided_stays_whole_and_is_refused_where_parts_are_asked_for(
-    g: DraftGeometry, said: str
+    g: DraftGeometry, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=rf"option draft_tp = 2: folder/config.json: {said}(.|\n)*\n  draft_tp=1$"):
+    with pytest.raises(UsageError, match=rf"option draft_tp = 2: folder/config.json: {message}(.|\n)*\n  draft_tp=1$"):
         option.chosen_draft_ranks(2, 2, g, WHERE)
     assert option.chosen_draft_ranks(2, None, g, WHERE) == option.chosen_draft_ranks(2, 1, g, WHERE) == 1
 
@@ -147,7 +147,7 @@ def test_a_draft_that_cannot_be_divided_stays_whole_and_is_refused_where_parts_a
 def test_a_draft_is_divided_as_its_target_is_unless_something_else_is_asked_for() -> None:
     wide = replace(DRAFT, intermediate=128)
     assert [option.chosen_draft_ranks(ranks, None, wide, WHERE) for ranks in (1, 2)] == [1, 2]
-    assert [option.chosen_draft_ranks(2, asked, wide, WHERE) for asked in (1, 2)] == [1, 2]
+    assert [option.chosen_draft_ranks(2, request, wide, WHERE) for request in (1, 2)] == [1, 2]
 
 
 def test_two_equal_gpus_that_reach_each_other_will_do(gpus: list[SimpleNamespace]) -> None:

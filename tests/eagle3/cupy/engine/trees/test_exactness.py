@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
@@ -99,12 +99,12 @@ def test_logits_that_are_shown_are_those_of_the_accepted_path(shape: str) -> Non
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_a_dynamic_tree_of_one_branch_has_the_chains_tokens_and_counts(name: str) -> None:
-    growth, found = DynamicGrowth(4, 1, 4), list[Any]()
+    growth, results = DynamicGrowth(4, 1, 4), list[Any]()
     pair = checkpoints_of(name, "A", torch.bfloat16)
     for made in (engine(name, "A"), engine_of(*pair, replace(SIZES, max_rows=growth.rows, tree=growth))):
         made.prefill(random_prompts(RAGGED), draft=True)
-        found.append(made.decode(Role(4), Budget(steps=STEPS), ()))
-    chain, tree = found
+        results.append(made.decode(Role(4), Budget(steps=STEPS), ()))
+    chain, tree = results
     assert (tree.tokens, tree.accepted, tree.drafted, tree.finish) == (
         *(chain.tokens, chain.accepted),
         *(chain.drafted, chain.finish),

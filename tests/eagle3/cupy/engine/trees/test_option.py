@@ -56,7 +56,7 @@ def test_a_shorter_role_drafts_the_first_levels_and_a_chain_where_these_are_one(
 
 
 @pytest.mark.parametrize(
-    ("choices", "changed", "said"),
+    ("choices", "changed", "message"),
     [
         (SMALL, {"max_k": 4}, r"a tree of 3 levels, but the longest draft asked for is spec-4\n  ask for spec-3"),
         (SMALL, {"sampling": Sampling()}, r"option tree with sampling: its paths are of greedy tokens"),
@@ -75,9 +75,9 @@ def test_a_shorter_role_drafts_the_first_levels_and_a_chain_where_these_are_one(
     ids=["levels", "sampling", "nodes", "rows", "no tree"],
 )
 def test_a_tree_that_no_kernel_is_made_for_is_refused(
-    tmp_path: Path, choices: list[list[int]], changed: dict[str, object], said: str
+    tmp_path: Path, choices: list[list[int]], changed: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         chosen_tree(asked(tmp_path, choices, **changed))
 
 
@@ -97,7 +97,7 @@ def test_a_dynamic_tree_is_taken_as_the_reference_takes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "changed", "said"),
+    ("options", "changed", "message"),
     [
         ({"tree_width": "4"}, {}, r"option tree_width without tree\n"),
         ({"tree": "x.yaml", "tree_width": "4"}, {}, r"option tree_width with the tree of a file\n"),
@@ -123,9 +123,9 @@ def test_a_dynamic_tree_is_taken_as_the_reference_takes_it() -> None:
     ],
 )
 def test_a_dynamic_tree_that_cannot_be_meant_is_refused_by_name(
-    options: dict[str, str], changed: dict[str, object], said: str
+    options: dict[str, str], changed: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         chosen_tree(replace(REQUEST, options=options, **changed))  # type: ignore[arg-type]
 
 
@@ -169,6 +169,6 @@ def test_a_block_counts_its_draft_tokens_and_the_masks_that_were_checked() -> No
     accepted = ((2, 0), (1, -1), (-1, -1))
     decoded = Decoded(3, (1, 1, 1), ((1,), (2,)), accepted, ((2, 2),) * 3, (0, 0), (Finish.EOS,) * 2)
     assert tree_counters(None, decoded, Fault(0)) == {}
-    found = tree_counters(tree, decoded, Fault.MASK_INTEGRITY | Fault.KV_INTEGRITY)
-    assert found == {"tree_tokens": 9, "mask_checked_steps": 3, "mask_integrity_failures": 1}
+    counters = tree_counters(tree, decoded, Fault.MASK_INTEGRITY | Fault.KV_INTEGRITY)
+    assert counters == {"tree_tokens": 9, "mask_checked_steps": 3, "mask_integrity_failures": 1}
     assert tree_counters(tree, decoded, Fault.KV_INTEGRITY)["mask_integrity_failures"] == 0

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS, Heads
@@ -16,6 +15,7 @@ from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, Quantised, allocate
 from specgate.checkpoints.geometry import RopeSpec
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, normal, poisoned, rotated, rows_of
 
 CODES: tuple[KvMode, ...] = ("fp8", "nvfp4")
@@ -32,9 +32,9 @@ class Cache:
         g, d, length = heads.kv_heads, heads.head_dim, heads.max_blocks * BLOCK
         sizes = spread ** torch.linspace(-1, 1, length)[:, None, None]
         self.keys, self.values = (plane(slots, heads, device) for _ in range(2))
-        for s, (held, scale) in enumerate(((self.keys, 1.0), (self.values, sizes))):
+        for s, (entry, scale) in enumerate(((self.keys, 1.0), (self.values, sizes))):
             rows = normal(slots, length, g, d, dtype=torch.float32, seed=seed + s, device=device)
-            held.write(torch.arange(length, device=device).expand(slots, -1), rows * torch.as_tensor(scale).to(device))
+            entry.write(torch.arange(length, device=device).expand(slots, -1), rows * torch.as_tensor(scale).to(device))
         order = torch.randperm(slots * heads.max_blocks, generator=torch.Generator().manual_seed(seed)).to(device)
         self.block_table = order.view(slots, -1).int()
         made = self.should_hold()
@@ -96,7 +96,7 @@ class Cache:
         self, queries: Tensor, positions: Sequence[int], window: int | None = None, sinks: Tensor | None = None
     ) -> Tensor:
         length = self.heads.max_blocks * BLOCK
-        keys, values = (held.read(0, length, torch.float32) for held in (self.keys, self.values))
+        keys, values = (rows.read(0, length, torch.float32) for rows in (self.keys, self.values))
         return torch.stack(
             [
                 oracles.attention(query, keys[s], values[s], p + t, window, sinks).flatten()
@@ -112,13 +112,13 @@ class Cache:
     def holds_what_it_should(self) -> bool:
         """Codes and scales, bit for bit, of every position of every slot."""
         table = self.block_table.flatten().long()
-        found = [pages[table] for pages in (self.k_pages, self.v_pages, self.scales)]
+        planes = [pages[table] for pages in (self.k_pages, self.v_pages, self.scales)]
         wanted = self.should_hold()
         if self.heads.kv == "nvfp4":  # outer scales are those of a slot's first block alone
             behind = torch.arange(len(table), device=self.device) % self.heads.max_blocks > 0
-            for scales in (found[2], wanted[2]):
+            for scales in (planes[2], wanted[2]):
                 scales[behind, :, -OUTER_BYTES:] = 0
-        return all(torch.equal(mine, theirs) for mine, theirs in zip(found, wanted, strict=True))
+        return all(torch.equal(mine, theirs) for mine, theirs in zip(planes, wanted, strict=True))
 
 
 def plane(slots: int, heads: Heads, device: str) -> Fp8Plane | Nvfp4Plane:
@@ -135,13 +135,13 @@ def as_pages(keys: Quantised, values: Quantised) -> tuple[Tensor, Tensor, Tensor
         return of_positions.unflatten(2, (-1, positions)).transpose(1, 2)  # type: ignore[no-untyped-call,no-any-return]
 
     if isinstance(keys, Fp8Plane) and isinstance(values, Fp8Plane):
-        codes = [by_block(held.codes, BLOCK) for held in (keys, values)]
-        scales = [by_block(held.scales, BLOCK // SCALE_POSITIONS) for held in (keys, values)]
+        codes = [by_block(rows.codes, BLOCK) for rows in (keys, values)]
+        scales = [by_block(rows.scales, BLOCK // SCALE_POSITIONS) for rows in (keys, values)]
         return codes[0], codes[1].transpose(-1, -2), torch.stack(scales, dim=-1)
     assert isinstance(keys, Nvfp4Plane) and isinstance(values, Nvfp4Plane)
     codes = [
-        by_block(torch.stack((held.codes & 15, held.codes >> 4), dim=-1).flatten(-2), BLOCK) for held in (keys, values)
+        by_block(torch.stack((rows.codes & 15, rows.codes >> 4), dim=-1).flatten(-2), BLOCK) for rows in (keys, values)
     ]
-    blocks = [by_block(held.blocks, BLOCK) for held in (keys, values)]
+    blocks = [by_block(rows.blocks, BLOCK) for rows in (keys, values)]
     outer = torch.stack((keys.scale, values.scale), dim=-1)[:, None].expand(-1, codes[0].shape[1], -1, -1)
     return key_page(codes[0]), value_page(codes[1]), scale_page(blocks[0], blocks[1], outer)

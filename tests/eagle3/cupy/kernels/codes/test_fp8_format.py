@@ -121,8 +121,8 @@ def test_every_way_makes_of_every_pair_of_codes_the_numbers_that_torch_makes(dev
     pairs, by_bits, values = Format().numbers(device)
     codes = torch.arange(1 << 16, device=device)
     want = torch.stack((codes & 255, codes >> 8), dim=-1).to(torch.uint8).view(torch.float8_e4m3fn).float()
-    for found in (pairs, by_bits):
-        assert torch.equal(found.view(torch.float16).view(-1, 2).float().nan_to_num(1e9), want.nan_to_num(1e9))
+    for table in (pairs, by_bits):
+        assert torch.equal(table.view(torch.float16).view(-1, 2).float().nan_to_num(1e9), want.nan_to_num(1e9))
     assert torch.equal(values.nan_to_num(1e9), want[:, 0].nan_to_num(1e9))
     assert torch.equal(values.signbit()[values == 0], want[:, 0].signbit()[values == 0])
 

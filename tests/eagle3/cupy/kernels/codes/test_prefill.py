@@ -31,7 +31,7 @@ def test_what_is_cached_and_what_the_prompt_attends_over_is_the_reference_engine
     qkv[:, : head_dim // 2] *= 100  # saturates what later positions have
     blocks = torch.tensor([2, 0, 3], device=device)[:used]
     table = tuple(normal(192, head_dim // 2, dtype=torch.float32, seed=s, device=device) for s in (0, 1))
-    found = []
+    values = []
     for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 4, sizes, device)
         assert pages.scales is not None
@@ -41,23 +41,23 @@ def test_what_is_cached_and_what_the_prompt_attends_over_is_the_reference_engine
         if kv == "nvfp4":  # outer scales are those of the first block alone, and what is behind them is nobody's
             pages.scales[1, blocks[1:], :, -OUTER_BYTES:] = 0
             pages.scales[1, blocks, :, 8 - OUTER_BYTES :] = 0
-        found.append((own, pages.k, pages.v, pages.scales))
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+        values.append((own, pages.k, pages.v, pages.scales))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*values, strict=True))
 
-    own, *pages_of = found[0]
+    own, *pages_of = values[0]
     _, _, v = split_heads(qkv, sizes)
     _, turned, _ = prefill.rotated(qkv, (table[0], table[1]), slice(0, positions), sizes)
     at, planes = torch.arange(positions, device=device)[None], (plane(1, text, device), plane(1, text, device))
-    for held, rows in zip(planes, (turned, v), strict=True):
-        held.write(at, rows[None])
+    for entry, rows in zip(planes, (turned, v), strict=True):
+        entry.write(at, rows[None])
     wanted = as_pages(*planes)
     if kv == "nvfp4":
         wanted[2][0, 1:, :, -OUTER_BYTES:] = 0
     for mine, theirs in zip(pages_of, wanted, strict=True):
         assert torch.equal(mine[1, blocks], theirs[0])
-    for i, held in enumerate(planes):
+    for i, entry in enumerate(planes):
         attended = split_heads(own, sizes)[1 + i].transpose(0, 1)
-        assert torch.equal(attended, held.read(0, used * BLOCK, torch.float32)[0, :, :positions].bfloat16())
+        assert torch.equal(attended, entry.read(0, used * BLOCK, torch.float32)[0, :, :positions].bfloat16())
     untouched = [b for b in range(4) if b not in blocks.tolist()]
     assert all(bool((t[0] == 7).all() and (t[1, untouched] == 7).all()) for t in pages_of)
 

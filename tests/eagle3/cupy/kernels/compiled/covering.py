@@ -49,12 +49,17 @@ def kind_of(spec: Spec) -> Kind:
     constants = dict(spec.constants)
     shared, rows = int(constants["HEADS"]) // int(constants["KV_HEADS"]), int(constants["QUERY_ROWS"])
     tiles = -(-shared * rows // 16)
-    asked = (shared * rows > 8, tiles > 1, tiles.bit_count() > 1, constants["APPENDED_ROWS"] == constants["QUERY_ROWS"])
+    features = (
+        shared * rows > 8,
+        tiles > 1,
+        tiles.bit_count() > 1,
+        constants["APPENDED_ROWS"] == constants["QUERY_ROWS"],
+    )
     of_tree = (constants["FIRST_NODE"] != "0", constants["TREE_LEVELS"] != "0") if is_tree(spec) else (rows == 1,)
     elsewhere = {*SIZES["attention"], *ROWS, *(name for names in PARTS.values() for name in names)}
     return (
         ("geometry", (shared, *((name, value) for name, value in spec.constants if name not in elsewhere))),
-        ("rows", (*asked, *of_tree)),
+        ("rows", (*features, *of_tree)),
         *((part, tuple(constants.get(name) for name in names)) for part, names in PARTS.items()),
     )
 

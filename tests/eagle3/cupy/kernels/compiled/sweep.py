@@ -13,10 +13,9 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
-from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, PairGeometry
 from specgate.backends.eagle3.pairs.shipped import DRAFT_FOLDER
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf_keys import read_config
@@ -133,8 +132,8 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     if pair.target.experts is None:
         broad = Cycle(target, draft, Sizes(4, positions, BROAD.rows, tree=BROAD), 4, BROAD.depth).kernels().values()
         yield from (kernel.spec for kernel in broad if kernel.spec.stem.startswith("maxima"))
-    for asked in SAMPLED:
-        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
+    for sampling in SAMPLED:
+        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=sampling), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     for kv in (AS_COMPUTED, *CODES):
         yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv, packed=True))

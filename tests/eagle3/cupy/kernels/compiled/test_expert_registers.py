@@ -22,7 +22,7 @@ from specgate.backends.eagle3.cupy.tuning import expert_weight
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
 from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates, retilings
 from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
 from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES

@@ -30,12 +30,15 @@ def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
 
 def test_what_is_compiled_for_a_whole_cache_has_nothing_of_parts() -> None:
     source = Attention(Heads(8, 2, 64, 500), 4).spec.source
-    whole, part = (compiled_text(source, Switches(part=asked)) for asked in (False, True))
+    whole, part = (compiled_text(source, Switches(part=with_sampling)) for with_sampling in (False, True))
     assert "copy_kept" in part and not re.search(
         "kept|dropped|KEPT", re.sub(r"//[^\n]*|#define KEPT_BLOCKS 0\n", "", whole)
     )
     for stem in ("embed_rows", "feature_capture"):
-        once, again = (compiled_text(with_headers(f"{stem}.cu"), Switches(replays=asked)) for asked in (False, True))
+        once, again = (
+            compiled_text(with_headers(f"{stem}.cu"), Switches(replays=with_sampling))
+            for with_sampling in (False, True)
+        )
         assert "args.verified" in again and "verified" not in re.sub(r"//[^\n]*", "", once)
 
 
@@ -67,7 +70,7 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (
             Spec.of("embed_rows", {"hidden": 100, "rows": 1, "max_rows": 1, "threads": 128}),
@@ -92,10 +95,10 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
         ),
     ],
 )
-def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(spec: Spec, said: str) -> None:
+def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(spec: Spec, message: str) -> None:
     (outcome,) = outcomes("sm_80", [spec])
     assert not outcome.compiled
-    assert re.search(rf"^{spec.stem}\.cu\(\d+\): .*{said}", outcome.log, re.MULTILINE)
+    assert re.search(rf"^{spec.stem}\.cu\(\d+\): .*{message}", outcome.log, re.MULTILINE)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.device import LEAST_SHARED
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
@@ -28,6 +27,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     most_row_groups,
 )
 from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
 
@@ -122,16 +122,16 @@ def test_pairs_are_sorted_and_cut_into_nearly_equal_row_groups(
     assert (row_groups.row_groups[made:] == -1).all()
     each = in_order.bincount(minlength=count).tolist()
     for expert, size in enumerate(each):
-        held = list[int]()
+        row_counts = list[int]()
         while at < made and int(row_groups.row_groups[at, 0]) == expert:
             _, start, own, _ = row_groups.row_groups[at, :4].tolist()
-            assert start == sum(each[:expert]) + sum(held) and 0 < own <= ROW_GROUP
+            assert start == sum(each[:expert]) + sum(row_counts) and 0 < own <= ROW_GROUP
             assert torch.equal(row_groups.row_groups[at, 4 : 4 + own].long(), pairs[start : start + own] // per_token)
-            held.append(own)
+            row_counts.append(own)
             at += 1
-        assert sum(held) == size and len(held) == -(-size // ROW_GROUP)
-        eights = [-(-own // 8) for own in held]
-        assert not held or (max(eights) - min(eights) <= 1 and all(own % 8 == 0 for own in held[:-1]))
+        assert sum(row_counts) == size and len(row_counts) == -(-size // ROW_GROUP)
+        eights = [-(-own // 8) for own in row_counts]
+        assert not row_counts or (max(eights) - min(eights) <= 1 and all(own % 8 == 0 for own in row_counts[:-1]))
     assert at == made
 
 
@@ -166,7 +166,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
     for some in (range(rows - 1, rows), range(0, rows, 2), range(rows // 3, rows)):
         some_rows = torch.tensor(some, device=device)
         part = multiplied(made, x[some_rows], chosen[some_rows]).by_row
-        assert all(torch.equal(found, of_all[some_rows]) for found, of_all in zip(part, whole, strict=True))
+        assert all(torch.equal(part_result, of_all[some_rows]) for part_result, of_all in zip(part, whole, strict=True))
     monkeypatch.setattr(launchers, "STAGES", 2)
     monkeypatch.setattr(launchers, "WEIGHT_TILES", (2, 1))
     monkeypatch.setattr(PackedProduct, "blocks", lambda self, row_groups: 2)

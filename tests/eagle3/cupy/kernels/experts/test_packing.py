@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import (
     tile_bytes,
     unpacked,
 )
-from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.checkpoints.mxfp4 import VALUES
 
 SIZES = [(16, 32), (32, 64), (48, 96), (5760, 2880)]
@@ -54,9 +54,9 @@ def test_a_lane_finds_its_numbers_and_scales_where_the_kernel_looks_for_them(ord
         word = int.from_bytes(bytes(tiles[tile, slab * NUMBERS + 16 * lane + 4 * load :][:4].tolist()), "little")
         shifted = [word, word << 3, (word << 6 & 0x0E000E00) | (word << 1 & 0x80008000)]
         shifted.append((word << 9 & 0x0E000E00) | (word << 2 & 0x80008000))
-        found = [half_as_float((pair >> at) & 0x8E00) * 2**14 for pair in shifted for at in (0, 16)]
+        floats = [half_as_float((pair >> at) & 0x8E00) * 2**14 for pair in shifted for at in (0, 16)]
         stored = [b >> at & 15 for b in blocks[row, block, 4 * c : 4 * c + 4].tolist() for at in (0, 4)]
-        assert found == [VALUES[number] for number in stored]
+        assert floats == [VALUES[number] for number in stored]
         assert int(tiles[tile, 2 * NUMBERS + slab * SCALES + 4 * g + load]) == int(scales[row, block]) + 14
 
 

@@ -200,10 +200,10 @@ def test_at_many_rows_two_blocks_share_an_sm(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
     needed: int, blocks: int, processors: int, room: int
 ) -> None:
-    asked, share = limit_occupancy(needed, blocks, processors, room), -(-blocks // processors)
-    assert asked >= needed
-    assert asked == needed or share * (asked + DECLARED + RESERVED_SHARED) <= room
-    assert share > 8 or (share + 1) * (asked + RESERVED_SHARED) > room
+    occupancy, share = limit_occupancy(needed, blocks, processors, room), -(-blocks // processors)
+    assert occupancy >= needed
+    assert occupancy == needed or share * (occupancy + DECLARED + RESERVED_SHARED) <= room
+    assert share > 8 or (share + 1) * (occupancy + RESERVED_SHARED) > room
 
 
 @pytest.mark.parametrize(

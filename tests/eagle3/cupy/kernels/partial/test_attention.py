@@ -19,7 +19,7 @@ from specgate.backends.eagle3.cupy.kernels.partial.launchers import (
     ChooseBlocks,
     WideAttention,
 )
-from specgate.backends.eagle3.reference.partial.blocks import block_scores, choose, first_of_window, summaries
+from specgate.backends.eagle3.reference.partial import block_scores, choose, first_of_window, summaries
 from tests.eagle3.cupy.kernels.crossed import crossed
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rotated, rows_of
 from tests.eagle3.cupy.kernels.trees.test_attention import Cache
@@ -107,26 +107,26 @@ def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
 
 @pytest.mark.slow("compiles attention as C++")
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
-@pytest.mark.parametrize(("rows", "asked"), [(12, 3), (24, 4), (66, 2)])
+@pytest.mark.parametrize(("rows", "number"), [(12, 3), (24, 4), (66, 2)])
 def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queries(
-    device: str, heads: int, kv_heads: int, head_dim: int, rows: int, asked: int
+    device: str, heads: int, kv_heads: int, head_dim: int, rows: int, number: int
 ) -> None:
     shape = Heads(heads, kv_heads, head_dim, POSITIONS)
     first, config = [0, 1, 31, 63, 127, 130, 300, 600], FmhaConfig(kv_tile=128)
-    length = [at + (3 * slot) % (rows - asked + 1) for slot, at in enumerate(first)]
+    length = [at + (3 * slot) % (rows - number + 1) for slot, at in enumerate(first)]
     cache, slots = Paged(shape, len(first), device), len(first)
     before = cache.k.clone()
     qkv = normal(slots, rows, shape.qkv_width, dtype=torch.float32, device=device)
-    kernel = WideAttention(shape, rows, asked, config)
+    kernel = WideAttention(shape, rows, number, config)
     out = torch.full((slots * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
-    queries = torch.zeros(slots, asked, heads, head_dim, dtype=torch.bfloat16, device=device)
+    queries = torch.zeros(slots, number, heads, head_dim, dtype=torch.bfloat16, device=device)
     kernel(
         *(out, workspace(kernel, slots, device), cache.k, cache.v, queries, qkv.flatten(0, 1), cache.rope, cache.table),
         *(counted(first, device), counted(length, device), rows_of(range(slots), rows, slots, device)),
     )
     for slot, begin in enumerate(first):
         keys, values = (x.cpu() for x in cache.text(slot, begin + rows))
-        meant = length[slot] - begin + asked
+        meant = length[slot] - begin + number
         assert out[slot * rows : (slot + 1) * rows].isfinite().all()
         for row in {0, 1, meant // 2, meant - 1}:
             q, key, value = (x.cpu() for x in cache.turned(qkv[slot, row], begin + row))
@@ -134,11 +134,11 @@ def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queri
             assert torch.equal(values[:, begin + row], value.bfloat16().double())
             want = seen_by(q, keys, values, range(begin + row + 1))
             assert relative_error(out[slot * rows + row].view(heads, head_dim).cpu(), want) < 6e-3
-            if 0 <= (asks := begin + row - length[slot]) < asked:
+            if 0 <= (asks := begin + row - length[slot]) < number:
                 assert torch.equal(queries[slot, asks].cpu(), q.bfloat16())
     after = cache.k.clone()
     for slot, begin in enumerate(first):  # what is before the rows, and behind those with a meaning, has not changed
-        end = length[slot] + asked
+        end = length[slot] + number
         mine = [cache.rows(slot, at, count)[0] for at, count in ((0, begin), (end, POSITIONS - end))]
         cache.k.copy_(before)
         old = [cache.rows(slot, at, count)[0] for at, count in ((0, begin), (end, POSITIONS - end))]
@@ -232,8 +232,8 @@ def test_blocks_are_bounded_and_scored_as_the_reference_does_it(
                 got = made.bounds[layer, int(of[0]), :, of[1]].float().cpu()
                 assert torch.equal(got[:, 0], largest[slot, :, block])
                 assert torch.equal(got[:, 1], smallest[slot, :, block])
-            found = made.scores[layer * made.slots + slot, :, kept.sink : end].cpu()
-            torch.testing.assert_close(found, wanted[slot, :, kept.sink : end], rtol=1e-5, atol=1e-4)
+            scores = made.scores[layer * made.slots + slot, :, kept.sink : end].cpu()
+            torch.testing.assert_close(scores, wanted[slot, :, kept.sink : end], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("sink", "retrieval", "window"), [(0, 3, 1), (2, 8, 3), (1, 1, 1), (4, 40, 2), (0, 0, 1)])

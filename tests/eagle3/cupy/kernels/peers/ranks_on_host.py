@@ -62,8 +62,8 @@ class Ranks:
             with torch.inference_mode():
                 return work(rank)
 
-        asked = range(len(self.pools)) if ranks is None else ranks
-        return [done.result() for done in [self.pools[rank].submit(run, rank) for rank in asked]]
+        chosen = range(len(self.pools)) if ranks is None else ranks
+        return [done.result() for done in [self.pools[rank].submit(run, rank) for rank in chosen]]
 
     def close(self) -> None:
         for pool in self.pools:

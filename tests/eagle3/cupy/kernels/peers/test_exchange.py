@@ -105,7 +105,7 @@ def test_all_ranks_get_the_sum_in_the_order_of_ranks_bit_for_bit_in_every_exchan
 
 def test_a_rows_sum_is_the_same_alone_and_among_others(four: Ranks) -> None:
     parts = [torch.randn(MOST, HIDDEN, generator=torch.Generator().manual_seed(i)) for i in range(2)]
-    weight, found = torch.ones(HIDDEN, dtype=torch.bfloat16), []
+    weight, values = torch.ones(HIDDEN, dtype=torch.bfloat16), []
     for active, per_slot in ((1, 1), (6, 4)):
         made, kernel = sides(2), AllReduce(HIDDEN, 6 * per_slot, 2, MOST)
         for side, part in zip(made, parts, strict=True):
@@ -118,8 +118,8 @@ def test_a_rows_sum_is_the_same_alone_and_among_others(four: Ranks) -> None:
             kernel(own.stream, own.pre_norm, weight, own.mailboxes, rows_of(own.slots, *of))
 
         four.each(launch, range(2))
-        found.append((made[0].stream[0].clone(), made[0].pre_norm.squares[0].clone()))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        values.append((made[0].stream[0].clone(), made[0].pre_norm.squares[0].clone()))
+    assert all(torch.equal(a, b) for a, b in zip(*values, strict=True))
 
 
 # On a CPU the lanes of a warp wait one after the other: those of a sum 32 times.

@@ -119,10 +119,14 @@ def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatc
 def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
     monkeypatch: pytest.MonkeyPatch, k: int, draft_ranks: int, pair: PairGeometry
 ) -> None:
-    found = mixed_up(step(monkeypatch, pair, k, 3, times=3, ranks=2, draft_ranks=draft_ranks).launches)
+    problem = mixed_up(step(monkeypatch, pair, k, 3, times=3, ranks=2, draft_ranks=draft_ranks).launches)
     # Only for a fault, and then nobody reads what comes of it: a GPU is lost, or the cache's blocks are mixed up.
-    assert {one.partition(" may write ")[2] for one in found} == {"active_count"}
-    assert {one.partition(" while ")[2].split()[0] for one in found} == {"all_reduce", "combine_choices", "kv_reserve"}
+    assert {one.partition(" may write ")[2] for one in problem} == {"active_count"}
+    assert {one.partition(" while ")[2].split()[0] for one in problem} == {
+        "all_reduce",
+        "combine_choices",
+        "kv_reserve",
+    }
 
 
 def test_a_sum_is_awaited_while_the_next_products_weights_stream_in(monkeypatch: pytest.MonkeyPatch) -> None:

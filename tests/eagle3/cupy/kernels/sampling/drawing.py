@@ -16,9 +16,9 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import sample
 from specgate.sampling.history import History
 from specgate.sampling.keys import Integers, Keys
+from specgate.sampling.rejection import sample
 from specgate.sampling.target import target_distribution
 from tests.eagle3.cupy.bench.checks import index_of
 
@@ -73,8 +73,8 @@ class Rows:
         cuts = self.run(device, room=room)[1].cuts[: len(self.logits)].cpu().numpy().view(np.uint64)
         rows, columns = self.logits.numpy(), np.arange(self.logits.shape[-1], dtype=np.uint64)
         ranks = ordered_bits(rows) << np.uint64(18) | (np.uint64(2**18 - 1) - columns)
-        found: NDArray[np.bool_] = ranks >= cuts[:, None]
-        return found
+        mask: NDArray[np.bool_] = ranks >= cuts[:, None]
+        return mask
 
     def run(
         self, device: str, target_ids: Tensor | None = None, offset: int = 0, room: int | None = None
@@ -84,9 +84,9 @@ class Rows:
         draw = TokenDraw(self.asked, self.logits.shape[-1], self.per_slot, draft=draft)
         b, slots = self.buffers(device)
         if room is not None:
-            asked, vocab = self.asked, self.logits.shape[-1]
-            k, p, least = asked.top_k, asked.top_p, asked.min_p
-            draw.cut = CutRows(vocab, asked.temperature, top_k=k, top_p=p, min_p=least, listed=room)
+            sampling, vocab = self.asked, self.logits.shape[-1]
+            k, p, least = sampling.top_k, sampling.top_p, sampling.min_p
+            draw.cut = CutRows(vocab, sampling.temperature, top_k=k, top_p=p, min_p=least, listed=room)
             b = replace(b, listed=b.listed[:, :room].contiguous())
         logits = torch.full((len(self.requests) * self.per_slot, self.logits.shape[-1]), float("nan"), device=device)
         logits[: len(self.logits)] = self.logits

@@ -33,7 +33,7 @@ ASKED = {
 }
 
 
-def several(asked: Sampling, per_slot: int = 4, vocab: int = VOCAB) -> Rows:
+def several(sampling: Sampling, per_slot: int = 4, vocab: int = VOCAB) -> Rows:
     """Four slots, of which three decode. Texts and drafts repeat tokens, and share some."""
     source = np.random.default_rng(per_slot)
     often = source.integers(0, vocab, 12)
@@ -45,7 +45,7 @@ def several(asked: Sampling, per_slot: int = 4, vocab: int = VOCAB) -> Rows:
     logits = 3 * torch.randn(3 * per_slot, vocab, generator=torch.Generator().manual_seed(per_slot))
     logits[:, torch.from_numpy(often)] += 6  # so that penalties decide
     return Rows(
-        *(asked, logits, [9, 10, 2**63, 2**64 - 1], [40, 7, 2000, 3]),
+        *(sampling, logits, [9, 10, 2**63, 2**64 - 1], [40, 7, 2000, 3]),
         active=[0, 2, 3],
         prompts=[text(30), text(5), text(200), text(1)],
         outputs=[text(9), text(3), text(60), text(2)],
@@ -55,11 +55,11 @@ def several(asked: Sampling, per_slot: int = 4, vocab: int = VOCAB) -> Rows:
 
 def left(rows: Rows, device: str) -> Tensor:
     """The logits as the kernel leaves them."""
-    asked, vocab = rows.asked, rows.logits.shape[-1]
+    sampling, vocab = rows.asked, rows.logits.shape[-1]
     b, slots = rows.buffers(device)
     choices = greedy(rows.logits).to(device)
     logits = rows.logits.to(device).clone()
-    kernel = TokenDraw(asked, vocab, rows.per_slot).penalise
+    kernel = TokenDraw(sampling, vocab, rows.per_slot).penalise
     assert kernel is not None
     at = slots.rows(len(rows.active), rows.per_slot)
     bias = b.bias if kernel.biased else None
@@ -94,8 +94,8 @@ def test_the_repetition_penalty_is_that_of_transformers(device: str) -> None:
 
 
 def test_a_row_counts_the_drafts_before_it_and_none_after(device: str) -> None:
-    asked, token = Sampling(frequency_penalty=1.0), 17
-    rows = Rows(asked, torch.zeros(4, 40), [1], [9], prompts=[[3]], outputs=[[token]], drafts=[[token, 5, token]])
+    sampling, token = Sampling(frequency_penalty=1.0), 17
+    rows = Rows(sampling, torch.zeros(4, 40), [1], [9], prompts=[[3]], outputs=[[token]], drafts=[[token, 5, token]])
     assert left(rows, device)[:, token].tolist() == [-1.0, -2.0, -2.0, -3.0]
     assert left(rows, device)[:, 5].tolist() == [0.0, 0.0, -1.0, -1.0]
 
@@ -110,9 +110,9 @@ def test_tokens_are_counted_once_for_each_time_that_they_were_emitted(device: st
     rows = several(ALL)
     b, slots = rows.buffers(device)
     for slot, (prompt, output) in enumerate(zip(rows.prompts, rows.outputs, strict=True)):
-        known, found = History.of(prompt, output if slot in rows.active else (), VOCAB), b.history[slot].cpu().numpy()
-        assert ((found < 0) == known.prompt).all()
-        assert (found & 0x7FFFFFFF).tolist() == known.output.tolist()
+        known, history = History.of(prompt, output if slot in rows.active else (), VOCAB), b.history[slot].cpu().numpy()
+        assert ((history < 0) == known.prompt).all()
+        assert (history & 0x7FFFFFFF).tolist() == known.output.tolist()
     slots.counts.fill_(3)
     slots.pending[:, :3] = torch.tensor([8, 2999, 8])
     before = b.history.clone()
@@ -132,7 +132,7 @@ def test_a_text_that_begins_again_keeps_its_prompt_alone(device: str) -> None:
 
 
 def test_memory_is_taken_where_penalties_are_asked_for() -> None:
-    with_them, without = (SamplingBuffers.allocate(asked, VOCAB, 2, 8, "meta") for asked in (ALL, Sampling()))
+    with_them, without = (SamplingBuffers.allocate(sampling, VOCAB, 2, 8, "meta") for sampling in (ALL, Sampling()))
     assert tuple(with_them.history.shape) == (2, VOCAB) and not len(without.history)
 
 

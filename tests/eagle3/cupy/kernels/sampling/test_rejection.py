@@ -18,10 +18,9 @@ from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.keys import Floats, Integers
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
 from tests.eagle3.cupy.kernels.faults import REJECTION
 from tests.eagle3.cupy.kernels.sampling.drawing import Rows, greedy
@@ -121,7 +120,7 @@ class Verified:
         return accepted, [text[: n + 1] for n, text in zip(accepted, tokens, strict=True)], b
 
 
-def several(asked: Sampling, k: int = 3, texts: int = 4, noise: float = 1.0, seed: int = 0) -> Verified:
+def several(sampling: Sampling, k: int = 3, texts: int = 4, noise: float = 1.0, seed: int = 0) -> Verified:
     """Steps of `texts` slots and one that does not decode, whose draft is the target's logits and noise, in part."""
     source = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(texts * (k + 1), VOCAB, generator=source)
@@ -130,13 +129,13 @@ def several(asked: Sampling, k: int = 3, texts: int = 4, noise: float = 1.0, see
     draft = judged[..., ids] + noise * torch.randn(texts, k, COLUMNS, generator=source)
     slots, numbers = texts + 1, np.random.default_rng(seed)
     rows = Rows(
-        *(asked, logits, [int(n) for n in numbers.integers(0, 2**64, slots, np.uint64)]),
+        *(sampling, logits, [int(n) for n in numbers.integers(0, 2**64, slots, np.uint64)]),
         [int(n) for n in numbers.integers(1, 2**29, slots)],
         active=[n for n in range(slots) if n != 1],
         prompts=[numbers.integers(0, VOCAB, 40).tolist() for _ in range(slots)],
         outputs=[numbers.integers(0, VOCAB, 9).tolist() for _ in range(slots)],
     )
-    made = Verified(asked, rows, draft, ids)
+    made = Verified(sampling, rows, draft, ids)
     drafts = iter(made.drafts().tolist())
     rows.drafts = [next(drafts) if n in rows.active else [0] * k for n in range(slots)]
     return made
@@ -198,13 +197,13 @@ def test_sums_are_those_of_the_two_distributions(device: str) -> None:
     heat, drafts = step.asked.temperature, step.drafts()
     at = {int(token): column for column, token in enumerate(step.ids)}
     for n in range(4):
-        found = b.sums[4 * n : 4 * n + 4].tolist()
+        sums = b.sums[4 * n : 4 * n + 4].tolist()
         for t in range(2):
             row = step.rows.logits[3 * n + t].double().numpy()
             kept = target_distribution(row, step.asked) > 0
-            assert found[t] == pytest.approx(np.exp((row[kept] - row.max()) / heat).sum(), rel=1e-13)
+            assert sums[t] == pytest.approx(np.exp((row[kept] - row.max()) / heat).sum(), rel=1e-13)
             row = step.draft[n, t].double().numpy()
-            assert found[2 + t] == pytest.approx(np.exp((row - row[at[drafts[n, t]]]) / heat).sum(), rel=1e-13)
+            assert sums[2 + t] == pytest.approx(np.exp((row - row[at[drafts[n, t]]]) / heat).sum(), rel=1e-13)
 
 
 def test_a_row_that_is_not_finite_is_a_fault(device: str) -> None:
@@ -216,17 +215,17 @@ def test_a_row_that_is_not_finite_is_a_fault(device: str) -> None:
 
 def fit(device: str, draws: int, change: Callable[[Rejection], None] = lambda _: None) -> float:
     """p of the chi-square test of the first two tokens that steps of two drafts emit, against the target's own."""
-    vocab, asked, k = 12, Sampling(temperature=1.2, top_k=10, seed=4, method="rejection"), 1
+    vocab, sampling, k = 12, Sampling(temperature=1.2, top_k=10, seed=4, method="rejection"), 1
     source = torch.Generator().manual_seed(5)
     row = 1.5 * torch.randn(vocab, generator=source)
     ids = torch.tensor([7, 2, 9, 4, 0, 11, 5])
     draft = row[ids] + 1.0 * torch.randn(len(ids), generator=source)
     counts, batch = np.zeros(vocab), 1_000
     for first in range(0, draws, batch):
-        rows = Rows(asked, row.expand(batch * (k + 1), -1).contiguous(), range(first, first + batch), [9] * batch)
-        _, tokens, _ = Verified(asked, rows, draft.expand(batch, k, -1).contiguous(), ids).run(device, change)
+        rows = Rows(sampling, row.expand(batch * (k + 1), -1).contiguous(), range(first, first + batch), [9] * batch)
+        _, tokens, _ = Verified(sampling, rows, draft.expand(batch, k, -1).contiguous(), ids).run(device, change)
         counts += np.bincount([text[0] for text in tokens], minlength=vocab)
-    law = target_distribution(row.numpy(), asked)
+    law = target_distribution(row.numpy(), sampling)
     if counts[law == 0].any():
         return 0.0
     kept = law > 0
@@ -271,9 +270,13 @@ def test_what_a_launcher_was_not_made_for_is_refused() -> None:
 
 def test_memory_is_taken_where_drafts_are_rejected() -> None:
     drawn = ASKED["as it is"]
-    asked = {"rejection": drawn, "coupled": replace(drawn, method="coupled"), "greedy": replace(drawn, temperature=0.0)}
+    sampling = {
+        "rejection": drawn,
+        "coupled": replace(drawn, method="coupled"),
+        "greedy": replace(drawn, temperature=0.0),
+    }
     kept = {
-        name: SamplingBuffers.allocate(how, VOCAB, 2, 8, "meta", draft_vocab=COLUMNS) for name, how in asked.items()
+        name: SamplingBuffers.allocate(how, VOCAB, 2, 8, "meta", draft_vocab=COLUMNS) for name, how in sampling.items()
     }
     assert tuple(kept["rejection"].draft_logits.shape) == (3, 2, COLUMNS)
     assert tuple(kept["rejection"].partial.shape) == (12, 2) and len(kept["rejection"].finished) == 12

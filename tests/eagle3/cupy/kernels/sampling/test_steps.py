@@ -19,17 +19,15 @@ from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountToken
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejects
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
 from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy
@@ -62,24 +60,24 @@ class Chains:
 class Machine:
     """The kernels over state that begins with `prompts`. What two models would compute are rows of `chains`."""
 
-    def __init__(self, chains: Chains, prompts: Sequence[list[int]], k: int, asked: Sampling, device: str) -> None:
-        self.chains, self.prompts, self.k, self.asked = chains, prompts, k, asked
-        sizes = Sizes(slots=8, positions=160, max_rows=8, sampling=asked)
+    def __init__(self, chains: Chains, prompts: Sequence[list[int]], k: int, sampling: Sampling, device: str) -> None:
+        self.chains, self.prompts, self.k, self.asked = chains, prompts, k, sampling
+        sizes = Sizes(slots=8, positions=160, max_rows=8, sampling=sampling)
         layout = assign_blocks([[slot] * len(prompt) for slot, prompt in enumerate(prompts)], sizes)
         self.slots = Slots.allocate(sizes.slots, sizes.max_rows, sizes.positions, device)
         self.kv = KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, device)
         self.kv.copy_(layout.kv)
-        self.b = SamplingBuffers.allocate(asked, VOCAB, sizes.slots, sizes.rows, device, draft_vocab=COLUMNS)
+        self.b = SamplingBuffers.allocate(sampling, VOCAB, sizes.slots, sizes.rows, device, draft_vocab=COLUMNS)
         name_requests(self.b, prompts)
         self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.draw, self.draw_draft = (
-            TokenDraw(asked, VOCAB, sizes.max_rows),
-            TokenDraw(asked, COLUMNS, sizes.max_rows, draft=True),
+            TokenDraw(sampling, VOCAB, sizes.max_rows),
+            TokenDraw(sampling, COLUMNS, sizes.max_rows, draft=True),
         )
         drafted = DraftedRows(VOCAB, COLUMNS, k, sizes.slots, sizes.max_rows)
-        self.rejection = Rejection(asked, drafted) if k and rejects(asked) else None
-        self.judge = TokenDraw(asked, VOCAB, sizes.max_rows, races=self.rejection is None)
-        self.count = CountTokens(VOCAB, sizes.max_rows) if asked.penalises else None
+        self.rejection = Rejection(sampling, drafted) if k and rejects(sampling) else None
+        self.judge = TokenDraw(sampling, VOCAB, sizes.max_rows, races=self.rejection is None)
+        self.count = CountTokens(VOCAB, sizes.max_rows) if sampling.penalises else None
         self.accept = Accept(k + 1, sizes.max_rows)
         self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
 
@@ -128,19 +126,19 @@ class Machine:
         self.commit(self.kv, slots)
 
 
-def by_reference(chains: Chains, prompt: list[int], asked: Sampling, limit: int = LIMIT) -> list[int]:
+def by_reference(chains: Chains, prompt: list[int], sampling: Sampling, limit: int = LIMIT) -> list[int]:
     """What `specgate.sampling` draws after `prompt`, token by token."""
     table, text = chains.target.double().cpu().numpy(), list[int]()
     while len(text) < limit and not {*text[-1:]} & {*ENDS}:
-        history = History.of(prompt, text, VOCAB) if asked.penalises else None
-        law = target_distribution(table[(prompt + text)[-1]], asked, history)
-        keys = Keys(asked.seed, requests_of([prompt]), np.array([len(prompt) + len(text)]))
+        history = History.of(prompt, text, VOCAB) if sampling.penalises else None
+        law = target_distribution(table[(prompt + text)[-1]], sampling, history)
+        keys = Keys(sampling.seed, requests_of([prompt]), np.array([len(prompt) + len(text)]))
         text.append(int(sample(law[None], keys)[0]))
     return text
 
 
 @pytest.mark.parametrize(
-    ("asked", "steps"),
+    ("sampling", "steps"),
     [
         (PLAIN, [(8, 0), (8, 3), (1, 3), (4, 7), (2, 1)]),
         (FILTERED, [(8, 3), (3, 0)]),
@@ -151,48 +149,48 @@ def by_reference(chains: Chains, prompt: list[int], asked: Sampling, limit: int 
     ids=["temperature", "filters", "penalties", "penalties, filters and bias", "penalties at 0"],
 )
 def test_texts_are_plain_samplings_and_the_references_whatever_is_drafted(
-    device: str, asked: Sampling, steps: list[tuple[int, int]]
+    device: str, sampling: Sampling, steps: list[tuple[int, int]]
 ) -> None:
     """`steps`: (slots, drafts) of each run."""
     chains = Chains(device)
-    wanted = [by_reference(chains, prompt, asked) for prompt in TEXTS]
+    wanted = [by_reference(chains, prompt, sampling) for prompt in TEXTS]
     assert len({len(text) for text in wanted}) > 2
     for batch, k in steps:
-        found, accepted = Machine(chains, TEXTS[:batch], k, asked, device).text()
-        assert found == wanted[:batch], (batch, k)
+        result, accepted = Machine(chains, TEXTS[:batch], k, sampling, device).text()
+        assert result == wanted[:batch], (batch, k)
         assert k < 3 or accepted > 0.4
 
 
-def rejecting(chains: Chains, prompt: list[int], asked: Sampling, k: int) -> list[int]:
+def rejecting(chains: Chains, prompt: list[int], sampling: Sampling, k: int) -> list[int]:
     """What `specgate.sampling` emits after `prompt` with chains of `k` drafts that are verified by rejection."""
     target, draft = (table.double().cpu().numpy() for table in (chains.target, chains.draft))
-    ids, text = chains.ids.long().cpu().numpy(), by_reference(chains, prompt, asked, 1)
+    ids, text = chains.ids.long().cpu().numpy(), by_reference(chains, prompt, sampling, 1)
     while len(text) < LIMIT and not {*text[-1:]} & {*ENDS}:
-        keys = Keys(asked.seed, requests_of([prompt]), np.array([len(prompt) + len(text)]))
+        keys = Keys(sampling.seed, requests_of([prompt]), np.array([len(prompt) + len(text)]))
         shares, tokens = list[Floats](), [text[-1]]
         for j in range(k):
-            shares.append(over_target(softmax(draft[tokens[-1]] / asked.temperature), ids, VOCAB))
+            shares.append(over_target(softmax(draft[tokens[-1]] / sampling.temperature), ids, VOCAB))
             tokens.append(int(draft_sample(shares[-1][None], keys.after(j), coupled=False)[0]))
         histories = History.of(prompt, text, VOCAB).rows(tokens[1:])
-        law = [target_distribution(target[t], asked, h) for t, h in zip(tokens, histories, strict=True)]
-        found = verify_by_rejection(np.stack(law)[None], np.stack(shares)[None], np.array([tokens[1:]]), keys)
-        for token in found.tokens[0, : found.accepted[0] + 1].tolist():
+        law = [target_distribution(target[t], sampling, h) for t, h in zip(tokens, histories, strict=True)]
+        verified = verify_by_rejection(np.stack(law)[None], np.stack(shares)[None], np.array([tokens[1:]]), keys)
+        for token in verified.tokens[0, : verified.accepted[0] + 1].tolist():
             text.append(token)
             if token in ENDS:
                 break
     return text[:LIMIT]
 
 
-@pytest.mark.parametrize("asked", [PLAIN, FREQUENT], ids=["temperature", "penalties, filters and bias"])
-def test_by_rejection_texts_are_the_references_whatever_shares_a_step(device: str, asked: Sampling) -> None:
-    chains, by_rejection = Chains(device), replace(asked, method="rejection")
+@pytest.mark.parametrize("sampling", [PLAIN, FREQUENT], ids=["temperature", "penalties, filters and bias"])
+def test_by_rejection_texts_are_the_references_whatever_shares_a_step(device: str, sampling: Sampling) -> None:
+    chains, by_rejection = Chains(device), replace(sampling, method="rejection")
     for k, batches in ((3, (8, 2)), (1, (5,))):
         wanted = [rejecting(chains, prompt, by_rejection, k) for prompt in TEXTS]
         for batch in batches:
-            found, accepted = Machine(chains, TEXTS[:batch], k, by_rejection, device).text()
-            assert found == wanted[:batch], (batch, k)
+            result, accepted = Machine(chains, TEXTS[:batch], k, by_rejection, device).text()
+            assert result == wanted[:batch], (batch, k)
             assert k < 3 or accepted > 0.4
-        assert wanted != [by_reference(chains, prompt, asked) for prompt in TEXTS]
+        assert wanted != [by_reference(chains, prompt, sampling) for prompt in TEXTS]
 
 
 def test_a_step_without_drafts_draws_by_either_method_what_plain_sampling_draws(device: str) -> None:
@@ -205,21 +203,21 @@ def test_a_step_without_drafts_draws_by_either_method_what_plain_sampling_draws(
 
 def test_at_temperature_0_rejection_is_the_greedy_comparison(device: str) -> None:
     chains, cold = Chains(device), replace(COLD, method="rejection")
-    found, _ = Machine(chains, TEXTS, 3, cold, device).text()
-    assert found == [by_reference(chains, prompt, COLD) for prompt in TEXTS]
+    result, _ = Machine(chains, TEXTS, 3, cold, device).text()
+    assert result == [by_reference(chains, prompt, COLD) for prompt in TEXTS]
 
 
 def test_a_draft_with_other_numbers_changes_no_token_but_is_accepted_less(device: str) -> None:
     chains = Chains(device)
     machine = Machine(chains, TEXTS, 3, PLAIN, device)
-    found, coupled = machine.text()
+    result, coupled = machine.text()
     machine.draw_draft = TokenDraw(replace(PLAIN, seed=99), COLUMNS, 8, draft=True)
     again, apart = machine.text()
-    assert found == again and apart < coupled - 0.3
+    assert result == again and apart < coupled - 0.3
 
 
 def test_another_seed_draws_other_texts_and_equal_prompts_draw_equal_ones(device: str) -> None:
     chains, prompts = Chains(device), [TEXTS[0], TEXTS[3], TEXTS[0]]
-    found, _ = Machine(chains, prompts, 2, PLAIN, device).text()
-    assert found[0] == found[2] != found[1]
-    assert Machine(chains, prompts, 2, replace(PLAIN, seed=5), device).text()[0][0] != found[0]
+    result, _ = Machine(chains, prompts, 2, PLAIN, device).text()
+    assert result[0] == result[2] != result[1]
+    assert Machine(chains, prompts, 2, replace(PLAIN, seed=5), device).text()[0][0] != result[0]

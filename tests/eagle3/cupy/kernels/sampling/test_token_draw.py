@@ -21,8 +21,8 @@ from specgate.backends.eagle3.cupy.kernels.sampling.launchers import (
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample
 from specgate.sampling.distributions import over_target
+from specgate.sampling.rejection import draft_sample
 from specgate.sampling.target import softmax, target_distribution
 from tests.eagle3.cupy.kernels.sampling.drawing import Rows, greedy
 
@@ -53,10 +53,10 @@ def normal(rows: int, vocab: int, scale: float = 3.0, seed: int = 0) -> Tensor:
     return scale * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
 
 
-def several(asked: Sampling, logits: Tensor) -> Rows:
+def several(sampling: Sampling, logits: Tensor) -> Rows:
     """Four slots, of which three decode, at far apart positions."""
     requests = [2**64 - 1, 12, 2**63 + 5, 2**32]
-    return Rows(asked, logits, requests, [1, 40_000, 3, 2**30 - 4], active=[0, 2, 3])
+    return Rows(sampling, logits, requests, [1, 40_000, 3, 2**30 - 4], active=[0, 2, 3])
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -67,18 +67,18 @@ def test_every_row_draws_the_token_that_the_reference_draws(device: str, name: s
 
 @pytest.mark.parametrize("vocab", [1, 33, 2049])
 def test_so_it_does_for_rows_of_any_length(device: str, vocab: int) -> None:
-    for asked in (Sampling(), Sampling(top_p=0.7, top_k=20)):
-        rows = several(asked, normal(6, vocab))
+    for sampling in (Sampling(), Sampling(top_p=0.7, top_k=20)):
+        rows = several(sampling, normal(6, vocab))
         assert rows.drawn(device) == rows.expected()
 
 
 def test_a_rows_draw_does_not_depend_on_the_rows_beside_it(device: str) -> None:
-    asked, logits = ASKED["all filters"], normal(8, VOCAB)
+    sampling, logits = ASKED["all filters"], normal(8, VOCAB)
     requests, positions = list(range(100, 108)), list(range(5, 13))
-    together = Rows(asked, logits, requests, positions).drawn(device)
-    alone = [Rows(asked, logits[i : i + 1], requests[i : i + 1], positions[i : i + 1]) for i in range(8)]
+    together = Rows(sampling, logits, requests, positions).drawn(device)
+    alone = [Rows(sampling, logits[i : i + 1], requests[i : i + 1], positions[i : i + 1]) for i in range(8)]
     assert [row.drawn(device) for row in alone] == [[token] for token in together]
-    backwards = Rows(asked, logits.flip(0), requests[::-1], positions[::-1])
+    backwards = Rows(sampling, logits.flip(0), requests[::-1], positions[::-1])
     assert backwards.drawn(device) == together[::-1]
 
 
@@ -91,7 +91,7 @@ def test_of_equal_logits_filters_keep_those_that_the_reference_keeps(device: str
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "sampling",
     [
         Sampling(top_p=0.999, temperature=3.0),
         Sampling(top_p=0.3),
@@ -101,9 +101,9 @@ def test_of_equal_logits_filters_keep_those_that_the_reference_keeps(device: str
     ],
     ids=str,
 )
-def test_filters_leave_what_the_reference_leaves_to_the_last_column(device: str, asked: Sampling) -> None:
-    rows = several(asked, normal(24, VOCAB, seed=9))
-    laws = np.stack([target_distribution(row, asked) for row in rows.logits.numpy()])
+def test_filters_leave_what_the_reference_leaves_to_the_last_column(device: str, sampling: Sampling) -> None:
+    rows = several(sampling, normal(24, VOCAB, seed=9))
+    laws = np.stack([target_distribution(row, sampling) for row in rows.logits.numpy()])
     assert (rows.kept(device) == (laws > 0)).all()
 
 
@@ -122,7 +122,7 @@ def noise(shape: tuple[int, int]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "sampling",
     [
         Sampling(top_p=0.9002),
         Sampling(top_k=50),
@@ -133,13 +133,13 @@ def noise(shape: tuple[int, int]) -> Tensor:
 )
 @pytest.mark.parametrize("name", ROWS)
 def test_filters_leave_it_whatever_the_row_is_like_and_whether_or_not_it_fits_into_a_list(
-    device: str, name: str, asked: Sampling
+    device: str, name: str, sampling: Sampling
 ) -> None:
     """A list of the columns that matter has room for some. What does not fit is read from the row. No share of a flat
     row is a whole number of columns: there, sums of floats would decide about the last one.
     """
-    rows = several(asked, ROWS[name]((3, VOCAB)))
-    laws = np.stack([target_distribution(row, asked) for row in rows.logits.numpy()])
+    rows = several(sampling, ROWS[name]((3, VOCAB)))
+    laws = np.stack([target_distribution(row, sampling) for row in rows.logits.numpy()])
     for room in (None, 5):
         assert (rows.kept(device, room) == (laws > 0)).all(), room
 
@@ -147,18 +147,20 @@ def test_filters_leave_it_whatever_the_row_is_like_and_whether_or_not_it_fits_in
 @pytest.mark.parametrize("name", ["nearly flat", "flat"])
 @pytest.mark.gpu
 def test_so_they_do_where_a_whole_vocabulary_does_not_fit(name: str) -> None:
-    asked, logits = Sampling(top_p=0.9002), ROWS[name]((3, 128_256))
+    sampling, logits = Sampling(top_p=0.9002), ROWS[name]((3, 128_256))
     with torch.inference_mode():
-        rows = several(asked, logits)
+        rows = several(sampling, logits)
         assert rows.drawn("cuda") == rows.expected()
 
 
-@pytest.mark.parametrize("asked", [Sampling(), Sampling(temperature=1.5, top_k=5000, top_p=0.9)], ids=["plain", "top"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=1.5, top_k=5000, top_p=0.9)], ids=["plain", "top"]
+)
 @pytest.mark.parametrize("vocab", [128_256, 201_088])
 @pytest.mark.gpu
-def test_whole_vocabularies_draw_what_the_reference_draws(vocab: int, asked: Sampling) -> None:
+def test_whole_vocabularies_draw_what_the_reference_draws(vocab: int, sampling: Sampling) -> None:
     with torch.inference_mode():
-        rows = several(asked, normal(12, vocab))
+        rows = several(sampling, normal(12, vocab))
         assert rows.drawn("cuda") == rows.expected()
 
 
@@ -177,8 +179,8 @@ def test_minus_zero_and_zero_are_equal_logits(device: str) -> None:
 
 def test_a_bias_is_as_if_the_head_had_left_it(device: str) -> None:
     """At temperature 0 too: the largest sum wins."""
-    asked, logits = replace(BIASED, temperature=0.0), normal(6, VOCAB)
-    rows = several(asked, logits)
+    sampling, logits = replace(BIASED, temperature=0.0), normal(6, VOCAB)
+    rows = several(sampling, logits)
     assert rows.drawn(device) == rows.expected() != rows.logits.argmax(dim=1).tolist()
 
 
@@ -194,10 +196,10 @@ def test_a_row_that_is_not_finite_keeps_the_choice_that_says_so(device: str) -> 
 def test_a_draft_draws_with_the_numbers_of_the_tokens_that_its_columns_stand_for(device: str) -> None:
     columns, offset = 700, 2
     ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(3))[:columns].int()
-    asked = replace(ASKED["all filters"], seed=11)
-    rows = several(asked, normal(3, columns))
+    changed = replace(ASKED["all filters"], seed=11)
+    rows = several(changed, normal(3, columns))
     drawn = rows.drawn(device, target_ids=ids, offset=offset)
-    shares = np.stack([softmax(row / asked.temperature) for row in rows.logits.double().numpy()])
+    shares = np.stack([softmax(row / changed.temperature) for row in rows.logits.double().numpy()])
     spread = over_target(shares, ids.numpy().astype(np.int64), VOCAB)
     assert [int(ids[c]) for c in drawn] == draft_sample(spread, rows.keys().after(offset), coupled=True).tolist()
 
@@ -208,23 +210,23 @@ def test_a_draft_of_the_targets_own_logits_is_always_accepted(device: str) -> No
     assert rows.drawn(device, target_ids=ids) == rows.drawn(device)
 
 
-@pytest.mark.parametrize("asked", [Sampling(temperature=1.7), Sampling(top_k=9, top_p=0.9), Sampling(min_p=0.1)])
-def test_draws_fit_the_distribution_and_no_other(device: str, asked: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.7), Sampling(top_k=9, top_p=0.9), Sampling(min_p=0.1)])
+def test_draws_fit_the_distribution_and_no_other(device: str, sampling: Sampling) -> None:
     draws, vocab = 4_000 if device == "cpu" else 200_000, 24
     row = normal(1, vocab, scale=1.5, seed=4)
     drawn = list[int]()
     for first in range(0, draws, 2_000):
         requests = range(first, first + 2_000)
-        drawn += Rows(asked, row.expand(2_000, -1).contiguous(), requests, [9] * 2_000).drawn(device)
-    found = np.bincount(drawn, minlength=vocab)
-    law = target_distribution(row[0].numpy(), asked)
-    assert not found[law == 0].any()
+        drawn += Rows(sampling, row.expand(2_000, -1).contiguous(), requests, [9] * 2_000).drawn(device)
+    histogram = np.bincount(drawn, minlength=vocab)
+    law = target_distribution(row[0].numpy(), sampling)
+    assert not histogram[law == 0].any()
     kept = law > 0
-    assert stats.chisquare(found[kept], draws * law[kept]).pvalue > 1e-4
-    other = target_distribution(row[0].numpy(), replace(asked, temperature=asked.temperature * 1.3))
+    assert stats.chisquare(histogram[kept], draws * law[kept]).pvalue > 1e-4
+    other = target_distribution(row[0].numpy(), replace(sampling, temperature=sampling.temperature * 1.3))
     both = kept & (other > 0)
-    expected = found[both].sum() * other[both] / other[both].sum()
-    assert stats.chisquare(found[both], expected).pvalue < 1e-6
+    expected = histogram[both].sum() * other[both] / other[both].sum()
+    assert stats.chisquare(histogram[both], expected).pvalue < 1e-6
 
 
 def test_columns_are_divided_among_whole_warps_and_all_have_a_thread() -> None:
@@ -241,7 +243,7 @@ def test_a_seed_is_two_words_of_c() -> None:
 
 
 def test_a_request_for_sampling_launches_what_it_asks_for_and_no_more() -> None:
-    names = {name: list(TokenDraw(asked, VOCAB, 4).kernels()) for name, asked in ASKED.items()}
+    names = {name: list(TokenDraw(sampling, VOCAB, 4).kernels()) for name, sampling in ASKED.items()}
     assert names["cool"] == ["draw"]
     assert names["top-k"] == names["top-p"] == names["all filters"] == ["weigh", "cut", "draw"]
     assert names["min-p"] == ["cut", "draw"]
@@ -252,7 +254,7 @@ def test_a_request_for_sampling_launches_what_it_asks_for_and_no_more() -> None:
 
 
 def test_memory_is_taken_for_what_is_asked_for_and_no_more() -> None:
-    rows = {name: SamplingBuffers.allocate(asked, VOCAB, 2, 8, "meta") for name, asked in ASKED.items()}
+    rows = {name: SamplingBuffers.allocate(sampling, VOCAB, 2, 8, "meta") for name, sampling in ASKED.items()}
     filters = ("cuts", "edges", "bucket_sums", "listed", "list_sizes")
     assert {len(getattr(rows["cool"], name)) for name in (*filters, "bias")} == {0}
     assert [len(getattr(rows["min-p"], name)) for name in filters] == [8, 0, 0, 0, 0]

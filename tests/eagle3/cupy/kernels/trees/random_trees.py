@@ -26,10 +26,10 @@ def random_parents(dice: random.Random, rows: int, levels: int) -> tuple[int, ..
 
 def masks_of(parents: Sequence[int]) -> list[int]:
     """One mask per node, as signed 64-bit numbers."""
-    found = list[int]()
+    results = list[int]()
     for node, parent in enumerate(parents):
-        found.append((found[parent] if node else 0) | 1 << node)
-    return [mask - (1 << 64) if mask >> 63 else mask for mask in found]
+        results.append((results[parent] if node else 0) | 1 << node)
+    return [mask - (1 << 64) if mask >> 63 else mask for mask in results]
 
 
 def path_to(node: int, parents: Sequence[int]) -> list[int]:

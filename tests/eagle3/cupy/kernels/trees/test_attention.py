@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import RopeSpec
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rows_of
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, path_to, random_parents, way_down
 
@@ -162,8 +162,8 @@ def test_a_tree_agrees_with_float64_over_what_its_masks_show(device: str) -> Non
             turned = oracles.rope(parts[:, : shape.heads + shape.kv_heads], *angles)
             k = torch.cat((keys.double(), turned[:, shape.heads :])).transpose(0, 1)
             v = torch.cat((values.double(), parts[:, shape.heads + shape.kv_heads :].double())).transpose(0, 1)
-            found = oracles.attention(turned[-1, : shape.heads], k, v, length + len(path) - 1, None)
-            want[slot, row] = found.flatten()
+            expected = oracles.attention(turned[-1, : shape.heads], k, v, length + len(path) - 1, None)
+            want[slot, row] = expected.flatten()
     assert relative_error(got, want) < 6e-3
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
@@ -21,6 +20,7 @@ from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.reference import draft as reference
 from specgate.backends.eagle3.reference.tree import DraftTree, grow_tree
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of
 from tests.eagle3.cupy.pairs import DRAFT
@@ -103,8 +103,8 @@ def reference_tree(
         return numbers
 
     def likeliest(stream: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
-        tokens, found, hidden = reference.likeliest_tokens(weights, geometry, stream, ranks)
-        return tokens, found if log_probs is None else log_probs.expand_as(found), hidden
+        tokens, result, hidden = reference.likeliest_tokens(weights, geometry, stream, ranks)
+        return tokens, result if log_probs is None else log_probs.expand_as(result), hidden
 
     monkeypatch.setattr(reference, "draft_head", head)
     weights, geometry = cast(Any, SimpleNamespace(target_ids=ids)), cast(Any, SimpleNamespace(norm_output=False))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
@@ -21,6 +20,7 @@ from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, compaction
 from specgate.backends.eagle3.lib.trees.topology import ancestors
 from specgate.checkpoints.trees.shape import Ranks, TreeShape
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
@@ -57,16 +57,16 @@ def test_the_largest_of_every_part_are_found_in_order_with_ties_to_the_lowest_co
     candidates = torch.full((8 * parts * top,), -1, dtype=torch.int64, device=device)
     kernel = TreeTop(columns, top)
     kernel(candidates, torch.zeros(8 * parts, 2, device=device), logits, slots.rows(4, 2))
-    found = candidates.view(8, parts, top)
-    assert (found[6:] == -1).all()  # rows of the slot that does not decode
+    configs = candidates.view(8, parts, top)
+    assert (configs[6:] == -1).all()  # rows of the slot that does not decode
     for row in range(1, 6):
-        listed = index_of(found[row][found[row] != 0])
+        listed = index_of(configs[row][configs[row] != 0])
         together = sorted(listed.tolist(), key=lambda column: (-float(logits[row, column]), column))
         assert together[:top] == likeliest(logits[row], top)
-        for part in found[row]:
+        for part in configs[row]:
             there = index_of(part[part != 0]).tolist()
             assert there == sorted(there, key=lambda column: (-float(logits[row, column]), column))
-    assert columns // 2 in index_of(found[0][found[0] != 0]).tolist()
+    assert columns // 2 in index_of(configs[0][configs[0] != 0]).tolist()
 
 
 def test_more_tokens_than_a_draft_knows_are_refused() -> None:
@@ -271,12 +271,12 @@ def test_the_longest_path_is_accepted_as_brute_force_and_the_reference_accept_it
         for slot in ACTIVE:
             want = brute_force(shape, drafts[slot], targets[slot])
             given = [torch.tensor([t]) for t in (drafts[slot], targets[slot], shape.parents)]
-            said = accept_tree(given[0], given[1], given[2], mask, levels)
+            tokens = accept_tree(given[0], given[1], given[2], mask, levels)
             length = int(slots.accepted[slot])
-            assert length == len(want) - 1 == int(said.length)
-            assert tree.path[slot, : length + 1].tolist() == want == said.path[0, : length + 1].tolist()
+            assert length == len(want) - 1 == int(tokens.length)
+            assert tree.path[slot, : length + 1].tolist() == want == tokens.path[0, : length + 1].tolist()
             emitted = slots.target_tokens[slot, : length + 1].tolist()
-            assert emitted == [targets[slot][n] for n in want] == said.tokens[0, : length + 1].tolist()
+            assert emitted == [targets[slot][n] for n in want] == tokens.tokens[0, : length + 1].tolist()
             lengths.append(length)
     assert len({*lengths}) > 1
 

@@ -1,6 +1,0 @@
-"""SpecPV: most verifications look at a part of the cache, and now and then one looks at all of it; in any engine.
-
-After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md.
-
-plan.py  the option `-o specpv…`, options that it does not go with, and how it is stated
-"""

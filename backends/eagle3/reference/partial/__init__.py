@@ -1,8 +1,0 @@
-"""SpecPV: most verifications look at a part of the cache, and now and then one looks at all of it.
-
-After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md. What `-o specpv…` asks for is read by
-`specgate.backends.eagle3.lib.specpv`.
-
-blocks.py     which blocks of 16 positions are kept: scores, selection, positions
-verifying.py  its cycles, and the attention of partial and full passes
-"""

@@ -1,0 +1,250 @@
+"""References of a run: the earlier run that it is judged against, and builds that were compared with its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from specgate.contract import Run
+from specgate.contract.references import Builds, ComparedBuild, Earlier, EarlierRun, Revision
+from specgate.errors import SpecgateError
+from specgate.files.config import Config
+from specgate.files.json_record import stored_json
+from specgate.files.json_text import to_plain
+from specgate.files.manifest import MANIFEST, Difference, listings
+from specgate.files.run_folder import RunFolder
+from specgate.files.writing import sha256_of
+from specgate.machine import inventory
+from specgate.machine.checkout import git
+from specgate.planning.gates import bases_of, needs_earlier_run
+from specgate.promotion.claim import machine_fingerprint, subject_of
+from specgate.promotion.green_runs import GREEN, time_of
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.standing import doubt_of_comparison, doubts, folder_of
+
+EARLIER_MACHINE = ("gpu_uuid", "host")
+"""Keys of the fingerprint that say which machine it was: the GPU, or else the host."""
+
+
+def earlier_runs(config: Config, ledger: Ledger, began: datetime) -> Earlier | None:
+    """Scenario → the last green run of it that ended before `began`, or why there is none.
+
+    It must have the kind and subject of `config` and this machine, and the ledger's entry must be believed
+    (`promotion.standing`). None where the policy does not ask. Raises InvalidResult if the ledger was changed.
+    """
+    if not needs_earlier_run(config.policy):
+        return None
+    subject, here, doubt = subject_of(config), machine_fingerprint(config.policy), doubts(ledger)
+    entries = ledger.read().entries
+    green = [e for e in entries if e.kind == config.kind and e.subject == subject and e.state in GREEN]
+    green = [e for _, e in sorted(enumerate(green), key=lambda at: (time_of(at[1]), at[0]), reverse=True)]
+    runs: dict[str, EarlierRun] = {}
+    missing: dict[str, str] = {}
+    for name in config.scenarios:
+        mine = [e for e in green if name in e.gates and time_of(e) <= began]
+        latest = newest(name, mine, {key: here.get(key) for key in EARLIER_MACHINE}, ledger, doubt)
+        if isinstance(latest, EarlierRun):
+            runs[name] = latest
+        else:
+            missing[name] = latest
+    return Earlier(runs, missing)
+
+
+def newest(
+    name: str,
+    entries: Sequence[Entry],
+    here: dict[str, str | None],
+    ledger: Ledger,
+    doubt: Callable[[Entry], str | None],
+) -> EarlierRun | str:
+    """The first of `entries`, newest first, that the scenario `name` can be held against; else why there is none."""
+    why = "no earlier green run"
+    elsewhere = [e for e in entries if any(e.fingerprint.get(key) != here[key] for key in EARLIER_MACHINE)]
+    for entry in entries:
+        if entry in elsewhere:
+            continue
+        folder = folder_of(entry, ledger)
+        unfit = "its run folder is missing" if folder is None else doubt(entry)
+        candidate = unfit if folder is None or unfit else read(name, folder, entry.time, entry.manifest_sha256)
+        if isinstance(candidate, EarlierRun):
+            return candidate
+        why = f"no earlier green run can be used; {entry.run}: {candidate}"
+    if elsewhere and len(elsewhere) == len(entries):
+        return f"no earlier green run on this machine: {elsewhere[0].run} ran on another, and is not compared with"
+    return why
+
+
+def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> EarlierRun | str:
+    """Copy of the scenario `name` of the run in `folder`, to compare with; else the reason that there is none."""
+    if not (folder / "run.json").is_file():
+        return "its run.json is missing"
+    if sha256_of(folder / "run.json") != listings(folder / MANIFEST).get("run.json"):
+        return f"its run.json is not the one that {MANIFEST} lists"
+    try:
+        run = RunFolder.open(folder, read_only=True).read_run()
+    except SpecgateError as error:
+        return str(error)
+    if name not in run.scenarios or not run.times:
+        return "it kept no times: it was made before its policy asked for them"
+    return facts_of(name, run, time, manifest_sha256 or "")
+
+
+def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun:
+    """Copy the scenario `name` of `run`."""
+    source = run.environment.get("source")
+    stated = source if isinstance(source, dict) else {}
+    points = {c.cell.point.key for c in run.cells if c.cell.point.scenario == name}
+    facts = next((facts for key, facts in run.engines.items() if key in points), None)
+    return EarlierRun(
+        run=run.id,
+        time=time,
+        manifest_sha256=manifest_sha256,
+        commit=None if stated.get("dirty") else stated.get("commit"),
+        scenario=run.scenarios[name],
+        target_sha256=facts.target_sha256 if facts else None,
+        draft_sha256=facts.draft_sha256 if facts else None,
+        device=facts.device if facts else None,
+        prompts={key: str(about["sha256"]) for key, about in run.prompts.items() if key in points},
+        cells={
+            c.cell.key: run.times[c.cell.key]
+            for c in run.cells
+            if c.cell.point.key in points and c.cell.key in run.times
+        },
+    )
+
+
+def earlier_differences(path: Path, run: Run) -> Iterator[Difference]:
+    """Yield where the copies of earlier runs in the run folder `path` differ from the runs that still lie beside it."""
+    for name, copied in (run.earlier.runs if run.earlier else {}).items():
+        folder, where = path.absolute().parent / copied.run, f"earlier.runs.{name}"
+        if Path(copied.run).name != copied.run or not (folder / MANIFEST).is_file():
+            continue
+        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+            yield Difference(
+                "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
+            )
+            continue
+        again = read(name, folder, copied.time, copied.manifest_sha256)
+        if isinstance(again, str):
+            yield Difference("run.json", where, f"{copied.run}: {again}")
+        elif to_plain(EarlierRun, again) != to_plain(EarlierRun, copied):
+            yield Difference("run.json", where, f"is not what the folder of {copied.run} says")
+
+
+MOST: Final = 16
+"""Comparisons that are copied of one source tree, the newest."""
+TREES: Final = 4
+"""Source trees whose comparisons are copied beside those of this one: they say why none counts."""
+COMPARED_BUILDS_MACHINE: Final = ("gpu_uuid", "host")
+TREE: Final = "source_tree_sha256"
+
+
+def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: Path) -> Builds | None:
+    """The comparisons that rules of the policy may rest on, and the revisions that these name, in `checkout`.
+
+    A comparison has the pair, back end and options of `config`, ran on this machine, ended before `began`, and is
+    believed. None where no rule asks. Raises InvalidResult if the ledger was changed.
+    """
+    bases = bases_of(config.policy)
+    if not bases:
+        return None
+    here, subject = machine_fingerprint(config.policy), without_policy(subject_of(config))
+    entries = [
+        entry
+        for entry in reversed(ledger.read().entries)
+        if entry.kind == "ab"
+        and without_policy(entry.subject) == subject
+        and all(entry.fingerprint.get(key) == here.get(key) for key in COMPARED_BUILDS_MACHINE)
+        and time_of(entry) <= began
+    ]
+    by_run: dict[str, ComparedBuild] = {}
+    of_tree: Counter[str | None] = Counter()
+    this = inventory.source_tree_sha256()
+    for entry in entries:
+        tree = entry.fingerprint.get(TREE)
+        if of_tree[tree] == MOST or (tree not in of_tree and tree != this and len(of_tree.keys() - {this}) == TREES):
+            continue
+        folder = folder_of(entry, ledger)
+        if entry.run not in by_run and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
+            copied = read_compared(entry, folder)
+            by_run |= {entry.run: copied} if copied else {}
+            of_tree[tree] += copied is not None
+    return Builds({base: revision_of(base, checkout) for base in bases}, tuple(by_run.values()))
+
+
+def without_policy(subject: object) -> dict[str, str]:
+    """A subject without the policy: two builds are compared by no policy."""
+    assert isinstance(subject, dict)
+    return {key: value for key, value in subject.items() if key != "policy"}
+
+
+def revision_of(base: str, checkout: Path) -> Revision:
+    """Resolve the revision `base` in `checkout`. A checkout of CI often has a branch as `origin/base` only."""
+    for name in (base, f"origin/{base}"):
+        commit = git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if commit is not None:
+            return Revision(commit, git(checkout, "merge-base", "HEAD", commit), name)
+    return Revision(None, None, base)
+
+
+def read_compared(entry: Entry, folder: Path) -> ComparedBuild | None:
+    """Copy of the comparison in `folder`; None if its ab.json is not the one that its manifest lists."""
+    return copied_from(folder, entry.time, entry.manifest_sha256 or "", entry.fingerprint)
+
+
+def copied_from(folder: Path, time: str, manifest_sha256: str, fingerprint: object) -> ComparedBuild | None:
+    """As `read`."""
+    file = folder / "ab.json"
+    if not file.is_file() or sha256_of(file) != listings(folder / MANIFEST).get("ab.json"):
+        return None
+    stored = stored_json(file)
+    assert isinstance(fingerprint, dict)
+    if not isinstance(stored, dict):
+        return None
+    old = stored["sides"]["old"]
+    return ComparedBuild(
+        comparison=folder.name,
+        time=time,
+        manifest_sha256=manifest_sha256,
+        base=None if old["changed"] else old["revision"],
+        word=stored["word"],
+        reason=str(stored["reason"]),
+        scenarios=tuple(stored["scenarios"]),
+        fingerprint=fingerprint,
+    )
+
+
+def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
+    """Yield where the copies of comparisons in the run folder `path` differ from the comparisons that still lie beside
+    it.
+    """
+    for number, copied in enumerate(run.builds.compared if run.builds else ()):
+        folder, where = path.absolute().parent / copied.comparison, f"builds.compared[{number}]"
+        if Path(copied.comparison).name != copied.comparison or not (folder / MANIFEST).is_file():
+            continue
+        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+            if was_extended(folder, copied):
+                continue
+            hashes = f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
+            yield Difference("run.json", f"{where}.manifest_sha256", hashes)
+            continue
+        try:
+            again = copied_from(folder, copied.time, copied.manifest_sha256, dict(copied.fingerprint))
+        except (SpecgateError, LookupError, TypeError) as error:
+            yield Difference("run.json", where, f"{copied.comparison}: {error}")
+            continue
+        if again != copied:
+            yield Difference("run.json", where, f"is not what the folder of {copied.comparison} says")
+
+
+def was_extended(folder: Path, copied: ComparedBuild) -> bool:
+    """True if the ledger knows the comparison as it was copied, and as one that went on since."""
+    try:
+        entries = [e for e in Ledger(folder.parent).read().entries if e.run == copied.comparison]
+    except SpecgateError:
+        return False
+    known = [entry.manifest_sha256 for entry in entries]
+    return copied.manifest_sha256 in known[:-1] and sha256_of(folder / MANIFEST) == known[-1]
