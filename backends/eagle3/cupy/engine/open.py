@@ -93,7 +93,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
     they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
-    with), `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.plan` has beside it, `tp`
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it, `tp`
     (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a
     file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products
     that are run).
