@@ -131,8 +131,8 @@ def test_an_answer_that_nobody_can_read_is_a_lost_task(tmp_path: Path) -> None:
     class Garbled(MadeUp):
         def carry_out(self, slot: Slot, files: Files) -> Files:
             left = super().carry_out(slot, files)
-            asked = from_plain(Task, parse_json(files[TASK]), Path(TASK))
-            return {DONE: b'{"samples": '} if [asked.first_generation] == first else left
+            job = from_plain(Task, parse_json(files[TASK]), Path(TASK))
+            return {DONE: b'{"samples": '} if [job.first_generation] == first else left
 
     made = measured(tmp_path, Garbled(2, answer))
     assert not made.failures and "1 tasks lost" in made.said()
