@@ -65,9 +65,9 @@ def main() -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED, debug)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        echo(said.getvalue(), err=True, nl=False)
+        message = io.StringIO()
+        error.show(message)
+        echo(message.getvalue(), err=True, nl=False)
         sys.exit(ExitCode.USAGE)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails too

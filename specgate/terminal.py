@@ -1,4 +1,4 @@
-r"""What is printed: the one door to standard output and standard error.
+r"""Print: the one door to standard output and standard error.
 
 Text of foreign origin (errors, names of files, logs, what a model or a server said) may hold a credential or a sequence
 that a terminal obeys. Here credentials are masked and control characters are shown as escapes (\x1b). Colours of our

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specgate.reports.common.markup import markdown, markdown_table
+from specgate.reports.common.parts import markdown, markdown_table
 from specgate.reports.sheets.console import in_words
 from specgate.reports.sheets.sheet import Sheet
 

@@ -23,8 +23,7 @@ from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files import manifest
 from specgate.files.journal import Journal
 from specgate.files.json_record import read_record, stored_json
-from specgate.files.json_text import shown
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import shown, to_plain
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.files.run_schema import made_by, that_version
 from specgate.files.writing import disk
@@ -45,7 +44,7 @@ FOLDERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a comparison was asked to do, in full: with the journals, everything else follows.
+    """Settings of a comparison, in full: with the journals, everything else follows.
 
     `pairs`, `visits`: see `schedule.schedule_of`. `quads`: ABBA groups of every role on each visit.
     `looks`: numbers of process pairs after which the words are judged, ascending; the last one is `pairs`.
@@ -129,18 +128,18 @@ class AbFolder:
         """The journals of both sides."""
         return {name: side.journal() for name, side in self.sides.items()}
 
-    def write_asked(self, asked: Asked) -> None:
-        self.top.write_json(ASKED, {"schema": SCHEMA, **to_plain(Asked, asked)})
+    def write_asked(self, settings: Asked) -> None:
+        self.top.write_json(ASKED, {"schema": SCHEMA, **to_plain(Asked, settings)})
 
     def asked(self) -> Asked:
         """Raises OtherVersion for a comparison of another version, and InvalidResult where the file is missing or holds
         anything else.
         """
         self._check_schema()
-        found = read_record(Asked, self.path / ASKED, SCHEMA)
-        if found is None:
+        stored = read_record(Asked, self.path / ASKED, SCHEMA)
+        if stored is None:
             raise InvalidResult(f"{self.path / ASKED}: missing")
-        return found
+        return stored
 
     def _check_schema(self) -> None:
         try:
@@ -164,7 +163,7 @@ class AbFolder:
         self.top.write_json(RESULT, result_json(result))
 
     def result(self) -> object:
-        """What ab.json holds. Raises InvalidResult where it cannot be read."""
+        """Content of ab.json. Raises InvalidResult where it cannot be read."""
         return stored_json(self.path / RESULT)
 
 
@@ -174,5 +173,5 @@ def result_json(result: TwoBuilds) -> dict[str, object]:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether `path` is the folder of a comparison."""
+    """True if `path` is the folder of a comparison."""
     return (path / ASKED).is_file()

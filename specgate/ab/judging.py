@@ -32,56 +32,58 @@ CODES: Mapping[Word, ExitCode] = {
 }
 
 
-def schedules(asked: Asked) -> list[ProcessPair]:
+def schedules(settings: Asked) -> list[ProcessPair]:
     """The schedule of everything that was asked, look after look. Scenarios that one process cannot run together get
     pairs of their own.
     """
-    found: list[ProcessPair] = []
-    for begin, end in pairwise((0, *asked.looks)):
-        for group in groups(tuple(asked.scenarios.values())):
-            points = [(s, p) for s in group for p in points_of(s, asked.sides["old"].backend)]
-            for pair in schedule_of(points, end - begin, asked.visits, asked.quads, begin):
-                found.append(ProcessPair(len(found), pair.first, pair.visits))
-    return found
+    pairs: list[ProcessPair] = []
+    for begin, end in pairwise((0, *settings.looks)):
+        for group in groups(tuple(settings.scenarios.values())):
+            points = [(s, p) for s in group for p in points_of(s, settings.sides["old"].backend)]
+            for pair in schedule_of(points, end - begin, settings.visits, settings.quads, begin):
+                pairs.append(ProcessPair(len(pairs), pair.first, pair.visits))
+    return pairs
 
 
-def running_until(asked: Asked, pairs: int) -> int:
-    """How many process pairs have run when every group of scenarios has had `pairs` of them."""
-    return pairs * len(groups(tuple(asked.scenarios.values())))
+def running_until(settings: Asked, pairs: int) -> int:
+    """Number of process pairs that have run when every group of scenarios has had `pairs` of them."""
+    return pairs * len(groups(tuple(settings.scenarios.values())))
 
 
 def groups(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
     """The scenarios that one engine can run: those of the same number format and RoPE scaling."""
-    found: dict[object, list[Scenario]] = {}
+    by_engine: dict[object, list[Scenario]] = {}
     for scenario in scenarios:
-        found.setdefault((scenario.dtype, scenario.rope), []).append(scenario)
-    return list(found.values())
+        by_engine.setdefault((scenario.dtype, scenario.rope), []).append(scenario)
+    return list(by_engine.values())
 
 
-def plans(asked: Asked, pairs: Sequence[ProcessPair]) -> dict[SideName, Plan]:
+def plans(settings: Asked, pairs: Sequence[ProcessPair]) -> dict[SideName, Plan]:
     """Side → the rounds of its blocks."""
-    scenarios = tuple(asked.scenarios.values())
-    return {name: plan_of(scenarios, pairs, asked.sides[name].backend) for name in SIDES}
+    scenarios = tuple(settings.scenarios.values())
+    return {name: plan_of(scenarios, pairs, settings.sides[name].backend) for name in SIDES}
 
 
 def interim_looks(
-    asked: Asked, journals: Mapping[SideName, Journal], processes: Processes
+    settings: Asked, journals: Mapping[SideName, Journal], processes: Processes
 ) -> Iterator[tuple[Look, Found, int]]:
     """Every look at what was measured, up to the first word that is not CANNOT TELL: the look, what it found, and how
     many process pairs it saw. Where the pairs of a look are not complete, it is the last one.
     """
     whole = processes.whole()
-    for number, pairs in enumerate(asked.looks, 1):
-        count = running_until(asked, pairs)
-        error, then = (share(asked.margins.error, n) for n in (number, number + 1))
-        found = find(asked, {name: first(journals[name], count) for name in SIDES}, processes.upto(count), error, then)
-        yield Look(pairs, error, found.word, found.reason), found, count
-        if found.word is not Word.CANNOT_TELL or not whole.issuperset(range(count)):
+    for number, pairs in enumerate(settings.looks, 1):
+        count = running_until(settings, pairs)
+        error, then = (share(settings.margins.error, n) for n in (number, number + 1))
+        result = find(
+            settings, {name: first(journals[name], count) for name in SIDES}, processes.upto(count), error, then
+        )
+        yield Look(pairs, error, result.word, result.reason), result, count
+        if result.word is not Word.CANNOT_TELL or not whole.issuperset(range(count)):
             return
 
 
 def first(journal: Journal, count: int) -> Journal:
-    """What a journal holds of the first `count` process pairs."""
+    """Part of a journal that belongs to the first `count` process pairs."""
     return replace(
         journal,
         blocks=[b for b in journal.blocks if b.worker_generation < count],
@@ -90,10 +92,10 @@ def first(journal: Journal, count: int) -> Journal:
 
 
 def find(
-    asked: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float
+    settings: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float
 ) -> Found:
-    """What the journals of both sides say at an error of `error` a side. `then`: what the next look may spend."""
-    planned = plans(asked, schedules(asked))
+    """Reduce the journals of both sides at an error of `error` a side. `then`: what the next look may spend."""
+    planned = plans(settings, schedules(settings))
     sides = [
         SideSamples(
             name=name,
@@ -104,22 +106,22 @@ def find(
             checked=Checked(
                 journals[name].texts,
                 tuple(journals[name].logits.values()),
-                asked=asked.policy.checks,
+                asked=settings.policy.checks,
                 run_id=name,
                 followed=journals[name].followed,
             ),
-            near_ties=near_ties(asked.policy),
-            bandwidth=asked.bandwidth,
+            near_ties=near_ties(settings.policy),
+            bandwidth=settings.bandwidth,
         )
         for name in SIDES
     ]
-    return compare_builds(sides[0], sides[1], processes, replace(asked.margins, error=error), then)
+    return compare_builds(sides[0], sides[1], processes, replace(settings.margins, error=error), then)
 
 
 def warnings_of(
     look: Look, journals: Mapping[SideName, Journal], samples: Sequence[Sample], resumed: Sequence[str]
 ) -> Iterator[str]:
-    """What a reader must know of the schedule, the CPUs, and the GPU's clocks during the blocks of either side."""
+    """Yield warnings about the schedule, the CPUs, and the GPU's clocks during the blocks of either side."""
     yield from resumed
     if look.pairs < SOUND_PAIRS:
         yield f"{look.pairs} processes per side: the error that is stated holds from {SOUND_PAIRS} on"
@@ -135,38 +137,40 @@ def warnings_of(
         yield from clock_warnings(readings["old"], readings["new"], SIDES)
 
 
-def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journal], processes: Processes) -> TwoBuilds:
+def result_of(
+    folder: AbFolder, settings: Asked, journals: Mapping[SideName, Journal], processes: Processes
+) -> TwoBuilds:
     """The whole comparison, as ab.json stores it. Where the measuring was cut short, no word is said."""
-    looked = list(interim_looks(asked, journals, processes))
-    last, found, _ = looked[-1]
+    looked = list(interim_looks(settings, journals, processes))
+    last, result, _ = looked[-1]
     warnings = warnings_of(last, journals, folder.top.lines(Sample), processes.resumed)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}
     acceptance = next((f.acceptance for side in engines.values() for f in side.values() if f.acceptance), None)
-    word, reason, code = found.word, found.reason, CODES[found.word] if found.word else ExitCode.INVALID
+    word, reason, code = result.word, result.reason, CODES[result.word] if result.word else ExitCode.INVALID
     if processes.failure is not None:
         word, reason, code = None, processes.failure, ExitCode(processes.code or ExitCode.INTERNAL)
         last = replace(last, word=None, reason=reason)
     return TwoBuilds(
         id=folder.path.name,
-        started=asked.started,
+        started=settings.started,
         ended=processes.ended,
-        argv=asked.argv,
-        tool_version=asked.tool_version,
-        sides=asked.sides,
+        argv=settings.argv,
+        tool_version=settings.tool_version,
+        sides=settings.sides,
         engines=engines,
-        pair=asked.pair.name,
-        acceptance=acceptance or asked.pair.acceptance,
-        scenarios=asked.scenarios,
-        prompts=asked.prompts,
+        pair=settings.pair.name,
+        acceptance=acceptance or settings.pair.acceptance,
+        scenarios=settings.scenarios,
+        prompts=settings.prompts,
         environment=processes.environment,
-        margins=asked.margins,
+        margins=settings.margins,
         processes=processes.found,
         beside=processes.beside,
-        quantities=found.quantities,
-        texts=found.texts,
-        tokens=found.tokens,
-        trouble=found.trouble,
-        warnings=(*warnings, *found.warnings),
+        quantities=result.quantities,
+        texts=result.texts,
+        tokens=result.tokens,
+        trouble=result.trouble,
+        warnings=(*warnings, *result.warnings),
         word=word,
         reason=reason,
         code=code,

@@ -16,21 +16,56 @@ from specgate import plugins
 from specgate.ab.folder import AbFolder, Asked
 from specgate.ab.sides import tree_sha256
 from specgate.contract import State
+from specgate.contract.conditions import GpuProcess
 from specgate.contract.two_builds import TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST
 from specgate.files.writing import sha256_of
 from specgate.machine import host
-from specgate.promotion.claim import (
-    digests,
-    engine_fingerprint,
-    machine_fingerprint,
-    software_of,
-    subject_of,
-)
+from specgate.machine.inventory import visible_gpu_uuid
+from specgate.machine.nvml import GpuProbe, NvmlMissing
+from specgate.promotion.claim import digests, engine_fingerprint, machine_fingerprint, software_of, subject_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import signing_key
+
+
+def device_bytes_in_use() -> int | None:
+    """GPU memory in use, whoever uses it, in bytes; None where there is no GPU or the driver does not say."""
+    uuid = visible_gpu_uuid()
+    if uuid is None:
+        return None
+    try:
+        with GpuProbe(uuid, lambda pid: GpuProcess(pid, "unseen")) as probe:
+            return probe.read().memory_used_bytes
+    except NvmlMissing:
+        return None
+
+
+def most_host_bytes(pid: int) -> int | None:
+    """The most resident memory that process `pid` and its children of this moment have had, in bytes.
+
+    None where the system does not say: Linux keeps it as VmHWM in /proc/PID/status.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return None
+    peaks = [peak for member in family if (peak := _high_water_mark(member.pid)) is not None]
+    return sum(peaks) or None
+
+
+def _high_water_mark(pid: int) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    fields = next((line.split() for line in lines if line.startswith("VmHWM:")), None)
+    return int(fields[1]) << 10 if fields else None  # the kernel writes kB and means KiB
+
 
 STATES: Final[Mapping[Word, State]] = {
     Word.SAME: State.PASS,
@@ -40,25 +75,25 @@ STATES: Final[Mapping[Word, State]] = {
 }
 
 
-def enter(folder: AbFolder, asked: Asked, result: TwoBuilds) -> None:
+def enter(folder: AbFolder, settings: Asked, result: TwoBuilds) -> None:
     """Enter a comparison that has ended, and whose manifest is written, in the ledger beside its folder.
 
     Raises InvalidResult if the ledger was changed, and EnvironmentRefused if it cannot be read or written.
     """
-    Ledger(folder.path.parent).append(entry_of(folder, asked, result), signing_key())
+    Ledger(folder.path.parent).append(entry_of(folder, settings, result), signing_key())
 
 
-def entry_of(folder: AbFolder, asked: Asked, result: TwoBuilds) -> Entry:
+def entry_of(folder: AbFolder, settings: Asked, result: TwoBuilds) -> Entry:
     """The entry. Its subject and fingerprint are those of a run of the new build."""
-    new, process = asked.sides["new"], psutil.Process()
-    config = Config("micro", new.backend, asked.pair, asked.policy, asked.scenarios, new.options)
+    new, process = settings.sides["new"], psutil.Process()
+    config = Config("micro", new.backend, settings.pair, settings.policy, settings.scenarios, new.options)
     return Entry(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         run=result.id,
         kind="ab",
         subject=subject_of(config),
-        gates=digests(list(asked.scenarios.values())),
-        fingerprint=fingerprint_of(config, asked, result),
+        gates=digests(list(settings.scenarios.values())),
+        fingerprint=fingerprint_of(config, settings, result),
         state=state_of(result),
         exit_code=int(result.code),
         pid=os.getpid(),
@@ -77,7 +112,7 @@ def state_of(result: TwoBuilds) -> State:
     return State.ENV_REJECTED if result.code is ExitCode.ENV_REJECTED else State.INCONCLUSIVE
 
 
-def fingerprint_of(config: Config, asked: Asked, result: TwoBuilds) -> dict[str, str | None]:
+def fingerprint_of(config: Config, settings: Asked, result: TwoBuilds) -> dict[str, str | None]:
     """The fingerprint that a run of the new build has here: software, machine, weights and device.
 
     Of code that is not what runs here use, or that was changed while it was measured, only the machine is known.
@@ -85,29 +120,29 @@ def fingerprint_of(config: Config, asked: Asked, result: TwoBuilds) -> dict[str,
     machine = machine_fingerprint(config.policy)
     facts = next(iter(result.engines.get("new", {}).values()), None)
     software = software_of(config).facts
-    if facts is None or not is_installed(config.backend, asked, result) or changed_since(asked, software):
+    if facts is None or not is_installed(config.backend, settings, result) or changed_since(settings, software):
         return machine
     return {**software, **machine, **engine_fingerprint(facts)}
 
 
-def changed_since(asked: Asked, software: Mapping[str, str | None]) -> bool:
-    """Whether the software, or the code of the new side, is another one than when the comparison began."""
-    new = asked.sides["new"]
-    if any(key in software and software[key] != value for key, value in asked.begun_with.items()):
+def changed_since(settings: Asked, software: Mapping[str, str | None]) -> bool:
+    """True if the software, or the code of the new side, is another one than when the comparison began."""
+    new = settings.sides["new"]
+    if any(key in software and software[key] != value for key, value in settings.begun_with.items()):
         return True
     return new.source is not None and tree_sha256(Path(new.source)) != new.sha256
 
 
-def is_installed(backend: str, asked: Asked, result: TwoBuilds) -> bool:
-    """Whether every process of the new side was of this interpreter, and imported the back end and specgate from where
+def is_installed(backend: str, settings: Asked, result: TwoBuilds) -> bool:
+    """True if every process of the new side was of this interpreter, and imported the back end and specgate from where
     runs import them.
     """
     entry = plugins.registered("specgate.backends").get(backend)
-    found = find_spec(entry.module) if entry is not None else None
+    spec = find_spec(entry.module) if entry is not None else None
     origins = [p.origin for p in result.processes if p.side == "new"]
-    if found is None or found.origin is None or not origins or asked.sides["new"].python is not None:
+    if spec is None or spec.origin is None or not origins or settings.sides["new"].python is not None:
         return False
-    here = (Path(found.origin).resolve(), Path(specgate.__file__).resolve())
+    here = (Path(spec.origin).resolve(), Path(specgate.__file__).resolve())
     return all(
         o is not None and (Path(o.backend_file).resolve(), Path(o.specgate_file).resolve()) == here for o in origins
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from specgate.ab import revision
-from specgate.ab.sides import Asked, asked_of, launch_of, package_folder, side_of
+from specgate.ab.sides import Asked, asked_of, build, launch_of, package_folder, side_of, worktree
 from specgate.contract import Budget, Scenario
 from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
@@ -92,21 +91,21 @@ def builds(request: AbRequest, logs: Path) -> Iterator[dict[SideName, Build]]:
 
     Raises UsageError for a side that cannot be what was asked for, and BackendError for one that does not build.
     """
-    asked: dict[SideName, Asked] = {"old": asked_of("old", request.old), "new": asked_of("new", request.new)}
+    sides: dict[SideName, Asked] = {"old": asked_of("old", request.old), "new": asked_of("new", request.new)}
     with TemporaryDirectory(prefix="specgate-ab-") as scratch:
         if request.base is None:
-            yield {name: ready(request, side, Path(scratch)) for name, side in asked.items()}
+            yield {name: ready(request, side, Path(scratch)) for name, side in sides.items()}
             return
         here = Path.cwd()
-        with revision.worktree(here, request.base) as tree:
+        with worktree(here, request.base) as tree:
             top = checkout_of(here)
             assert top is not None  # the worktree is one of it
             for name, folder in zip(SIDES, (tree, top.top), strict=True):
                 if request.build:
-                    revision.build(folder, request.build, logs / f"build-{name}.log", name)
-                if not asked[name].foreign:
-                    asked[name] = replace(asked[name], source=code_in(folder, request.package, name))
-            yield {name: ready(request, side, Path(scratch)) for name, side in asked.items()}
+                    build(folder, request.build, logs / f"build-{name}.log", name)
+                if not sides[name].foreign:
+                    sides[name] = replace(sides[name], source=code_in(folder, request.package, name))
+            yield {name: ready(request, side, Path(scratch)) for name, side in sides.items()}
 
 
 def code_in(checkout: Path, package: str | None, side: SideName) -> Path:
@@ -119,21 +118,21 @@ def code_in(checkout: Path, package: str | None, side: SideName) -> Path:
     return folder
 
 
-def ready(request: AbRequest, asked: Asked, scratch: Path) -> Build:
+def ready(request: AbRequest, side: Asked, scratch: Path) -> Build:
     """One side with its configuration."""
-    launch, source = launch_of(asked, scratch) if asked.foreign else (AS_THE_HARNESS, None)
-    config = config_of(request, asked)
-    return Build(side_of(asked, config.backend, config.options, source), launch, config)
+    launch, source = launch_of(side, scratch) if side.foreign else (AS_THE_HARNESS, None)
+    config = config_of(request, side)
+    return Build(side_of(side, config.backend, config.options, source), launch, config)
 
 
-def config_of(request: AbRequest, asked: Asked) -> Config:
-    """What one side measures."""
+def config_of(request: AbRequest, side: Asked) -> Config:
+    """Configuration of one side."""
     run = Request(
         kind="micro",
         argv=request.argv,
         plain=request.plain,
         out=request.out,
-        backend=asked.backend or request.backend,
+        backend=side.backend or request.backend,
         scenarios=request.scenarios,
         policy=request.policy,
         pair=request.pair,
@@ -142,9 +141,9 @@ def config_of(request: AbRequest, asked: Asked) -> Config:
         tokenizer=request.tokenizer,
         question=request.question,
         perf_mode=False,
-        options={**request.options, **asked.options},
+        options={**request.options, **side.options},
     )
-    config = resolve(run, foreign=asked.foreign, usual=micro_names)
+    config = resolve(run, foreign=side.foreign, usual=micro_names)
     return replace(config, scenarios={name: shortened(s, request.steps) for name, s in config.scenarios.items()})
 
 

@@ -19,7 +19,7 @@ from specgate.contract import Block, Margin
 from specgate.contract.samples.rescoring import BaselineText
 from specgate.contract.two_builds import SIDES, Word
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import as_json, without_home
 from specgate.promotion.ledger import Ledger
@@ -43,25 +43,26 @@ class Earlier:
 
 
 def earlier(folder: AbFolder, more: int | None, request_of: Callable[[Sequence[str]], AbRequest]) -> Earlier:
-    """What is needed to go on with the comparison in `folder`, with `more` process pairs of each side than it had.
+    """Collect what is needed to go on with the comparison in `folder`, with `more` process pairs of each side than it
+    had.
 
     `request_of`: arguments of a command line → the request. Raises UsageError where the comparison is decided, and
     InvalidResult where its files are not those that it ended with.
     """
     path = folder.path
     entry = last_entry(Ledger(path.absolute().parent), path.absolute().name)
-    if found := next(contradictions(path, entry, FOLDERS), None):
-        raise InvalidResult(f"{path}: {found}", hint="only a comparison as it was stored can go on")
+    if contradiction := next(contradictions(path, entry, FOLDERS), None):
+        raise InvalidResult(f"{path}: {contradiction}", hint="only a comparison as it was stored can go on")
     stored, processes = folder.asked(), folder.processes()
-    asked = with_more(folder, stored, processes, more)
+    settings = with_more(folder, stored, processes, more)
     request = request_of([expanded(argument) for argument in stored.argv[1:]])
     if request.base is not None:
         request = replace(request, base=stored.sides["old"].revision)
-    return Earlier(folder, stored, asked, processes, request)
+    return Earlier(folder, stored, settings, processes, request)
 
 
 def with_more(folder: AbFolder, stored: Asked, processes: Processes, more: int | None) -> Asked:
-    """What is asked from now on. Raises UsageError where nothing is left to do, or where the word is final."""
+    """Settings from now on. Raises UsageError where nothing is left to do, or where the word is final."""
     path, looked = folder.path, list(interim_looks(stored, folder.journals(), processes))
     last, _, count = looked[-1]
     ended = processes.whole().issuperset(range(count))
@@ -83,23 +84,23 @@ def expanded(argument: str) -> str:
 
 def refuse_changes(earlier: Earlier, again: Asked) -> None:
     """Raise UsageError, which names all differences, where `again` would measure anything else than the comparison."""
-    then, now = (plain(asked) for asked in (earlier.stored, again))
-    found = [
+    then, now = (plain(settings) for settings in (earlier.stored, again))
+    changes = [
         difference
         for side in SIDES
         for key in OF_A_SIDE
         for difference in differing(f"{side}: {key}", then["sides"][side].get(key), now["sides"][side].get(key))
     ]
-    found += [difference for key in OF_ALL for difference in differing(key, then.get(key), now.get(key))]
-    if found:
+    changes += [difference for key in OF_ALL for difference in differing(key, then.get(key), now.get(key))]
+    if changes:
         hint = "start a new comparison: samples of two builds or machines must not be mixed"
-        raise UsageError(f"{earlier.folder.path}: {'; '.join(found)}", hint=hint)
+        raise UsageError(f"{earlier.folder.path}: {'; '.join(changes)}", hint=hint)
 
 
-def plain(asked: Asked) -> dict[str, dict[str, dict[str, object]]]:
-    """`asked` as it is stored."""
-    found: dict[str, dict[str, dict[str, object]]] = json.loads(without_home(as_json(to_plain(Asked, asked))))
-    return found
+def plain(settings: Asked) -> dict[str, dict[str, dict[str, object]]]:
+    """`settings` as it is stored."""
+    data: dict[str, dict[str, dict[str, object]]] = json.loads(without_home(as_json(to_plain(Asked, settings))))
+    return data
 
 
 def differing(place: str, was: object, is_: object) -> Iterator[str]:
@@ -117,9 +118,9 @@ def without_unfinished(folder: AbFolder, processes: Processes) -> Processes:
     for name in SIDES:
         side = folder.sides[name]
         blocks = [b for b in side.lines(Block) if b.worker_generation in whole]
-        kept = {(b.cell.key, b.prompt_set, b.round) for b in blocks}
+        whole_blocks = {(b.cell.key, b.prompt_set, b.round) for b in blocks}
         texts = [t for t in side.lines(BaselineText) if t.worker_generation in whole]
-        margins = [m for m in side.lines(Margin) if (m.cell, m.prompt_set, m.round) in kept]
+        margins = [m for m in side.lines(Margin) if (m.cell, m.prompt_set, m.round) in whole_blocks]
         if len(blocks) < len(side.lines(Block)):
             # Blocks come last: while they are there, a rewriting that was cut off is done again.
             write_journal(side, "margins", [to_plain(Margin, m) for m in margins])
@@ -137,7 +138,7 @@ def write_journal(side: RunFolder, name: str, lines: Sequence[object]) -> None:
 
 
 def resumption(earlier: Earlier, now: str) -> str:
-    """What a reader must know of this continuation."""
+    """Sentence for the reader about this continuation."""
     pairs, processes = len(earlier.processes.whole()), earlier.processes
     why = processes.failure or (None if processes.ended else "the harness did not end by itself")
     if why is not None:

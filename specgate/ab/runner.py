@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from specgate.ab.folder import AbFolder, Processes
-from specgate.ab.memory import device_bytes_in_use, most_host_bytes
+from specgate.ab.recording import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
@@ -47,7 +47,7 @@ OF_ONE_BUILD = ("target_sha256", "draft_sha256", "device", "dtype")
 
 @dataclass(frozen=True, slots=True)
 class SideSetup:
-    """How one side is measured. `plan` has its points under its own back end's name."""
+    """Set-up of one side. `plan` has its points under its own back end's name."""
 
     name: SideName
     backend: str
@@ -145,7 +145,7 @@ class AbRunner:
 
     def _note(self, pair: ProcessPair, running: Mapping[SideName, Running]) -> None:
         """Keep what was seen of the processes, while they still run."""
-        found = [
+        processes = [
             Process(
                 side=name,
                 number=pair.number,
@@ -157,9 +157,9 @@ class AbRunner:
             )
             for name, process in running.items()
         ]
-        for process in found:
+        for process in processes:
             self._hold_to_origin(process)
-        self.processes = replace(self.processes, found=(*self.processes.found, *found))
+        self.processes = replace(self.processes, found=(*self.processes.found, *processes))
 
     def _hold_to_origin(self, process: Process) -> None:
         """Raise UsageError where a process ran another specgate or Python than its side's earlier ones."""
@@ -268,14 +268,14 @@ class AbRunner:
             if not process.prefilled and (more := grown(before, device_bytes_in_use())):
                 process.device_bytes = (process.device_bytes or 0) + more
             process.prefilled = True
-        for _ in range(more_prefills(max(ns for found in taken.values() for ns in found)) if self._micro(visit) else 0):
+        for _ in range(more_prefills(max(ns for times in taken.values() for ns in times)) if self._micro(visit) else 0):
             for name in names:
                 with named(name):
                     taken[name].append(running[name].worker.prefill(ids, draft=draft))
-        return {name: round(statistics.median(found)) for name, found in taken.items()}
+        return {name: round(statistics.median(times)) for name, times in taken.items()}
 
     def _micro(self, visit: Visit) -> bool:
-        """Whether all blocks of a visit share its prefill. A block of whole requests has its own."""
+        """True if all blocks of a visit share its prefill. A block of whole requests has its own."""
         return self.sides["old"].plan.scenarios[visit.point.scenario].kind == "micro"
 
     def _settle(self, visit: Visit, workers: Mapping[SideName, EngineWorker]) -> None:
@@ -349,7 +349,7 @@ class AbRunner:
 
 
 def origin_of(worker: EngineWorker) -> Origin | None:
-    """Where a process took its code from; None of a build that is too old to say."""
+    """Source of a process's code; None of a build that is too old to tell."""
     try:
         return worker.origin()
     except BackendError:
@@ -357,8 +357,8 @@ def origin_of(worker: EngineWorker) -> Origin | None:
 
 
 def more_prefills(slowest_ns: int) -> int:
-    """How many more prefills a visit makes whose first one took up to `slowest_ns`. None where a prefill takes no time,
-    as a server's, which is part of every request.
+    """Number of further prefills of a visit whose first one took up to `slowest_ns`. None where a prefill takes no
+    time, as a server's, which is part of every request.
     """
     if slowest_ns <= 0:
         return 0
@@ -382,7 +382,7 @@ class _NoRoom(Exception):
 
 
 def earlier(groups: Sequence[AbbaGroup], count: int) -> int:
-    """How many of the first `count` groups have the role of the one after them."""
+    """Number of the first `count` groups that have the role of the one after them."""
     return sum(q.role == groups[count].role for q in groups[:count])
 
 
@@ -396,5 +396,5 @@ def named(side: SideName) -> Iterator[None]:
 
 
 def blocks_of(pairs: Sequence[ProcessPair]) -> int:
-    """How many blocks a schedule has, on both sides together."""
+    """Number of blocks in a schedule, on both sides together."""
     return sum(len(q.order) for pair in pairs for visit in pair.visits for q in visit.groups)

@@ -33,7 +33,7 @@ class AbbaGroup:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What happens to one prompt set while one pair of processes runs.
+    """Blocks of one prompt set while one pair of processes runs.
 
     `first`: the side that prefills first. `rounds`: the number of the first of its rounds; a group takes two.
     `groups`: in running order; the roles take turns.
@@ -68,7 +68,7 @@ def schedule_of(
     source = random.Random(f"ab {points[0][0].workload.seed} {pairs} {visits} {groups}{later}")
     starting = balanced(pairs, source)
     leading = {(point, role): balanced(pairs, source) for scenario, point in points for role in scenario.roles}
-    found = []
+    process_pairs = []
     for number, first in enumerate(starting):
         planned = [
             visit_of(scenario, point, begin + number, place, visits, groups, first, leads)
@@ -76,8 +76,8 @@ def schedule_of(
             for leads in [{role: leading[point, role][number] for role in scenario.roles}]
             for place in range(visits)
         ]
-        found.append(ProcessPair(begin + number, first, tuple(planned)))
-    return found
+        process_pairs.append(ProcessPair(begin + number, first, tuple(planned)))
+    return process_pairs
 
 
 def balanced(count: int, source: random.Random) -> list[SideName]:
@@ -86,14 +86,14 @@ def balanced(count: int, source: random.Random) -> list[SideName]:
     The even and the odd places are balanced by themselves, for rhythms that change sides from place to place.
     """
     extra = source.choice(SIDES)
-    found: list[SideName] = [extra] * count
+    drawn_sides: list[SideName] = [extra] * count
     for start, more in ((0, extra), (1, other(extra))):
         places = range(start, count, 2)
         sides = [*SIDES * (len(places) // 2), *[more] * (len(places) % 2)]
         source.shuffle(sides)
         for place, side in zip(places, sides, strict=True):
-            found[place] = side
-    return found
+            drawn_sides[place] = side
+    return drawn_sides
 
 
 def visit_of(

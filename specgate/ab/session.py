@@ -19,7 +19,7 @@ from specgate.contract.conditions import Sample
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
@@ -45,14 +45,14 @@ def carry_out(request: AbRequest) -> ExitCode:
     check(request)
     Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
-        asked, prompts = asked_of(request, sides)
-        refuse_credentials(asked)
-        folder = AbFolder.create(request.out, tuple(asked.scenarios), inventory.source_tree_sha256())
+        settings, prompts = asked_of(request, sides)
+        refuse_credentials(settings)
+        folder = AbFolder.create(request.out, tuple(settings.scenarios), inventory.source_tree_sha256())
         with folder.top.lock():
-            folder.write_asked(asked)
+            folder.write_asked(settings)
             keep_logs(folder, Path(logs))
             processes = Processes(beside=not request.apart)
-            return finish(request.plain, sides, asked, prompts, folder, processes)
+            return finish(request.plain, sides, settings, prompts, folder, processes)
 
 
 def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
@@ -67,30 +67,30 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
             folder.top.lines(Sample)
             folder.write_asked(before.asked)
             processes = without_unfinished(folder, before.processes)
-            said = (*processes.resumed, resumption(before, now()))
-            processes = replace(processes, failure=None, code=None, ended="", resumed=said)
+            resumed = (*processes.resumed, resumption(before, now()))
+            processes = replace(processes, failure=None, code=None, ended="", resumed=resumed)
             return finish(plain, sides, before.asked, prompts, folder, processes)
 
 
 def finish(
     plain: bool,
     sides: Mapping[SideName, Build],
-    asked: Asked,
+    settings: Asked,
     prompts: Mapping[str, Prompts],
     folder: AbFolder,
     processes: Processes,
 ) -> ExitCode:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
-    failure = measure(plain, sides, asked, prompts, folder, processes)
-    result = conclude(folder, asked)
+    failure = measure(plain, sides, settings, prompts, folder, processes)
+    result = conclude(folder, settings)
     report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
     if failure is not None:
         echo(f"error: {failure}", err=True)
     for line in closing_lines(result, folder.path):
         echo(line)
-    enter(folder, asked, result)
+    enter(folder, settings, result)
     return result.code
 
 
@@ -113,9 +113,9 @@ def way_on(result: TwoBuilds, folder: Path) -> str | None:
         return None  # two sides that cannot be compared
     if result.word is None:
         return f"specgate ab --resume {folder}"
-    wanted = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
-    known = [n for n in wanted if n is not None]
-    if not wanted or len(known) < len(wanted):
+    needed = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
+    known = [n for n in needed if n is not None]
+    if not needed or len(known) < len(needed):
         return prompts_wanted(result, folder)
     more = max(known) - result.looks[-1].pairs
     return f"specgate ab --resume {folder} --processes {in_fours(more)}"
@@ -127,31 +127,29 @@ def in_fours(count: int) -> int:
 
 
 def prompts_wanted(result: TwoBuilds, folder: Path) -> str | None:
-    """How many prompts would tell where only acceptance lengths cannot be told.
+    """Sentence with the number of prompts that would tell, if only acceptance lengths cannot be told.
 
     More processes help as long as the scenario has prompts that were not visited; then they visit the same again.
     """
-    wanted = [q for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL]
-    known = [q.needed for q in wanted if q.needed is not None]
-    if not wanted or len(known) < len(wanted) or any(q.name != ACCEPTANCE for q in wanted):
+    open_quantities = [q for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL]
+    known = [q.needed for q in open_quantities if q.needed is not None]
+    if not open_quantities or len(known) < len(open_quantities) or any(q.name != ACCEPTANCE for q in open_quantities):
         return None
-    if all(q.needed is not None and q.needed <= prompts_of(result, q) for q in wanted):
-        more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(wanted, known, strict=True))
+    if all(q.needed is not None and q.needed <= prompts_of(result, q) for q in open_quantities):
+        more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(open_quantities, known, strict=True))
         return f"specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
-    return (
-        f"only the acceptance length cannot be told: {max(known)} prompts in place of {min(q.n for q in wanted)} would "
-        "tell; give the scenario more prompt_sets, or --acceptance-margin-pct"
-    )
+    fewest = min(q.n for q in open_quantities)
+    return f"more prompt_sets in the scenario ({max(known)} prompts in place of {fewest}), or --acceptance-margin-pct"
 
 
 def prompts_of(result: TwoBuilds, quantity: Quantity) -> int:
-    """How many prompts the scenario of a quantity's cell has."""
+    """Number of prompts in the scenario of a quantity's cell."""
     name, _, batch, *_ = quantity.cell.split("/")
     return result.scenarios[name].workload.prompt_sets * int(batch.removeprefix("b"))
 
 
 def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked, dict[str, Prompts]]:
-    """What is going to be measured, and the prompts by the old side's point keys.
+    """Settings of the comparison, and the prompts by the old side's point keys.
 
     Raises UsageError where the two sides would measure different things.
     """
@@ -159,7 +157,7 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
     if (old.pair.target, old.pair.draft) != (new.pair.target, new.pair.draft):
         raise UsageError(f"old measures pair {old.pair.name}, new measures {new.pair.name}", hint="name one pair")
     prompts = fitting_prompts(build_plan(tuple(old.scenarios.values()), old.backend), old)
-    asked = Asked(
+    settings = Asked(
         sides={name: build.side for name, build in sides.items()},
         pair=old.pair,
         policy=old.policy,
@@ -176,7 +174,7 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         looks=request.looks,
         begun_with=begun_with(sides),
     )
-    return asked, prompts
+    return settings, prompts
 
 
 def begun_with(sides: Mapping[SideName, Build]) -> dict[str, str | None]:
@@ -191,9 +189,9 @@ def begun_with(sides: Mapping[SideName, Build]) -> dict[str, str | None]:
     }
 
 
-def refuse_credentials(asked: Asked) -> None:
+def refuse_credentials(settings: Asked) -> None:
     """Raise UsageError where a credential would be stored."""
-    if place := next(credentials_in(to_plain(Asked, asked)), None):
+    if place := next(credentials_in(to_plain(Asked, settings)), None):
         raise UsageError(f"{place}: a credential would be written", hint="name the variable: -o api_key_env=NAME")
 
 
@@ -206,7 +204,7 @@ def keep_logs(folder: AbFolder, logs: Path) -> None:
 def measure(
     plain: bool,
     sides: Mapping[SideName, Build],
-    asked: Asked,
+    settings: Asked,
     prompts: Mapping[str, Prompts],
     folder: AbFolder,
     processes: Processes,
@@ -214,8 +212,8 @@ def measure(
     """Run the schedule from look to look, as far as `processes` have not, while the machine is being watched. Returns
     what ended it before its time.
     """
-    pairs = schedules(asked)
-    planned = plans(asked, pairs)
+    pairs = schedules(settings)
+    planned = plans(settings, pairs)
     setups = {name: setup_of(name, sides[name], planned[name]) for name in SIDES}
     gpus = max((run_gpus(sides[name].config) for name in SIDES), key=len)
     before = processes.environment or {**inventory.environment(), "env_before": snapshot(gpus)}
@@ -225,14 +223,14 @@ def measure(
         return open_request(side.plan, points, sides[side.name].config, folder.sides[side.name].log(""))
 
     with progress(plain, planned[SIDES[0]].scenarios) as report:
-        checks, ties = asked.policy.checks, near_ties(asked.policy)
+        checks, ties = settings.policy.checks, near_ties(settings.policy)
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
             with watching(folder.top.watch_file, 0, gpus) as watch:
-                for look in asked.looks:
-                    done, until = runner.processes.whole(), running_until(asked, look)
+                for look in settings.looks:
+                    done, until = runner.processes.whole(), running_until(settings, look)
                     runner.run([pair for pair in pairs[:until] if pair.number not in done])
-                    if look < asked.pairs and decided(asked, folder, runner.processes, look):
+                    if look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
             if watch.size is not None and watch.sha256 is not None:
                 folder.top.adopt_watch(watch.start, watch.size, watch.sha256)
@@ -240,30 +238,32 @@ def measure(
                 folder.sides[name].check()
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error
-    said, code = None, None
+    reason, code = None, None
     if failure is not None:
-        said = str(failure) or "interrupted"
+        reason = str(failure) or "interrupted"
         code = failure.exit_code if isinstance(failure, SpecgateError) else ExitCode.INTERRUPTED
     after = {**before, "env_after": snapshot(gpus)}
-    folder.write_processes(replace(runner.processes, failure=said, code=code, ended=now(), environment=after))
+    folder.write_processes(replace(runner.processes, failure=reason, code=code, ended=now(), environment=after))
     return failure
 
 
-def decided(asked: Asked, folder: AbFolder, processes: Processes, pairs: int) -> bool:
-    """Whether the word after the first `pairs` process pairs is final. Where it is not, that is printed."""
-    found = next(found for look, found, _ in interim_looks(asked, folder.journals(), processes) if look.pairs == pairs)
-    if found.word is Word.CANNOT_TELL:
-        echo(f"after {pairs} process pairs {found.word}, so more are measured: {found.reason}")
-    return found.word is not Word.CANNOT_TELL
+def decided(settings: Asked, folder: AbFolder, processes: Processes, pairs: int) -> bool:
+    """True if the word after the first `pairs` process pairs is final. Where it is not, that is printed."""
+    result = next(
+        result for look, result, _ in interim_looks(settings, folder.journals(), processes) if look.pairs == pairs
+    )
+    if result.word is Word.CANNOT_TELL:
+        echo(f"after {pairs} process pairs {result.word}, so more are measured: {result.reason}")
+    return result.word is not Word.CANNOT_TELL
 
 
 def setup_of(name: SideName, build: Build, plan: Plan) -> SideSetup:
     return SideSetup(name, build.side.backend, build.side.options, build.launch, plan)
 
 
-def conclude(folder: AbFolder, asked: Asked) -> TwoBuilds:
+def conclude(folder: AbFolder, settings: Asked) -> TwoBuilds:
     """Reduce the journals, and write the result, its pages and the manifest."""
-    result = result_of(folder, asked, folder.journals(), folder.processes())
+    result = result_of(folder, settings, folder.journals(), folder.processes())
     folder.write_result(result)
     for format, file in FILES:
         folder.top.write_text(file, plugins.view("ab").render(result, format))

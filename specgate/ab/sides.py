@@ -1,20 +1,73 @@
-"""Which build a side is: from `--old KEY=VALUE` and `--new KEY=VALUE` to how its processes are started."""
+"""Build of a side: from `--old KEY=VALUE` and `--new KEY=VALUE` to the start of its processes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+import subprocess
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from specgate.contract.two_builds import Side, SideName
-from specgate.errors import UsageError
-from specgate.machine.checkout import checkout_of
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.machine.checkout import checkout_of, git, run
 from specgate.run.engine_process.start import Launch
+
+_TAIL_LINES: Final = 8
+
+
+@contextmanager
+def worktree(repository: Path, revision: str) -> Iterator[Path]:
+    """A worktree of `revision`, removed when the body ends.
+
+    Raises UsageError where `repository` is no git checkout or has no such revision.
+    """
+    here = checkout_of(repository)
+    if here is None:
+        raise UsageError(f"--base {revision}: {repository} is not in a git checkout", hint="run it in the checkout")
+    commit = git(here.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if commit is None:
+        hint = "name a branch, a tag or a commit that this checkout has; git fetch gets more"
+        raise UsageError(f"--base {revision}: no such revision in {here.top}", hint=hint)
+    with tempfile.TemporaryDirectory(prefix="specgate-base-") as parent:
+        folder = Path(parent) / commit[:12]
+        try:
+            made = run(here.top, "worktree", "add", "--detach", "--force", str(folder), commit)
+            if made.returncode:
+                output = last_lines(made.stderr)
+                raise EnvironmentRefused(f"--base {revision}: git cannot make a worktree of {commit}: {output}")
+            yield folder
+        finally:
+            run(here.top, "worktree", "remove", "--force", "--force", str(folder))
+            run(here.top, "worktree", "prune")
+
+
+def build(folder: Path, command: str, log: Path, side: str) -> None:
+    """Run `command` in the shell of `folder`, and keep what it prints in `log`.
+
+    Raises BackendError with the end of what it printed where it fails.
+    """
+    with log.open("wb") as out:
+        done = subprocess.run(
+            command, shell=True, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
+        )
+    if done.returncode:
+        output = last_lines(log.read_bytes())
+        raise BackendError(
+            f"{side}: --build {command!r} ended with exit code {done.returncode} in {folder}:\n    {output}"
+        )
+
+
+def last_lines(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+    return "\n    ".join(lines) or "it printed nothing"
+
 
 KEYS: Final = ("source", "wheel", "python", "backend")
 """What `--old` and `--new` say of a build. Every other key is an option of its back end."""
@@ -43,14 +96,14 @@ class Asked:
 
     @property
     def foreign(self) -> bool:
-        """Whether the side's code may be another than the harness's."""
+        """True if the side's code may be another than the harness's."""
         return any((self.source, self.wheel, self.python))
 
 
-def asked_of(name: SideName, given: Sequence[tuple[str, str]]) -> Asked:
+def asked_of(name: SideName, pairs: Sequence[tuple[str, str]]) -> Asked:
     """A side from its KEY=VALUE pairs. Raises UsageError for files that are not there, and for two of one key."""
     values: dict[str, str] = {}
-    for key, value in given:
+    for key, value in pairs:
         if key in values:
             raise UsageError(f"--{name} {key}: given twice: {values[key]!r} and {value!r}", hint="give one of them")
         if not value and key in KEYS:
@@ -77,7 +130,7 @@ def folder_of(name: SideName, text: str) -> Path:
 
 
 def package_folder(folder: Path) -> Path:
-    """Where the packages of a checkout lie: in `src`, or else in the checkout itself."""
+    """Folder of a checkout's packages: `src`, or else the checkout itself."""
     inner = folder / "src"
     here = any((f / "__init__.py").is_file() for f in folder.iterdir() if f.is_dir())
     return inner if not here and inner.is_dir() else folder
@@ -92,13 +145,13 @@ def wheel_of(name: SideName, text: str) -> Path:
 
 def interpreter_of(name: SideName, text: str) -> Path:
     """An interpreter by path or by name. Links are kept: those of a virtual environment lead out of it."""
-    found = shutil.which(os.path.expanduser(text))
-    if found is None:
+    program = shutil.which(os.path.expanduser(text))
+    if program is None:
         raise UsageError(
             f"--{name} python={text}: no such program",
             hint="give the interpreter of the build's environment, such as ENV/bin/python",
         )
-    return Path(found).absolute()
+    return Path(program).absolute()
 
 
 def unpacked(wheel: Path, into: Path) -> Path:
@@ -109,30 +162,30 @@ def unpacked(wheel: Path, into: Path) -> Path:
     return folder
 
 
-def launch_of(asked: Asked, unpack_into: Path) -> tuple[Launch, Path | None]:
-    """How the processes of a side are started, and the folder that its code is in; None where it is installed."""
-    source = asked.source or (unpacked(asked.wheel, unpack_into) if asked.wheel else None)
+def launch_of(side: Asked, unpack_into: Path) -> tuple[Launch, Path | None]:
+    """Launch of a side's processes, and the folder that its code is in; None if it is installed."""
+    source = side.source or (unpacked(side.wheel, unpack_into) if side.wheel else None)
     if source is not None and too_old(source):
         hint = "its engine process speaks another protocol: take a later revision"
-        raise UsageError(f"{asked.name}: {source}: its specgate is too old to be started by this one", hint=hint)
-    return Launch(asked.python, (source,) if source else ()), source
+        raise UsageError(f"{side.name}: {source}: its specgate is too old to be started by this one", hint=hint)
+    return Launch(side.python, (source,) if source else ()), source
 
 
 def too_old(source: Path) -> bool:
-    """Whether `source` brings a specgate that has no engine process as this one starts it."""
+    """True if `source` brings a specgate that has no engine process as this one starts it."""
     package = source / "specgate"
     return (package / "__init__.py").is_file() and not (package / "run" / "engine_process" / "service.py").is_file()
 
 
-def side_of(asked: Asked, backend: str, options: Mapping[str, str], source: Path | None) -> Side:
+def side_of(side: Asked, backend: str, options: Mapping[str, str], source: Path | None) -> Side:
     """The side as it is stored. `options`: all of its back end's."""
-    checkout = checkout_of(source) if source is not None and asked.wheel is None else None
+    checkout = checkout_of(source) if source is not None and side.wheel is None else None
     return Side(
-        name=asked.name,
+        name=side.name,
         backend=backend,
         options=options,
-        python=str(asked.python) if asked.python else None,
-        source=str(asked.wheel or source) if source else None,
+        python=str(side.python) if side.python else None,
+        source=str(side.wheel or source) if source else None,
         revision=checkout.commit if checkout else None,
         changed=checkout.changed if checkout else None,
         sha256=tree_sha256(source) if source else None,

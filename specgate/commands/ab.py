@@ -60,11 +60,11 @@ def ab(context: click.Context, /, **options: Any) -> None:
 
     if options["resume"] is None:
         sys.exit(carry_out(request_of(tuple(sys.argv[1:]), options)))
-    given = [p for p in options if context.get_parameter_source(p) is ParameterSource.COMMANDLINE]
-    if other := [p for p in given if p not in ("resume", "processes", "plain", "debug")]:
+    named = [p for p in options if context.get_parameter_source(p) is ParameterSource.COMMANDLINE]
+    if other := [p for p in named if p not in ("resume", "processes", "plain", "debug")]:
         names = ", ".join(sorted(p.opts[0] for p in context.command.params if p.name in other))
         raise UsageError(f"--resume together with {names}", hint="the comparison goes on with what it was started with")
-    counts = counts_of(options["processes"]) if "processes" in given else ()
+    counts = counts_of(options["processes"]) if "processes" in named else ()
     if len(counts) > 1:
         raise UsageError(f"--resume with --processes {options['processes']}", hint="give one number: how many more")
     sys.exit(go_on(options["resume"], counts[0] if counts else None, plainly(options), stored_request))
@@ -88,12 +88,12 @@ def counts_of(text: str) -> tuple[int, ...]:
     return counts
 
 
-def request_of(argv: Sequence[str], given: Mapping[str, Any]) -> AbRequest:
-    """The request of the options `given`. `argv`: the arguments as they were written."""
+def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
+    """The request of the options `values`. `argv`: the arguments as they were written."""
     from specgate.ab.request import AbRequest
     from specgate.contract.two_builds import Margins
 
-    options = {**given, "looks": counts_of(given["processes"])}
+    options = {**values, "looks": counts_of(values["processes"])}
     for name in ("plain", "debug", "resume", "processes"):
         options.pop(name)
     margins = Margins(
@@ -106,4 +106,4 @@ def request_of(argv: Sequence[str], given: Mapping[str, Any]) -> AbRequest:
     options["options"] = dict(key_value(o) for o in options["options"])
     for side in ("old", "new"):
         options[side] = tuple(key_value(o, f"--{side}") for o in options[side])
-    return AbRequest(argv=tuple(argv), plain=plainly(given), margins=margins, steps=steps, **options)
+    return AbRequest(argv=tuple(argv), plain=plainly(values), margins=margins, steps=steps, **options)

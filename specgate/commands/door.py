@@ -49,8 +49,8 @@ class Command(click.Command):
         room = LINES - formatter.getvalue().count("\n") - 3
         more = f"  {len(rows) - room + 1} more: {ctx.command_path} --help-all\n"
         formatter.write("\nOptions:\n")
-        shown = rows if len(rows) <= room else rows[: room - 1]
-        for line in option_lines(shown):
+        fitting = rows if len(rows) <= room else rows[: room - 1]
+        for line in option_lines(fitting):
             formatter.write(f"{line}\n")
         if len(rows) > room or len(paragraphs) > 2:
             formatter.write(more if len(rows) > room else f"  more: {ctx.command_path} --help-all\n")

@@ -39,8 +39,8 @@ class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             return value
         numbers = set()
         for part in str(value).split(","):
-            found = re.fullmatch(r"([0-9]{1,12})([kK]?)", part.strip(), re.ASCII)
-            number = int(found[1]) * (1024 if found[2] else 1) if found else 0
+            match = re.fullmatch(r"([0-9]{1,12})([kK]?)", part.strip(), re.ASCII)
+            number = int(match[1]) * (1024 if match[2] else 1) if match else 0
             if not 1 <= number <= self.most:
                 right = f"whole numbers from 1 to {self.most} with commas between them, such as 8K,32K (K = 1024)"
                 self.fail(f"{part.strip()[:40]!r} in {str(value)[:80]!r}: {right}.", param, ctx)
@@ -49,7 +49,7 @@ class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
 
 
 def joined(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
-    """What an option says that may be repeated, each time with an `Axis`: all of its numbers, or None.
+    """Numbers of an option that may be repeated, each time with an `Axis`; None without any.
 
     Raises click.BadParameter for numbers beside a word.
     """

@@ -1,4 +1,4 @@
-"""What the commands that render stored runs share: their options, and writing their files."""
+"""Shared parts of the commands that render stored runs: their options, and writing their files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def show_comparison(path: Path, *, plain: bool, every: bool) -> None:
     """Print a stored comparison of two builds, as `show_run` does with a run."""
     from specgate import plugins
     from specgate.ab.session import closing_lines
-    from specgate.archive.builds_check import verify_builds
+    from specgate.archive.verification import verify_builds
     from specgate.errors import InvalidResult
 
     result = verify_builds(path).result
@@ -104,7 +104,7 @@ def show_run(run: StoredRun, *, plain: bool, every: bool) -> None:
 
 
 def is_plain(plain: bool) -> bool:
-    """Whether to print plain lines: if they are asked for, or if the output is not a terminal."""
+    """True if plain lines are asked for, or if the output is not a terminal."""
     return plain or not (sys.stdout and sys.stdout.isatty())
 
 

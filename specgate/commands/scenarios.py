@@ -76,10 +76,10 @@ def show(name: str | None, kind: RunKind, **options: Any) -> None:
     if not question and name is None:
         raise UsageError("scenarios show: no scenario named", hint="give a NAME, or --context, --batch, --prompts …")
     if name is None:
-        found = chosen_scenarios(question, (), None, kind, machine_size())
+        chosen = chosen_scenarios(question, (), None, kind, machine_size())
     else:
-        found = asked_of(find(name), question)
-    echo("\n".join(map(dump, found)), nl=False)
+        chosen = asked_of(find(name), question)
+    echo("\n".join(map(dump, chosen)), nl=False)
 
 
 def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
@@ -104,8 +104,8 @@ def check_files(files: tuple[str, ...]) -> None:
     for file in files:
         try:
             scenario = load_scenario(Path(file))
-            found = f"{axes(scenario)}{own_file(scenario)}{variants_in_words(scenario.variants)}"
-            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {found}")
+            contents = f"{axes(scenario)}{own_file(scenario)}{variants_in_words(scenario.variants)}"
+            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {contents}")
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -247,8 +247,8 @@ def axes(scenario: Scenario) -> str:
 
 
 def own_file(scenario: Scenario) -> str:
-    """What the scenario's file of prompts holds, every line of which is read: `, 80 prompts from …`. Empty where there
-    is none. Raises UsageError where a line is wrong.
+    """Prompts of the scenario's file, every line of which is read: `, 80 prompts from …`. Empty where there is none.
+    Raises UsageError where a line is wrong.
     """
     from specgate.planning.prompt_files.formats import entries_of
 

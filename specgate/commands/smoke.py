@@ -92,8 +92,8 @@ def one(name: str, values: tuple[int, ...] | str | None, usual: int | None) -> i
     if values is None:
         return usual
     if isinstance(values, str) or len(values) > 1:
-        given = values if isinstance(values, str) else ",".join(map(str, values))
-        raise UsageError(f"{name} {given}: smoke decodes one prompt", hint="one number, or specgate micro for several")
+        text = values if isinstance(values, str) else ",".join(map(str, values))
+        raise UsageError(f"{name} {text}: smoke decodes one prompt", hint="one number, or specgate micro for several")
     return values[0]
 
 

@@ -32,31 +32,31 @@ def show_status(request: Request, *, as_json: bool) -> None:
             echo("\n".join(lines(status)))
 
 
-def plain(found: PromotionStatus) -> dict[str, object]:
+def plain(status: PromotionStatus) -> dict[str, object]:
     from specgate.machine import host
     from specgate.promotion.fingerprint import measured_by
     from specgate.promotion.signing import allowed_signers
 
-    green = found.green
+    green = status.green
     return {
         "schema": "specgate.status/v1",
-        "ledger": str(found.ledger.file),
+        "ledger": str(status.ledger.file),
         "chain": "intact",
         "host": host.identity(),
-        "head_host": found.history.host,
+        "head_host": status.history.host,
         "allowed_signers": None if (signers := allowed_signers()) is None else str(signers),
-        "entries": len(found.history.entries),
-        "torn_line": found.history.torn,
-        "torn_lines_set_aside": found.history.set_aside,
-        "subject": dict(found.claim.subject),
-        "gates": dict(found.claim.gates),
-        "fingerprint": dict(found.claim.fingerprint),
+        "entries": len(status.history.entries),
+        "torn_line": status.history.torn,
+        "torn_lines_set_aside": status.history.set_aside,
+        "subject": dict(status.claim.subject),
+        "gates": dict(status.claim.gates),
+        "fingerprint": dict(status.claim.fingerprint),
         "streak": green.length,
-        "needed": found.promotion.needed,
+        "needed": status.promotion.needed,
         "full_allowed": green.complete,
         "expires": green.expires.isoformat() if green.expires else None,
-        "command": found.promotion.command,
-        "measured_by": measured_by(found.claim.fingerprint),
+        "command": status.promotion.command,
+        "measured_by": measured_by(status.claim.fingerprint),
         "others": [
             {
                 "measured_by": measured_by(other.last.fingerprint),
@@ -67,7 +67,7 @@ def plain(found: PromotionStatus) -> dict[str, object]:
                 "expires": other.green.expires.isoformat() if other.green.expires else None,
                 "last": {"time": other.last.time, "run": other.last.run, "state": other.last.state.value},
             }
-            for other in found.others
+            for other in status.others
         ],
         "last": [
             {
@@ -81,47 +81,47 @@ def plain(found: PromotionStatus) -> dict[str, object]:
             for e, effect in green.steps[-LAST:]
         ],
         "overrides": [
-            {"time": e.time, "run": e.run, "reason": e.override} for e in found.history.entries if e.override
+            {"time": e.time, "run": e.run, "reason": e.override} for e in status.history.entries if e.override
         ],
     }
 
 
-def lines(found: PromotionStatus) -> list[str]:
+def lines(status: PromotionStatus) -> list[str]:
     from specgate.machine import host
     from specgate.promotion.admission import subject_in_words, what_is_missing
     from specgate.promotion.signing import allowed_signers
 
-    green, history = found.green, found.history
-    said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]
+    green, history = status.green, status.history
+    text = [f"ledger {status.ledger.file}: {len(history.entries)} entries, chain intact"]
     if signers := allowed_signers():
-        said.append(f"  only entries that a key of {signers} has signed count")
+        text.append(f"  only entries that a key of {signers} has signed count")
     elif history.host not in (None, host.identity()):
-        said += [f"  written last on another host ({history.host}):", "  entries of another host count only if signed"]
+        text += [f"  written last on another host ({history.host}):", "  entries of another host count only if signed"]
     if history.torn:
-        said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
+        text.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:
-        said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
-    said += wrapped(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
-    said += step_lines(green.steps[-LAST:])
-    said += wrapped(f"green micro runs in a row: {green.length} of {found.promotion.needed}{alone(found)}")
+        text.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
+    text += wrapped(f"micro gates {', '.join(status.promotion.gates)} ({subject_in_words(status.claim)})")
+    text += step_lines(green.steps[-LAST:])
+    text += wrapped(f"green micro runs in a row: {green.length} of {status.promotion.needed}{alone(status)}")
     if green.complete and green.expires:
         until = green.expires.isoformat(timespec="minutes")
-        said += wrapped(f"full may begin until {until}, if software, weights and machine stay as they are")
-    for line in what_is_missing(found.claim, found.promotion, green):
+        text += wrapped(f"full may begin until {until}, if software, weights and machine stay as they are")
+    for line in what_is_missing(status.claim, status.promotion, green):
         # The command is for copying, so it stays on one line.
-        said += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
-    for other in found.others:
-        said += other_lines(other, found.promotion.needed)
+        text += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
+    for other in status.others:
+        text += other_lines(other, status.promotion.needed)
     for entry in history.entries:
-        said += wrapped(f"overridden: {entry.time} {entry.run}: {entry.override}") if entry.override else []
-    return said
+        text += wrapped(f"overridden: {entry.time} {entry.run}: {entry.override}") if entry.override else []
+    return text
 
 
-def alone(found: PromotionStatus) -> str:
+def alone(status: PromotionStatus) -> str:
     """Say whose green runs these are, where the ledger has runs of others."""
     from specgate.promotion.fingerprint import measured_by_in_words
 
-    return f" on this machine alone: {measured_by_in_words(found.claim.fingerprint)}" if found.others else ""
+    return f" on this machine alone: {measured_by_in_words(status.claim.fingerprint)}" if status.others else ""
 
 
 def other_lines(other: OtherRuns, needed: int) -> Iterator[str]:
@@ -132,7 +132,7 @@ def other_lines(other: OtherRuns, needed: int) -> Iterator[str]:
     if not other.begun_here and other.last.host and other.last.host not in who:
         who += f", begun on host {other.last.host}"
     yield from wrapped(f"green micro runs in a row: {other.green.length} of {needed} of {who}")
-    effect = next(said for entry, said in reversed(other.green.steps) if entry == other.last)
+    effect = next(effect_then for entry, effect_then in reversed(other.green.steps) if entry == other.last)
     yield from wrapped(f"last: {other.last.state.value} {other.last.run} ({effect})", 2)
     if other.green.complete and other.green.expires:
         until = other.green.expires.isoformat(timespec="minutes")

@@ -9,7 +9,7 @@ from specgate.contract import Block
 from specgate.errors import InvalidResult
 from specgate.files.journal import JOURNALS
 from specgate.files.json_record import stored_json
-from specgate.files.plain_data import from_plain
+from specgate.files.json_text import from_plain
 from specgate.files.run_folder import RunFolder
 from specgate.fleet.machines import unlike
 from specgate.fleet.tasks import TASK, Done, Stop, Task, only

@@ -21,7 +21,7 @@ def end_with_the_coordinator() -> None:
 
 def main(folder: Path) -> None:
     from specgate.errors import SpecgateError
-    from specgate.files.plain_data import to_plain
+    from specgate.files.json_text import to_plain
     from specgate.files.writing import write_json
     from specgate.fleet.measuring import carry_out
     from specgate.fleet.tasks import DONE, Done, Stop

@@ -7,10 +7,8 @@ scenario.py         scenario YAML → `contract.Scenario`
 variants.py         a scenario with variants → one scenario of each
 contradictions.py   values of a scenario that are right alone and contradict each other
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
-bounds.py           the largest numbers, and the largest products of numbers, that are accepted
 inheritance.py      a YAML file merged over those that it names
 policy.py           policy YAML → `contract.Policy`: which gate judges which cells, with which numbers
-policy_bases.py     a policy over its bases, rule by rule
 gates.py            what the gates of a policy declare: what they judge and need
 prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
 prompt_files/       a user's own prompts, and local copies of public data sets

@@ -29,8 +29,7 @@ from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import parse, refusal, to_document
 from specgate.files.yamlfile import Document, dump_yaml, load
-from specgate.planning.bounds import check_plan, excesses
-from specgate.planning.contradictions import contradictions
+from specgate.planning.contradictions import check_plan, contradictions, excesses
 from specgate.planning.inheritance import Inheritance
 from specgate.planning.prompt_files.formats import recognise
 from specgate.planning.variants import one_variant, with_variants

@@ -94,7 +94,7 @@ def twice(plan: Plan) -> Plan:
 
 
 def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str | None]:
-    """What the profile holds for: source tree, configuration, weights, GPU, driver, CPU and device."""
+    """Facts that the profile holds for: source tree, configuration, weights, GPU, driver, CPU and device."""
     gpu = inventory.visible_gpu() or {}
     return {
         "source_tree_sha256": tree,
@@ -167,27 +167,36 @@ def noise_of(
         prompt_sets=[r.prompt_set for _, r, _ in couples],
         turns=[turn for turn, _, _ in couples],
     )
-    found = pairs.interval()
-    if found is None:
+    interval = pairs.interval()
+    if interval is None:
         raise InvalidResult(f"{cell.key}: {len(couples)} pairs of blocks: too few for an interval")
     margin = math.log1p(margin_pct / 100)
-    if -margin < found.low and found.high < margin:
+    if -margin < interval.low and interval.high < margin:
         state = State.PASS
     else:
-        state = State.FAIL if found.low > margin or found.high < -margin else State.INCONCLUSIVE
+        state = State.FAIL if interval.low > margin or interval.high < -margin else State.INCONCLUSIVE
     drift = trend([b for _, _, couple in couples for b in couple])
     made = CellNoise(
-        len(couples), found.sd, found.order_effect, drift, 0.0, found.mean, found.low, found.high, state, process_means
+        len(couples),
+        interval.sd,
+        interval.order_effect,
+        drift,
+        0.0,
+        interval.mean,
+        interval.low,
+        interval.high,
+        state,
+        process_means,
     )
-    mde = effect(found.sd, scenario, made.between_processes or ASSUMED)
+    mde = effect(interval.sd, scenario, made.between_processes or ASSUMED)
     assert mde is not None  # there are enough pairs for an interval
     return replace(made, mde=mde)
 
 
 def couple_of(blocks: Sequence[Block], round_: Round) -> tuple[Block, Block] | None:
     """The two blocks of a round, in running order. None if one of them is missing or emitted no token."""
-    found = sorted((b for b in blocks if in_round(b, round_) and b.emitted), key=lambda b: b.position_in_round)
-    return (found[0], found[1]) if len(found) == 2 else None
+    round_blocks = sorted((b for b in blocks if in_round(b, round_) and b.emitted), key=lambda b: b.position_in_round)
+    return (round_blocks[0], round_blocks[1]) if len(round_blocks) == 2 else None
 
 
 def direction(round_: Round) -> int:

@@ -32,7 +32,7 @@ Texts = tuple[tuple[tuple[int, ...], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was drawn of a point.
+    """Texts drawn of a point.
 
     `laws`: what the engine shows by itself. `engine`: what it computed with. `why`: why it shows nothing. `alone`: why
     no other engine can be asked; None where nothing stands against it.
@@ -56,36 +56,36 @@ class Drawer:
         self._drawn: dict[Point, Drawn] = {}
 
     def wanting(self, point: Point) -> bool:
-        """Whether texts of `point` are asked for and not stored yet."""
+        """True if texts of `point` are asked for and not stored yet."""
         return self.plan.scenarios[point.scenario].draws is not None and point.key not in self.done
 
     def draw(self, point: Point, engine: EngineWorker) -> None:
         """Draw the texts of every role with the engine that measured `point`."""
-        asked = self.plan.scenarios[point.scenario].draws
-        if asked is None or not self.wanting(point):
+        draws = self.plan.scenarios[point.scenario].draws
+        if draws is None or not self.wanting(point):
             return
         began, texts = time.monotonic_ns(), dict[str, Texts]()
         for turn, role in enumerate(self.plan.scenarios[point.scenario].roles):
-            counts = texts_of(engine, role, self.prompt(point, asked), asked, turn * asked.texts)
+            counts = texts_of(engine, role, self.prompt(point, draws), draws, turn * draws.texts)
             if counts is None:
                 self._drawn[point] = Drawn(began, {}, f"back end {point.backend} draws no texts")
                 return
             texts[role.name] = tuple(sorted(counts.items()))
         self._drawn[point] = self._shown_by_itself(point, Drawn(began, texts), engine)
 
-    def _shown_by_itself(self, point: Point, drawn: Drawn, engine: EngineWorker) -> Drawn:
-        """`drawn` with the distributions that the engine itself shows, or with why it shows none."""
+    def _shown_by_itself(self, point: Point, texts_drawn: Drawn, engine: EngineWorker) -> Drawn:
+        """`texts_drawn` with the distributions that the engine itself shows, or with why it shows none."""
         facts = engine.facts()
         alone = None
         if FORBIDS_ENDS in facts.details:
             alone = f"{facts.backend} gives tokens that end a text no chance, which another engine does"
         try:
-            laws = self._laws(point, drawn.texts, engine)
+            laws = self._laws(point, texts_drawn.texts, engine)
         except SpecgateError as error:
-            return replace(drawn, why=error.message, alone=alone)
+            return replace(texts_drawn, why=error.message, alone=alone)
         own = OWN_NUMBERS in facts.details
         how = "by log-probabilities of its own" if own else f"{facts.dtype}, {facts.device}"
-        return replace(drawn, laws=laws, engine=f"{facts.backend}, {how}", alone=alone)
+        return replace(texts_drawn, laws=laws, engine=f"{facts.backend}, {how}", alone=alone)
 
     def finish(
         self, why_not: Callable[[Point], str | None], opened: Callable[[Point, int, str], EngineWorker], name: str
@@ -93,36 +93,36 @@ class Drawer:
         """Ask the second engine, called `name`, about what was drawn, and store the points. `why_not`: why it cannot
         be asked about a point. An engine that fails costs the distributions, never the draws.
         """
-        for point, drawn in self._drawn.items():
-            laws, said = tuple[TokenLaw, ...](), None
-            why = drawn.undrawn or drawn.alone or why_not(point)
+        for point, texts_drawn in self._drawn.items():
+            laws, other_engine = tuple[TokenLaw, ...](), None
+            why = texts_drawn.undrawn or texts_drawn.alone or why_not(point)
             if why is None:
                 try:
-                    laws, said = self._asked_of_another(point, drawn.texts, opened, name)
+                    laws, other_engine = self._asked_of_another(point, texts_drawn.texts, opened, name)
                 except SpecgateError as error:
                     why = str(error)
-            if why is not None and drawn.why is not None:
-                why = f"{drawn.why}; {why}"
-            asked = self.plan.scenarios[point.scenario].draws
-            assert asked is not None
-            prompt, span_ns = self.prompt(point, asked), (drawn.began, time.monotonic_ns())
-            found = DrawnTexts(
-                *(point.key, prompt, drawn.texts, laws, said, why, drawn.undrawn, span_ns),
-                own_laws=drawn.laws,
-                own_engine=drawn.engine,
-                own_unshown=drawn.why,
+            if why is not None and texts_drawn.why is not None:
+                why = f"{texts_drawn.why}; {why}"
+            draws = self.plan.scenarios[point.scenario].draws
+            assert draws is not None
+            prompt, span_ns = self.prompt(point, draws), (texts_drawn.began, time.monotonic_ns())
+            stored = DrawnTexts(
+                *(point.key, prompt, texts_drawn.texts, laws, other_engine, why, texts_drawn.undrawn, span_ns),
+                own_laws=texts_drawn.laws,
+                own_engine=texts_drawn.engine,
+                own_unshown=texts_drawn.why,
             )
-            self.folder.append(found)
-            self.done[point.key] = found
+            self.folder.append(stored)
+            self.done[point.key] = stored
         self._drawn.clear()
 
     def _asked_of_another(
         self, point: Point, texts: Mapping[str, Texts], opened: Callable[[Point, int, str], EngineWorker], name: str
     ) -> tuple[tuple[TokenLaw, ...], str]:
         """The distributions that the engine called `name` shows, and what it computed with."""
-        asked = self.plan.scenarios[point.scenario].draws
-        assert asked is not None
-        worker = opened(point, asked.prompt_tokens + asked.tokens, "distribution.log")
+        draws = self.plan.scenarios[point.scenario].draws
+        assert draws is not None
+        worker = opened(point, draws.prompt_tokens + draws.tokens, "distribution.log")
         try:
             return self._laws(point, texts, worker), f"{name}, {worker.facts().dtype}, {worker.facts().device}"
         finally:
@@ -130,33 +130,33 @@ class Drawer:
 
     def _laws(self, point: Point, texts: Mapping[str, Texts], engine: EngineWorker) -> tuple[TokenLaw, ...]:
         """The distribution after the beginnings drawn often, as `engine` shows it."""
-        asked = self.plan.scenarios[point.scenario].draws
-        assert asked is not None
+        draws = self.plan.scenarios[point.scenario].draws
+        assert draws is not None
         laws = list[TokenLaw]()
-        for given in often_drawn(texts):
-            law = engine.distribution(self.prompt(point, asked), given, LEAST_SHARE / asked.texts)
+        for beginning in often_drawn(texts):
+            law = engine.distribution(self.prompt(point, draws), beginning, LEAST_SHARE / draws.texts)
             if law is None:
                 raise BackendError(f"back end {engine.facts().backend} shows no distribution")
             laws.append(law)
         return tuple(laws)
 
-    def prompt(self, point: Point, asked: Draws) -> tuple[int, ...]:
+    def prompt(self, point: Point, draws: Draws) -> tuple[int, ...]:
         """The beginning of the point's first prompt."""
-        return tuple(self.prompts[point.key].measured[0].token_ids[0][: asked.prompt_tokens])
+        return tuple(self.prompts[point.key].measured[0].token_ids[0][: draws.prompt_tokens])
 
 
 def texts_of(
-    engine: EngineWorker, role: Role, prompt: Sequence[int], asked: Draws, first: int
+    engine: EngineWorker, role: Role, prompt: Sequence[int], draws: Draws, first: int
 ) -> Counter[tuple[int, ...]] | None:
-    """How often each text was drawn; None where the engine draws none.
+    """Count how often each text was drawn; None if the engine draws none.
 
     Roles get requests of other numbers, `first` and up: with the same random numbers, their texts would be the same,
     and would say less of the role that is held against another.
     """
     counts: Counter[tuple[int, ...]] = Counter()
-    for number in range(0, asked.texts, AT_A_TIME):
-        count = min(AT_A_TIME, asked.texts - number)
-        texts = engine.draw(role, prompt, asked.tokens, first + number, count)
+    for number in range(0, draws.texts, AT_A_TIME):
+        count = min(AT_A_TIME, draws.texts - number)
+        texts = engine.draw(role, prompt, draws.tokens, first + number, count)
         if texts is None:
             return None
         counts.update(texts)

@@ -36,7 +36,7 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
     deciding look are not all in the journal. `known`: see `measure`.
     """
-    found = {}
+    ended = {}
     of: dict[Point, list[Block]] = defaultdict(list)
     for block in journal.blocks:
         of[block.point].append(block)
@@ -44,20 +44,20 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     for point in plan.points:
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
         for look in planned_interim_looks(plan.scenarios[point.scenario])[:-1]:
-            kept = Plan(plan.scenarios, tuple(rounds[:look]))
-            blocks = whole_rounds(kept, of[point])
-            if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in kept.rounds}:
+            cut_plan = Plan(plan.scenarios, tuple(rounds[:look]))
+            blocks = whole_rounds(cut_plan, of[point])
+            if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in cut_plan.rounds}:
                 break
-            if decided(kept, run, policy, replace(journal, blocks=blocks), answered, known):
-                found[point.key] = look
+            if decided(cut_plan, run, policy, replace(journal, blocks=blocks), answered, known):
+                ended[point.key] = look
                 break
-    return found
+    return ended
 
 
 def decided(
     plan: Plan, run: Run, policy: Policy, journal: Journal, answered: Mapping[int, Answered], known: Known | None = None
 ) -> bool:
-    """Whether at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
+    """True if at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
     needs more samples.
 
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
@@ -68,7 +68,7 @@ def decided(
     if any(host.too_many for host in hosts.values()):
         return False
     aside = set_aside(hosts)
-    checked, check_facts = (
+    records, check_facts = (
         Checked(journal.texts, asked=policy.checks, followed=journal.followed),
         CheckFacts(journal.engines, run.bandwidth),
     )
@@ -77,7 +77,7 @@ def decided(
         journal.blocks,
         journal.margins,
         ties,
-        checked,
+        records,
         forced=journal.forced,
         check_facts=check_facts,
         known=known,
@@ -97,7 +97,7 @@ def decided(
 
 
 def required_decisions(plan: Plan, policy: Policy) -> int:
-    """How many decisions the policy's required rules take by samples: one per rule and spec cell, unless the gate
+    """Number of decisions that the policy's required rules take by samples: one per rule and spec cell, unless the gate
     counts them itself.
     """
     rules = [(rule, gate) for rule, gate in rules_with(policy, Sequential) if rule.required]
@@ -107,7 +107,7 @@ def required_decisions(plan: Plan, policy: Policy) -> int:
 
 
 def decisions_of(gate: Sequential, rule: Rule, cell: Cell, plan: Plan) -> int:
-    """How many decisions `rule` takes by the samples of `cell`."""
+    """Number of decisions that `rule` takes by the samples of `cell`."""
     if isinstance(gate, Counting):
         return gate.decisions(rule, cell, plan.scenarios[cell.point.scenario])
     return int(cell.role.speculative)
@@ -119,11 +119,11 @@ def truncated_plan(plan: Plan, ended: Mapping[str, int]) -> Plan:
     `ended`: point key → number of measured rounds that are kept, as `ended_early` returns it. Warm-up rounds are kept.
     """
     left: dict[Point, int] = {p: ended[p.key] for p in plan.points if p.key in ended}
-    kept = []
+    rounds = []
     for round_ in plan.rounds:
         if not round_.warmup and round_.point in left:
             if left[round_.point] == 0:
                 continue
             left[round_.point] -= 1
-        kept.append(round_)
-    return replace(plan, rounds=tuple(kept))
+        rounds.append(round_)
+    return replace(plan, rounds=tuple(rounds))

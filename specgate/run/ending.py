@@ -74,8 +74,8 @@ def next_command(run: Run, folder: str, code: ExitCode) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the measuring of a plan left: the samples, the failures of single points, and the error or interrupt that
-    stopped the whole run, or None.
+    """Result of measuring a plan: the samples, the failures of single points, and the error or interrupt that stopped
+    the whole run, or None.
 
     `journal` is None if somebody else than the harness has written to the run folder: then no figure may rest on it.
     `failures`: point key → why the point is missing or incomplete. `sampled_after`: the green run after which texts
@@ -107,12 +107,12 @@ def check_unchanged(began: Software, config: Config) -> None:
     Raises InvalidResult that names what has changed, and of a plug-in the files.
     """
     now = software_of(config)
-    found = [
+    changed = [
         f"{c.key}: {files_changed(began, now, c.key)}" if c.key in now.files else str(c)
         for c in changes(began.facts, now.facts)
     ]
-    if found:
-        raise InvalidResult(f"the software changed while the run went on: {'; '.join(found)}", hint="measure anew")
+    if changed:
+        raise InvalidResult(f"the software changed while the run went on: {'; '.join(changed)}", hint="measure anew")
 
 
 def files_changed(began: Software, now: Software, plugin: str) -> str:
@@ -123,7 +123,7 @@ def files_changed(began: Software, now: Software, plugin: str) -> str:
 
 
 def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:
-    """Why the run was stopped, in words."""
+    """Reason that the run was stopped, in words."""
     return str(stopped) or "interrupted"
 
 

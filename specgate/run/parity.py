@@ -84,8 +84,8 @@ def read_side(text: str) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What was asked for, of both sides where they do not say otherwise. `ids` are the prompt as numbers; they and
-    `prompt` are empty where it comes from a file. `rows`: of how many of the prompt's last positions tensors are kept.
+    """Settings of both sides where they do not say otherwise. `ids` are the prompt as numbers; they and `prompt` are
+    empty where it comes from a file. `rows`: of how many of the prompt's last positions tensors are kept.
     """
 
     pair: str | None = None
@@ -148,7 +148,7 @@ def pair_of(side: EngineSide, wish: Wish) -> PairRef:
 
 
 def shown_by(side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish) -> StageDump:
-    """What a side's engine shows of the prompt `ids`."""
+    """Dump the stages of a side's engine for the prompt `ids`."""
     backend = plugins.backend(side.backend)
     availability = backend.available()
     if not availability.usable:
@@ -171,11 +171,11 @@ def shown_by(side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish) 
                 f"{side.text}: this engine shows no stages",
                 hint="reference, transformers and cupy do; others dump into a safetensors file (docs/engine.md)",
             )
-        shown = engine.stages(ids, wish.rows)
+        tensors = engine.stages(ids, wish.rows)
     finally:
         engine.close()
-    stages = {name: tensor.astype(np.float32) for name, tensor in shown.items() if name != TARGET_IDS}
-    target_ids = shown[TARGET_IDS].astype(np.int64) if TARGET_IDS in shown else None
+    stages = {name: tensor.astype(np.float32) for name, tensor in tensors.items() if name != TARGET_IDS}
+    target_ids = tensors[TARGET_IDS].astype(np.int64) if TARGET_IDS in tensors else None
     dump = StageDump(side.text, dtype, ids, stages, target_ids)
     try:
         check_dump(dump)

@@ -60,8 +60,9 @@ Switch = Literal["on", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What was asked for. `question`: one context, `batch` prompts per group, one draft length, `prompt_sets` groups,
-    and the length of the shared prefix. `new_tokens`: of every answer. `timeout_s`: of one call of the engine.
+    """Settings of a check of the prefix cache. `question`: one context, `batch` prompts per group, one draft length,
+    `prompt_sets` groups, and the length of the shared prefix. `new_tokens`: of every answer. `timeout_s`: of one call
+    of the engine.
     """
 
     request: Request
@@ -74,7 +75,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a pair of passes found. `prefix`: tokens that prompts of a group share."""
+    """Result of a pair of passes. `prefix`: tokens that prompts of a group share."""
 
     backend: str
     role: Role
@@ -137,8 +138,8 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     (scenario,) = config.scenarios.values()
     role, prefix = Role(max(r.k for r in scenario.roles)), scenario.workload.shared_prefix
     warmup = prompts.warmup[0].token_ids[0]
-    asked = requests_of([chosen.token_ids for chosen in prompts.measured], warmup)
-    longest = max(len(a.prompt) for a in asked if a.prompt is not None) + 2 * wish.new_tokens + TAIL
+    requests = requests_of([chosen.token_ids for chosen in prompts.measured], warmup)
+    longest = max(len(a.prompt) for a in requests if a.prompt is not None) + 2 * wish.new_tokens + TAIL
     positions = longest + role.k + 2
     refuse_too_long(positions, config.pair, scenario.rope_keys)
     opening = open_request(plan, plan.points, config, logs)
@@ -147,7 +148,7 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
 
     @contextmanager
     def opened(switch: Switch) -> Iterator[EngineWorker]:
-        say(f"{config.backend}: prefix cache {switch}: {len(asked)} requests per role")
+        say(f"{config.backend}: prefix cache {switch}: {len(requests)} requests per role")
         request = replace(base, options={**config.options, OPTION: switch})
         engine = EngineWorker(config.backend, request, wish.timeout_s, logs / f"cache-{switch}.log")
         try:
@@ -156,39 +157,39 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
             engine.close()
 
     budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
-    facts, divergences = both_passes(opened, asked, role, budget, warmup, apart=apart)
+    facts, divergences = both_passes(opened, requests, role, budget, warmup, apart=apart)
     ties = FLOAT32 if scenario.dtype == "float32" else COARSER
     limits = Limits(wish.max_lost_tokens, wish.max_ttft_loss, ties)
-    samples = samples_of(asked)
+    samples = samples_of(requests)
     checks = judge(samples, divergences, role.name, limits)
     return Pair(config.backend, role, facts, limits, prefix, samples, divergences, checks)
 
 
 def both_passes(
     opened: Callable[[Switch], AbstractContextManager[Asking]],
-    asked: Sequence[Asked],
+    requests: Sequence[Asked],
     role: Role,
     budget: Budget,
     warmup: tuple[int, ...],
     *,
     apart: bool = False,
 ) -> tuple[EngineFacts, tuple[CacheDivergence, ...]]:
-    """Ask everything with the cache on, then with it off; `asked` gets the replies. `opened`: the engine for a pass.
+    """Ask everything with the cache on, then with it off; `requests` gets the replies. `opened`: the engine for a pass.
     `warmup`: a prompt that comes before all others and does not count. `apart`: see `ask_all`.
 
     Returns the facts of the second engine, and where texts part, by its logits.
     """
     with opened("on") as engine:
-        ask_all(engine, asked, role, budget, "on", warmup, apart=apart)
+        ask_all(engine, requests, role, budget, "on", warmup, apart=apart)
     with opened("off") as engine:
-        ask_all(engine, asked, role, budget, "off", warmup, apart=apart)
-        return engine.facts(), tuple(divergences_of(engine, asked, (BASELINE, role)))
+        ask_all(engine, requests, role, budget, "off", warmup, apart=apart)
+        return engine.facts(), tuple(divergences_of(engine, requests, (BASELINE, role)))
 
 
 def refuse_without_switch(backend: str) -> None:
     """Raise UsageError for a back end whose prefix cache cannot be switched."""
-    found: object = plugins.backend(backend)
-    if not isinstance(found, SwitchesPrefixCache) or not found.switches_prefix_cache:
+    engine: object = plugins.backend(backend)
+    if not isinstance(engine, SwitchesPrefixCache) or not engine.switches_prefix_cache:
         raise UsageError(
             f"back end {backend!r} has no prefix cache that is switched here",
             hint="name a server's: --backend vllm, sglang or llamacpp",
@@ -209,27 +210,27 @@ def requests_of(groups: Sequence[Sequence[tuple[int, ...]]], warmup: tuple[int, 
     """The requests in the order in which they are asked, after `warmup`. What a next turn asks is known once the
     baseline answers.
     """
-    asked: list[Asked] = []
+    requests: list[Asked] = []
     sent = [warmup]
     for number, group in enumerate(groups):
         for at, prompt in enumerate(map(tuple, group)):
             known = max(shared(prompt, earlier) for earlier in sent)
             sent.append(prompt)
-            asked.append(Asked(number, "shared prefix" if at else "first", min(known, len(prompt) - 1), prompt))
+            requests.append(Asked(number, "shared prefix" if at else "first", min(known, len(prompt) - 1), prompt))
             if at:
-                asked.append(Asked(number, "next turn", 0, None, before=len(asked) - 1))
-    return asked
+                requests.append(Asked(number, "next turn", 0, None, before=len(requests) - 1))
+    return requests
 
 
 def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Number of tokens that both begin with."""
     at = first_difference(a, b)
     return min(len(a), len(b)) if at is None else at
 
 
 def ask_all(
     engine: Asking,
-    asked: Sequence[Asked],
+    requests: Sequence[Asked],
     role: Role,
     budget: Budget,
     switch: Switch,
@@ -241,45 +242,47 @@ def ask_all(
     for each in (BASELINE, role):
         reply_to(engine, each, warmup, budget)
         if apart:
-            for request in asked:
-                answer(engine, asked, request, each, budget, switch)
+            for request in requests:
+                answer(engine, requests, request, each, budget, switch)
     if not apart:
-        for turn, request in enumerate(asked):
+        for turn, request in enumerate(requests):
             for each in (BASELINE, role) if turn % 2 == 0 else (role, BASELINE):
-                answer(engine, asked, request, each, budget, switch)
+                answer(engine, requests, request, each, budget, switch)
 
 
-def answer(engine: Asking, asked: Sequence[Asked], request: Asked, role: Role, budget: Budget, switch: Switch) -> None:
+def answer(
+    engine: Asking, requests: Sequence[Asked], request: Asked, role: Role, budget: Budget, switch: Switch
+) -> None:
     """Ask one request in one role."""
     if request.prompt is None:
         assert request.before is not None
-        earlier = asked[request.before]
-        said = earlier.replies["on", BASELINE_NAME].tokens
+        earlier = requests[request.before]
+        earlier_answer = earlier.replies["on", BASELINE_NAME].tokens
         assert earlier.prompt is not None
         # The last token of an answer was never fed to the model, so that nothing of it can be cached.
-        request.answered = len(said) - 1
+        request.answered = len(earlier_answer) - 1
         request.reusable = len(earlier.prompt) + request.answered
-        request.prompt = (*earlier.prompt, *said, *earlier.prompt[:TAIL])
+        request.prompt = (*earlier.prompt, *earlier_answer, *earlier.prompt[:TAIL])
     request.replies[switch, role.name] = reply_to(engine, role, request.prompt, budget)
 
 
 def reply_to(engine: Asking, role: Role, prompt: tuple[int, ...], budget: Budget) -> Reply:
     """Ask for one answer. Raises BackendError where the engine does not show requests, and where it was asked twice."""
     engine.prefill([prompt], draft=role.speculative)
-    said = engine.decode(role, budget, ())
-    if said.served is None:
+    decoded = engine.decode(role, budget, ())
+    if decoded.served is None:
         raise BackendError(f"{role}: its answer shows no request", hint="ask a server")
-    if said.counters.get(ASKED_AGAIN):
+    if decoded.counters.get(ASKED_AGAIN):
         raise BackendError(
             f"{role}: its answer was seen in one piece, and the next one may have come from the cache",
             hint="ask for more tokens with --new-tokens, or on a machine that does not stand still",
         )
-    return Reply(said.counters.get("cache_hit_tokens"), said.served.requests[0].ttft_ns, said.tokens[0])
+    return Reply(decoded.counters.get("cache_hit_tokens"), decoded.served.requests[0].ttft_ns, decoded.tokens[0])
 
 
-def divergences_of(engine: Asking, asked: Sequence[Asked], roles: Sequence[Role]) -> Iterator[CacheDivergence]:
-    """Where texts with the cache on leave those without it, and how near a tie that is, by the logits of `engine`."""
-    for index, request in enumerate(asked):
+def divergences_of(engine: Asking, requests: Sequence[Asked], roles: Sequence[Role]) -> Iterator[CacheDivergence]:
+    """Yield where texts with the cache on leave those without it, with the gap there by the logits of `engine`."""
+    for index, request in enumerate(requests):
         for role in roles:
             on, off = (request.replies[switch, role.name].tokens for switch in ("on", "off"))
             at, shorter = first_difference(on, off), min(len(on), len(off))
@@ -294,19 +297,19 @@ def divergences_of(engine: Asking, asked: Sequence[Asked], roles: Sequence[Role]
             yield CacheDivergence(role.name, index, at, gap, None if top is None else unit_of(top.values))
 
 
-def samples_of(asked: Sequence[Asked]) -> tuple[Sample, ...]:
+def samples_of(requests: Sequence[Asked]) -> tuple[Sample, ...]:
     """The requests as they are judged."""
-    return tuple(sample_of(asked, request) for request in asked)
+    return tuple(sample_of(requests, request) for request in requests)
 
 
-def sample_of(asked: Sequence[Asked], request: Asked) -> Sample:
+def sample_of(requests: Sequence[Asked], request: Asked) -> Sample:
     assert request.prompt is not None
     replies: dict[Switch, dict[str, Reply]] = {"on": {}, "off": {}}
     for (switch, role), reply in request.replies.items():
         replies[switch][role] = reply
     same = True
     if request.before is not None:
-        earlier = asked[request.before].replies
+        earlier = requests[request.before].replies
         same = len({reply.tokens for (switch, _), reply in earlier.items() if switch == "on"}) == 1
     return Sample(
         group=request.group,

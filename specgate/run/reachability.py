@@ -1,4 +1,4 @@
-"""Which floors of a policy no run can reach, said before anything is measured, with what would reach them.
+"""Find floors of a policy that no run can reach, before anything is measured, and what would reach them.
 
 Certain without any measurement is that a cycle of K drafts emits at most K + 1 tokens. How much of a request its
 prefill takes, and what a cycle takes at least, is known where an earlier run beside the one to come measured the same
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.analysis.experts.overlap import solved
+from specgate.analysis.experts import solved
 from specgate.analysis.speedup_limits import (
     PointTimes,
     least_cycle_s,
@@ -55,15 +55,15 @@ def check_reachable(
     `out`: the folder of runs. `environment`: this machine, as env.json states it. `memory`: its read bandwidth. Raises
     UsageError that lists the former where the policy says `unreachable: refuse`.
     """
-    asked = list(required_floors(config.policy, plan))
-    speeds = speed_floors(asked)
+    required = list(required_floors(config.policy, plan))
+    speeds = speed_floors(required)
     times = times_of({cell.point for _, cell, _ in speeds}, config, out, environment)
-    found = tuple(dict.fromkeys(out_of_reach(asked, plan, times, memory)))
-    if found and config.policy.unreachable == "refuse":
+    unreachable = tuple(dict.fromkeys(out_of_reach(required, plan, times, memory)))
+    if unreachable and config.policy.unreachable == "refuse":
         where = config.policy.source_file or config.policy.name
         hint = "correct the floor or the scenario; with `unreachable: warn` the policy would only say so"
-        raise UsageError("\n  ".join((f"{where}: floors that cannot be reached", *found)), hint=hint)
-    return (*found, *dict.fromkeys(by_overlap(speeds, plan, times, memory)))
+        raise UsageError("\n  ".join((f"{where}: floors that cannot be reached", *unreachable)), hint=hint)
+    return (*unreachable, *dict.fromkeys(by_overlap(speeds, plan, times, memory)))
 
 
 Asked = Sequence[tuple[Rule, Cell, Floor]]
@@ -74,22 +74,22 @@ Known = Mapping[tuple[int, int], PointTimes]
 """(context, batch) → what an earlier run showed of the baseline there."""
 
 
-def out_of_reach(asked: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
-    """What to say of the floors that no run of `plan` can reach."""
-    for rule, cell, floor in [(rule, cell, f) for rule, cell, f in asked if f.least > cell.role.k + 1]:
+def out_of_reach(required: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
+    """Yield a sentence for each floor that no run of `plan` can reach."""
+    for rule, cell, floor in [(rule, cell, f) for rule, cell, f in required if f.least > cell.role.k + 1]:
         k, longer = cell.role.k, math.ceil(floor.least) - 1
         yield (
             f"rule {rule.id} asks for {NAMES[floor.figure]} of {floor.least:g} of {cell.key}: {k} drafts "
             f"per cycle give at most {k + 1}; "
             + (f"it takes spec-{longer} or more" if longer <= DRAFT_TOKENS else f"not even spec-{DRAFT_TOKENS} does")
         )
-    for rule, cell, least, known in known_speeds(speed_floors(asked), plan, times):
+    for rule, cell, least, known in known_speeds(speed_floors(required), plan, times):
         yield from beyond_speed(rule, cell, least, plan.scenarios[cell.point.scenario].budget, known, memory)
 
 
-def speed_floors(asked: Asked) -> list[tuple[Rule, Cell, Floor]]:
+def speed_floors(required: Asked) -> list[tuple[Rule, Cell, Floor]]:
     """Return the floors of speed-ups that a cycle's tokens allow and that plain decoding does not reach."""
-    return [a for a in asked if a[2].figure == SPEEDUP and 1 < a[2].least <= a[1].role.k + 1]
+    return [a for a in required if a[2].figure == SPEEDUP and 1 < a[2].least <= a[1].role.k + 1]
 
 
 def known_speeds(speeds: Asked, plan: Plan, times: Known) -> Iterator[tuple[Rule, Cell, float, PointTimes]]:
@@ -102,7 +102,7 @@ def known_speeds(speeds: Asked, plan: Plan, times: Known) -> Iterator[tuple[Rule
 
 
 def by_overlap(speeds: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
-    """What to say of the speed floors that are out of reach unless tokens share experts."""
+    """Yield a sentence for each speed floor that is out of reach unless tokens share experts."""
     for rule, cell, floor, known in known_speeds(speeds, plan, times):
         yield from beyond_independence(rule, cell, floor, plan.scenarios[cell.point.scenario].budget, known, memory)
 
@@ -110,7 +110,7 @@ def by_overlap(speeds: Asked, plan: Plan, times: Known, memory: Bandwidth | None
 def beyond_independence(
     rule: Rule, cell: Cell, floor: float, budget: Budget, known: PointTimes, memory: Bandwidth | None
 ) -> Iterator[str]:
-    """What to say of a speed floor that is out of reach where tokens are routed independently, but not otherwise."""
+    """Yield a sentence if a speed floor is out of reach where tokens are routed independently, but not otherwise."""
 
     def most(overlap: float | None) -> float:
         cycle = least_cycle_s(known, cell.point.context, cell.point.batch, cell.role.k, memory, overlap)
@@ -141,7 +141,7 @@ def required_floors(policy: Policy, plan: Plan) -> Iterator[tuple[Rule, Cell, Fl
 def beyond_speed(
     rule: Rule, cell: Cell, floor: float, budget: Budget, known: PointTimes, memory: Bandwidth | None
 ) -> Iterator[str]:
-    """What to say of a speed floor that the times of the point put out of reach; nothing where they do not."""
+    """Yield a sentence if the times of the point put a speed floor out of reach."""
     k, step, prefill = cell.role.k, known.step_s, known.prefill_s
     cycle = least_cycle_s(known, cell.point.context, cell.point.batch, k, memory)
     asks = f"rule {rule.id} asks for a speed-up of {floor:g} of {cell.key}"
@@ -173,17 +173,17 @@ def times_of(
     points: set[Point], config: Config, out: Path, environment: Mapping[str, object]
 ) -> dict[tuple[int, int], PointTimes]:
     """(context, batch) → the baseline's times in the newest run of `out` that measured it, for those of `points`."""
-    wanted = {(p.context, p.batch) for p in points}
-    found: dict[tuple[int, int], PointTimes] = {}
+    sizes = {(p.context, p.batch) for p in points}
+    times_by_size: dict[tuple[int, int], PointTimes] = {}
     looked_at = 0
     for file in sorted(out.glob("*/run.json"), reverse=True):
-        if wanted <= found.keys() or looked_at >= LOOKED_AT:
+        if sizes <= times_by_size.keys() or looked_at >= LOOKED_AT:
             break
         if (run := comparable(file.parent, config, environment)) is not None:
             looked_at += 1
             for where, times in of_run(run):
-                found.setdefault(where, times)
-    return found
+                times_by_size.setdefault(where, times)
+    return times_by_size
 
 
 def comparable(path: Path, config: Config, environment: Mapping[str, object]) -> Run | None:
@@ -206,7 +206,7 @@ def comparable(path: Path, config: Config, environment: Mapping[str, object]) ->
 
 
 def machine_of(environment: Mapping[str, object]) -> tuple[object, ...]:
-    """What the times of an engine depend on: the CPU, and the names of the GPUs."""
+    """Parts of a machine that the times of an engine depend on: the CPU, and the names of the GPUs."""
     host: Any = environment.get("host") or {}
     gpus: Any = environment.get("gpus") or []
     return host.get("cpu"), *(gpu.get("name") for gpu in gpus if isinstance(gpu, dict))

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
-from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
@@ -43,7 +43,7 @@ from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.journal import Journal
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.planning.gates import (
     draw_allowance,
     floors_of,
@@ -85,8 +85,8 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     drawn_by = near_ties(own) if stopped_by is not None else None
-    seen = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
-    checked = Checked(*seen, policy.checks, run.id, journal.followed, drawn_by)
+    stored = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
+    records = Checked(*stored, policy.checks, run.id, journal.followed, drawn_by)
     ties, check_facts = near_ties(policy), CheckFacts(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
     aside = set_aside(hosts)
@@ -95,7 +95,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         blocks,
         journal.margins,
         ties,
-        checked,
+        records,
         forced=journal.forced,
         check_facts=check_facts,
         known=known,
@@ -106,7 +106,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         by_category(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
     )
     cells = with_memory(cells, blocks)
-    found = replace(
+    reduced = replace(
         run,
         engines=engines,
         cells=cells,
@@ -123,16 +123,16 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
             dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
         ),
     )
-    return with_ceilings(found, floors_of(policy))
+    return with_ceilings(reduced, floors_of(policy))
 
 
 def draw_checks(plan: Plan, policy: Policy, journal: Journal) -> dict[str, DrawCheck]:
     """Cell key → what the texts amount to that were drawn of it."""
-    allowed, found = draw_allowance(policy), ((cell, journal.draws.get(cell.point.key)) for cell in plan.cells)
+    allowed, by_cell = draw_allowance(policy), ((cell, journal.draws.get(cell.point.key)) for cell in plan.cells)
     return {
-        cell.key: check_draws(drawn, cell.role, plan.scenarios[cell.point.scenario].sampling, allowed)
-        for cell, drawn in found
-        if drawn is not None
+        cell.key: check_draws(texts, cell.role, plan.scenarios[cell.point.scenario].sampling, allowed)
+        for cell, texts in by_cell
+        if texts is not None
     }
 
 
@@ -141,12 +141,12 @@ def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Seque
     categories = {point: categories_of(run, point) for point in plan.points}
 
     def extended(result: CellResult) -> CellResult:
-        cell, found = result.cell, categories[result.cell.point]
-        if not found or result.acceptance is None or not result.acceptance.steps:
+        cell, of_point = result.cell, categories[result.cell.point]
+        if not of_point or result.acceptance is None or not result.acceptance.steps:
             return result
         records = by_prompt([b for b in blocks if b.cell == cell and not b.warmup])
         prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch)
-        more = {v.metric: v for v in category_values(records, found, prompts_in_set)}
+        more = {v.metric: v for v in category_values(records, of_point, prompts_in_set)}
         return replace(result, values={**result.values, **more})
 
     return tuple(map(extended, cells))
@@ -188,7 +188,7 @@ def check_seconds(journal: Journal) -> dict[str, float]:
     }
     if journal.draws:
         spans["draws"] = [d.span_ns for d in journal.draws.values()]
-    return {name: sum(end - begin for begin, end in found) / 1e9 for name, found in spans.items()}
+    return {name: sum(end - begin for begin, end in lengths) / 1e9 for name, lengths in spans.items()}
 
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
@@ -197,8 +197,8 @@ def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, obje
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in whole_rounds(plan, journal.blocks):
         of[block.cell].append(block)
-    found = {c.cell.key: eagle_speculation(c, of[c.cell], budgets[c.cell.key]) for c in run.cells}
-    return {key: block for key, block in found.items() if block is not None}
+    blocks = {c.cell.key: eagle_speculation(c, of[c.cell], budgets[c.cell.key]) for c in run.cells}
+    return {key: block for key, block in blocks.items() if block is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
@@ -238,10 +238,10 @@ def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[
     stays as it is.
     """
     rules = {rule.id: rule for rule, _ in rules_with(policy, Sequential) if rule.required}
-    found, failed = list(verdicts), -1
-    while failed < (failed := sum(v.rule in rules and v.state is State.FAIL for v in found)):
+    current, failed = list(verdicts), -1
+    while failed < (failed := sum(v.rule in rules and v.state is State.FAIL for v in current)):
         left = max(run.required_decisions - failed, 1)
-        open_rules = {v.rule for v in found if v.rule in rules and v.state is State.INCONCLUSIVE}
+        open_rules = {v.rule for v in current if v.rule in rules and v.state is State.INCONCLUSIVE}
         if not failed or not open_rules:
             break
         again = {
@@ -249,7 +249,7 @@ def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[
             for name in open_rules
             for v in verdicts_of(rules[name], replace(run, required_decisions=left))
         }
-        found = [
-            again.get((v.rule, v.cell), v) if v.rule in rules and v.state is State.INCONCLUSIVE else v for v in found
+        current = [
+            again.get((v.rule, v.cell), v) if v.rule in rules and v.state is State.INCONCLUSIVE else v for v in current
         ]
-    return found
+    return current

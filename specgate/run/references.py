@@ -13,8 +13,8 @@ from specgate.contract.references import Builds, ComparedBuild, Earlier, Earlier
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
+from specgate.files.json_text import to_plain
 from specgate.files.manifest import MANIFEST, Difference, listings
-from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
@@ -45,11 +45,11 @@ def earlier_runs(config: Config, ledger: Ledger, began: datetime) -> Earlier | N
     missing: dict[str, str] = {}
     for name in config.scenarios:
         mine = [e for e in green if name in e.gates and time_of(e) <= began]
-        found = newest(name, mine, {key: here.get(key) for key in EARLIER_MACHINE}, ledger, doubt)
-        if isinstance(found, EarlierRun):
-            runs[name] = found
+        latest = newest(name, mine, {key: here.get(key) for key in EARLIER_MACHINE}, ledger, doubt)
+        if isinstance(latest, EarlierRun):
+            runs[name] = latest
         else:
-            missing[name] = found
+            missing[name] = latest
     return Earlier(runs, missing)
 
 
@@ -68,17 +68,17 @@ def newest(
             continue
         folder = folder_of(entry, ledger)
         unfit = "its run folder is missing" if folder is None else doubt(entry)
-        found = unfit if folder is None or unfit else read(name, folder, entry.time, entry.manifest_sha256)
-        if isinstance(found, EarlierRun):
-            return found
-        why = f"no earlier green run can be used; {entry.run}: {found}"
+        candidate = unfit if folder is None or unfit else read(name, folder, entry.time, entry.manifest_sha256)
+        if isinstance(candidate, EarlierRun):
+            return candidate
+        why = f"no earlier green run can be used; {entry.run}: {candidate}"
     if elsewhere and len(elsewhere) == len(entries):
         return f"no earlier green run on this machine: {elsewhere[0].run} ran on another, and is not compared with"
     return why
 
 
 def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> EarlierRun | str:
-    """What the scenario `name` of the run in `folder` is held against; else why it cannot be."""
+    """Copy of the scenario `name` of the run in `folder`, to compare with; else the reason that there is none."""
     if not (folder / "run.json").is_file():
         return "its run.json is missing"
     if sha256_of(folder / "run.json") != listings(folder / MANIFEST).get("run.json"):
@@ -93,7 +93,7 @@ def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> Ear
 
 
 def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun:
-    """What is copied of the scenario `name` of `run`."""
+    """Copy the scenario `name` of `run`."""
     source = run.environment.get("source")
     stated = source if isinstance(source, dict) else {}
     points = {c.cell.point.key for c in run.cells if c.cell.point.scenario == name}
@@ -117,16 +117,14 @@ def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun
 
 
 def earlier_differences(path: Path, run: Run) -> Iterator[Difference]:
-    """Where what the run in the folder `path` has copied is not what the earlier runs, where they still lie beside it,
-    say.
-    """
+    """Yield where the copies of earlier runs in the run folder `path` differ from the runs that still lie beside it."""
     for name, copied in (run.earlier.runs if run.earlier else {}).items():
         folder, where = path.absolute().parent / copied.run, f"earlier.runs.{name}"
         if Path(copied.run).name != copied.run or not (folder / MANIFEST).is_file():
             continue
-        if (found := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
             yield Difference(
-                "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {found}"
+                "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
             )
             continue
         again = read(name, folder, copied.time, copied.manifest_sha256)
@@ -162,7 +160,7 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         and all(entry.fingerprint.get(key) == here.get(key) for key in COMPARED_BUILDS_MACHINE)
         and time_of(entry) <= began
     ]
-    found: dict[str, ComparedBuild] = {}
+    by_run: dict[str, ComparedBuild] = {}
     of_tree: Counter[str | None] = Counter()
     this = inventory.source_tree_sha256()
     for entry in entries:
@@ -170,11 +168,11 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         if of_tree[tree] == MOST or (tree not in of_tree and tree != this and len(of_tree.keys() - {this}) == TREES):
             continue
         folder = folder_of(entry, ledger)
-        if entry.run not in found and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
+        if entry.run not in by_run and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
             copied = read_compared(entry, folder)
-            found |= {entry.run: copied} if copied else {}
+            by_run |= {entry.run: copied} if copied else {}
             of_tree[tree] += copied is not None
-    return Builds({base: revision_of(base, checkout) for base in bases}, tuple(found.values()))
+    return Builds({base: revision_of(base, checkout) for base in bases}, tuple(by_run.values()))
 
 
 def without_policy(subject: object) -> dict[str, str]:
@@ -184,7 +182,7 @@ def without_policy(subject: object) -> dict[str, str]:
 
 
 def revision_of(base: str, checkout: Path) -> Revision:
-    """What the revision `base` is in `checkout`. A checkout of CI often has a branch as `origin/base` only."""
+    """Resolve the revision `base` in `checkout`. A checkout of CI often has a branch as `origin/base` only."""
     for name in (base, f"origin/{base}"):
         commit = git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         if commit is not None:
@@ -193,7 +191,7 @@ def revision_of(base: str, checkout: Path) -> Revision:
 
 
 def read_compared(entry: Entry, folder: Path) -> ComparedBuild | None:
-    """What is copied of the comparison in `folder`; None where its ab.json is not the one that its manifest lists."""
+    """Copy of the comparison in `folder`; None if its ab.json is not the one that its manifest lists."""
     return copied_from(folder, entry.time, entry.manifest_sha256 or "", entry.fingerprint)
 
 
@@ -220,18 +218,18 @@ def copied_from(folder: Path, time: str, manifest_sha256: str, fingerprint: obje
 
 
 def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
-    """Where what the run in the folder `path` has copied is not what the comparisons, where they still lie beside it,
-    say.
+    """Yield where the copies of comparisons in the run folder `path` differ from the comparisons that still lie beside
+    it.
     """
     for number, copied in enumerate(run.builds.compared if run.builds else ()):
         folder, where = path.absolute().parent / copied.comparison, f"builds.compared[{number}]"
         if Path(copied.comparison).name != copied.comparison or not (folder / MANIFEST).is_file():
             continue
-        if (found := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
             if was_extended(folder, copied):
                 continue
-            said = f"{copied.manifest_sha256}; {folder.name} has {found}"
-            yield Difference("run.json", f"{where}.manifest_sha256", said)
+            hashes = f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
+            yield Difference("run.json", f"{where}.manifest_sha256", hashes)
             continue
         try:
             again = copied_from(folder, copied.time, copied.manifest_sha256, dict(copied.fingerprint))
@@ -243,7 +241,7 @@ def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
 
 
 def was_extended(folder: Path, copied: ComparedBuild) -> bool:
-    """Whether the ledger knows the comparison as it was copied, and as one that went on since."""
+    """True if the ledger knows the comparison as it was copied, and as one that went on since."""
     try:
         entries = [e for e in Ledger(folder.parent).read().entries if e.run == copied.comparison]
     except SpecgateError:

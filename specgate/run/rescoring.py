@@ -50,47 +50,49 @@ class Rescorer:
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
-        wanted = {p: found for p in points if p.key not in self.done and (found := self._draws(p, journal))}
-        for _, group in groupby(wanted, key=self._engine_key):
-            self._score_points({p: wanted[p] for p in group})
+        pending = {p: draws for p in points if p.key not in self.done and (draws := self._draws(p, journal))}
+        for _, group in groupby(pending, key=self._engine_key):
+            self._score_points({p: pending[p] for p in group})
 
     def _draws(self, point: Point, journal: Journal) -> list[Draw]:
-        """What is to be scored of `point`; [] where it has no sound block."""
+        """Tokens of `point` to be scored; [] if it has no sound block."""
         alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
-        checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id, followed=journal.followed)
+        records = Checked(journal.texts, asked=self.asked, run_id=self.folder.id, followed=journal.followed)
         ties = near_ties(self.config.policy)
         check_facts = CheckFacts(self.engines, self.bandwidth)
         _, comparisons = measure(
-            alone, blocks, journal.margins, ties, checked, forced=journal.forced, check_facts=check_facts
+            alone, blocks, journal.margins, ties, records, forced=journal.forced, check_facts=check_facts
         )
-        sound = [b for found in sound_blocks(alone, blocks, journal.margins, check_facts)[0].values() for b in found]
-        return to_be_scored(sound, comparisons, checked) if sound else []
+        sound = [
+            b for of_cell in sound_blocks(alone, blocks, journal.margins, check_facts)[0].values() for b in of_cell
+        ]
+        return to_be_scored(sound, comparisons, records) if sound else []
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         scenario = self.plan.scenarios[point.scenario]
         return scenario.dtype, scenario.rope, scenario.sampling, tuple(self._options(point).items())
 
-    def _score_points(self, wanted: Mapping[Point, Sequence[Draw]]) -> None:
+    def _score_points(self, pending: Mapping[Point, Sequence[Draw]]) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
         worker: EngineWorker | None = None
         why: str | None = None
         doubts: list[tuple[Rescoring, Point, list[Draw]]] = []
         try:
-            for point, draws in wanted.items():
+            for point, draws in pending.items():
                 began, texts = time.monotonic_ns(), []
                 try:
                     why = why or self.why_not(point)
                     if why is None:
-                        worker = worker or self._open(wanted)
+                        worker = worker or self._open(pending)
                         texts = self._score(worker, point, draws)
                 except SpecgateError as error:
                     why = str(error)
-                found = self._first_look(point, worker, texts, why, (began, time.monotonic_ns()))
-                if doubted := self._in_doubt(found, point, draws):
-                    doubts.append((found, point, doubted))
+                rescoring = self._first_look(point, worker, texts, why, (began, time.monotonic_ns()))
+                if doubted := self._in_doubt(rescoring, point, draws):
+                    doubts.append((rescoring, point, doubted))
                 else:
-                    self._store(found)
+                    self._store(rescoring)
         finally:
             if worker is not None:
                 worker.close()
@@ -104,7 +106,7 @@ class Rescorer:
         worker: EngineWorker | None = None
         why: str | None = None
         try:
-            for found, point, doubted in doubts:
+            for rescoring, point, doubted in doubts:
                 began, texts = time.monotonic_ns(), []
                 try:
                     if why is None:
@@ -113,20 +115,20 @@ class Rescorer:
                 except SpecgateError as error:
                     why = str(error)
                 look = SecondLook(tuple(texts), why, (began, time.monotonic_ns()))
-                self._store(replace(found, again=look))
+                self._store(replace(rescoring, again=look))
         finally:
             if worker is not None:
                 worker.close()
 
     def why_not(self, point: Point) -> str | None:
-        """Why nothing of `point` can be scored, as far as that is known without loading an engine."""
+        """Reason that nothing of `point` can be scored, as far as that is known without loading an engine."""
         sampling = self.plan.scenarios[point.scenario].sampling
         if sampling is not None and sampling.method == "rejection":
             return "the tokens were drawn by rejection: another engine's draws need not be these"
         return self.why_not_opened(point)
 
     def why_not_opened(self, point: Point) -> str | None:
-        """Why the second engine cannot be opened, or is not to be asked anything about `point`."""
+        """Reason that the second engine cannot be opened, or is not to be asked anything about `point`."""
         source = self.engines[point.key].acceptance
         if source == "forced":
             return "acceptance was forced: the tokens are wrong by design"
@@ -144,23 +146,23 @@ class Rescorer:
             return f"back end {self.asked.rescored_by} decodes greedily"
         return None
 
-    def _open(self, wanted: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
-        longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in wanted.items())
+    def _open(self, pending: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
+        longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in pending.items())
         log = f"rescoring-{dtype}.log" if dtype else "rescoring.log"
-        worker = self.opened(next(iter(wanted)), longest, log, dtype)
+        worker = self.opened(next(iter(pending)), longest, log, dtype)
         if dtype is not None and worker.facts().dtype != dtype:
             worker.close()
             raise BackendError(f"back end {self.asked.rescored_by} computes in {worker.facts().dtype}, not in {dtype}")
         return worker
 
-    def _in_doubt(self, found: Rescoring, point: Point, draws: Sequence[Draw]) -> list[Draw]:
+    def _in_doubt(self, rescoring: Rescoring, point: Point, draws: Sequence[Draw]) -> list[Draw]:
         """The tokens of `draws` that are worth a second look, none where the first was as good.
 
         With options that change the logits float32 knows no better: a cache in fewer bits has other codes then.
         """
-        if not found.texts or self.asked.second_look in ("none", found.dtype) or self._options(point):
+        if not rescoring.texts or self.asked.second_look in ("none", rescoring.dtype) or self._options(point):
             return []
-        return in_doubt(draws, found.texts, self.asked)
+        return in_doubt(draws, rescoring.texts, self.asked)
 
     def opened(self, point: Point, longest: int, log: str, dtype: str | None = None) -> EngineWorker:
         """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
@@ -184,11 +186,11 @@ class Rescorer:
 
     def _options(self, point: Point) -> dict[str, str]:
         """The options that make the second engine's target the one that was measured."""
-        given = engine_options(self.config, self.plan.scenarios[point.scenario])
+        options_of_engine = engine_options(self.config, self.plan.scenarios[point.scenario])
         second = self.asked.rescored_by if self.asked else ""
         backends = [plugins.backend(name) for name in (point.backend, second) if name]
         stated = [set(b.logit_options) if isinstance(b, StatesLogitOptions) else set[str]() for b in backends]
-        return {name: value for name, value in given.items() if all(name in options for options in stated)}
+        return {name: value for name, value in options_of_engine.items() if all(name in options for options in stated)}
 
     def _score(self, worker: EngineWorker, point: Point, draws: Sequence[Draw]) -> list[RescoredText]:
         """Score `draws` in as few passes as possible: one over each text that no other one begins with."""
@@ -203,10 +205,10 @@ class Rescorer:
         for longest, under in passes:
             prompt = self.prompts[point.key].measured[longest.block.prompt_set].token_ids[longest.slot]
             positions = sorted({p for draw in under for p in draw.positions})
-            given = worker.score(prompt, longest.block.tokens[longest.slot], positions)
-            if given is None or len(given) != len(positions):
+            new_scores = worker.score(prompt, longest.block.tokens[longest.slot], positions)
+            if new_scores is None or len(new_scores) != len(positions):
                 raise BackendError(f"back end {worker.facts().backend} scores no tokens")
-            by_position = dict(zip(positions, given, strict=True))
+            by_position = dict(zip(positions, new_scores, strict=True))
             scores |= {id(draw): by_position for draw in under}
         return [rescored(draw, scores[id(draw)]) for draw in draws]
 
@@ -222,13 +224,13 @@ class Rescorer:
         device, dtype = (facts.device, facts.dtype) if facts else (None, None)
         return Rescoring(point.key, self.asked.rescored_by or "none", device, dtype, tuple(texts), why, span_ns)
 
-    def _store(self, found: Rescoring) -> None:
-        self.folder.append(found)
-        self.done[found.point] = found
+    def _store(self, rescoring: Rescoring) -> None:
+        self.folder.append(rescoring)
+        self.done[rescoring.point] = rescoring
 
 
 def begins(longer: Draw, shorter: Draw) -> bool:
-    """Whether the text of `longer` begins with that of `shorter`, after the same prompt."""
+    """True if the text of `longer` begins with that of `shorter`, after the same prompt."""
     if (longer.block.prompt_set, longer.slot) != (shorter.block.prompt_set, shorter.slot):
         return False
     text = shorter.block.tokens[shorter.slot]
@@ -237,5 +239,7 @@ def begins(longer: Draw, shorter: Draw) -> bool:
 
 def rescored(draw: Draw, scores: Mapping[int, Score]) -> RescoredText:
     block = draw.block
-    found = tuple(scores[p] for p in draw.positions)
-    return RescoredText(block.cell.key, block.prompt_set, block.round, draw.slot, draw.positions, draw.tokens, found)
+    new_scores = tuple(scores[p] for p in draw.positions)
+    return RescoredText(
+        block.cell.key, block.prompt_set, block.round, draw.slot, draw.positions, draw.tokens, new_scores
+    )

@@ -56,10 +56,10 @@ def check_resumable(path: Path, ledger: Ledger, *, longer: bool = False) -> None
             f"a verdict stands: specgate runs verify {path} checks it, runs show {path} prints it; or start a new run"
         )
         raise UsageError(f"{path}: {why}: nothing is left to continue", hint=hint)
-    if found := list(contradictions(path, entry)):
-        more = f" (and {len(found) - 3} more places)" if len(found) > 3 else ""
+    if places := list(contradictions(path, entry)):
+        more = f" (and {len(places) - 3} more places)" if len(places) > 3 else ""
         hint = f"the run is not as it was left; specgate runs verify {path} names every place. Start a new run"
-        raise InvalidResult(f"{path}: cannot be continued: {'; '.join(map(str, found[:3]))}{more}", hint=hint)
+        raise InvalidResult(f"{path}: cannot be continued: {'; '.join(map(str, places[:3]))}{more}", hint=hint)
 
 
 def last_entry(ledger: Ledger, run: str) -> Entry | None:
@@ -68,7 +68,7 @@ def last_entry(ledger: Ledger, run: str) -> Entry | None:
 
 
 def finished(run: Run, entry: Entry | None, path: Path) -> str | None:
-    """Why the run counts as finished; None if something may be left to measure."""
+    """Reason that the run counts as finished; None if something may be left to measure."""
     if run.status == "complete":
         return "run.json says that the run is complete"
     if entry is not None and entry.exit_code in DECIDED:
@@ -79,13 +79,15 @@ def finished(run: Run, entry: Entry | None, path: Path) -> str | None:
 
 
 def undecided(path: Path) -> bool:
-    """Whether gates.json says that the run ended INCONCLUSIVE."""
+    """True if gates.json says that the run ended INCONCLUSIVE."""
     gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
     return isinstance(gates, dict) and gates.get("exit_code") == ExitCode.INCONCLUSIVE
 
 
 def contradictions(path: Path, entry: Entry | None, folders: frozenset[str] = FOLDERS) -> Iterator[Difference]:
-    """Where the run folder is not what its manifest and its entry in the ledger say. `folders`: what it may hold."""
+    """Yield where the run folder is not what its manifest and its entry in the ledger say. `folders`: what it may
+    hold.
+    """
     if (path / MANIFEST).is_file():
         yield from manifest_differences(path, folders)
         manifest = path / MANIFEST
@@ -98,8 +100,8 @@ def contradictions(path: Path, entry: Entry | None, folders: frozenset[str] = FO
         if entry is not None:
             yield Difference(MANIFEST, "", f"is missing, and the ledger knows that the run ended at {entry.time}")
         return
-    if entry is not None and (found := sha256_of(manifest)) != entry.manifest_sha256:
-        yield Difference(manifest.name, "", f"its SHA-256 is {found}; the ledger says {entry.manifest_sha256}")
+    if entry is not None and (sha256_now := sha256_of(manifest)) != entry.manifest_sha256:
+        yield Difference(manifest.name, "", f"its SHA-256 is {sha256_now}; the ledger says {entry.manifest_sha256}")
 
 
 def resume(
@@ -131,9 +133,9 @@ def resume(
         check_environment(folder, run)
         folder.adopt()
         check_samples(folder, plan)
-        if said := left_open(folder, last_entry(ledger, run.id)):
-            echo(f"warning: {said}", err=True)
-            run = replace(run, warnings=tuple(dict.fromkeys((*run.warnings, said))))
+        if unvouched := left_open(folder, last_entry(ledger, run.id)):
+            echo(f"warning: {unvouched}", err=True)
+            run = replace(run, warnings=tuple(dict.fromkeys((*run.warnings, unvouched))))
         folder.put_manifest_aside()
         run = without_figures(run)
         if config != before:  # more rounds than were planned
@@ -172,20 +174,20 @@ def check_environment(folder: RunFolder, run: Run) -> None:
 def check_samples(folder: RunFolder, plan: Plan) -> None:
     """Raises InvalidResult for a block that the plan does not have, that is there twice, or that contradicts itself."""
     rounds: dict[tuple[object, ...], Round] = {(r.point, r.prompt_set, r.index, r.warmup): r for r in plan.rounds}
-    seen, engines = set[tuple[object, ...]](), folder.engines()
+    names, engines = set[tuple[object, ...]](), folder.engines()
     for number, block in enumerate(folder.lines(Block), 1):
         where = f"{folder.path}/samples/blocks.jsonl:{number}"
         if not is_planned(block, rounds):
             raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is not planned")
         name = (block.cell, block.prompt_set, block.round, block.warmup, block.worker_generation)
-        if not block.warmup and name in seen:
+        if not block.warmup and name in names:
             raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is there twice")
-        seen.add(name)
+        names.add(name)
         check_block(block, plan.scenarios[block.point.scenario].budget, engines.get(block.point.key))
 
 
 def is_planned(block: Block, rounds: Mapping[tuple[object, ...], Round]) -> bool:
-    """Whether the plan has a round with this block's role in the block's place."""
+    """True if the plan has a round with this block's role in the block's place."""
     round_ = rounds.get((block.point, block.prompt_set, block.round, block.warmup))
     if round_ is None or not in_round(block, round_) or block.position_in_round >= len(round_.order):
         return False
@@ -193,9 +195,7 @@ def is_planned(block: Block, rounds: Mapping[tuple[object, ...], Round]) -> bool
 
 
 def left_open(folder: RunFolder, entry: Entry | None) -> str | None:
-    """What cannot be known about the samples that a run is continued from; None if manifest and ledger vouch for
-    them.
-    """
+    """Sentence on samples that nothing vouches for; None if manifest and ledger vouch for all."""
     if not (blocks := len(folder.lines(Block))):
         return None
     if (folder.path / MANIFEST).is_file():

@@ -146,8 +146,8 @@ class Runner:
                 for _, alike in groupby(points, key=self._engine_key):
                     self._run_points(list(alike))
         # Last of all, so that no second engine shares the machine with a block that is timed.
-        asked = self.config.policy.checks
-        self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, asked.rescored_by if asked else "")
+        checks = self.config.policy.checks
+        self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, checks.rescored_by if checks else "")
         self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal())
 
     def _journal(self) -> Journal:
@@ -293,7 +293,7 @@ class Runner:
         return self.memory.read(engine.pid, decoded.memory)
 
     def _comes_again(self, round_: Round) -> bool:
-        """Whether a later round, in the other order, is still to run on the prompt set of `round_`."""
+        """True if a later round, in the other order, is still to run on the prompt set of `round_`."""
         return any(
             (r.prompt_set, r.index // PASS_ROUNDS) == (round_.prompt_set, round_.index // PASS_ROUNDS)
             and r.index > round_.index
@@ -320,22 +320,22 @@ class Runner:
         budget = Budget(steps=min(TRACED_STEPS, longest), ignore_eos=scenario.budget.ignore_eos)
         worker.prefill(ids, draft=any(role.speculative for role in roles))
         for role in roles:
-            decoded, seen = worker.trace(role, budget)
+            decoded, activity = worker.trace(role, budget)
             trace = BlockTrace(
                 cell=Cell(point, role).key,
                 prompt_set=0,
                 worker_generation=self.worker_generation,
-                source=source_of(seen, point.backend, scripted=worker.scripted),
-                steps=len(decoded.step_ns) if seen.steps is None else seen.steps,
+                source=source_of(activity, point.backend, scripted=worker.scripted),
+                steps=len(decoded.step_ns) if activity.steps is None else activity.steps,
                 tokens=decoded.tokens,
-                kernels=seen.kernels,
-                copies=seen.copies,
-                calls=seen.calls,
-                unseen=seen.unseen,
-                loop=seen.loop,
-                findings=seen.findings,
-                allowed=seen.allowed,
-                notes=seen.notes,
+                kernels=activity.kernels,
+                copies=activity.copies,
+                calls=activity.calls,
+                unseen=activity.unseen,
+                loop=activity.loop,
+                findings=activity.findings,
+                allowed=activity.allowed,
+                notes=activity.notes,
             )
             self.folder.append(trace)
             self.traces[trace.cell] = trace
@@ -355,17 +355,17 @@ class Runner:
         return whole_generation(self.blocks, round_) is not None
 
 
-def source_of(seen: Activity, backend: str, *, scripted: bool) -> TraceSource:
-    """Who looked at a traced block. `scripted`: the engine brought the trace. That a server's own profiler wrote it is
+def source_of(activity: Activity, backend: str, *, scripted: bool) -> TraceSource:
+    """Source of a traced block. `scripted`: the engine brought the trace. That a server's own profiler wrote it is
     believed of a back end that comes with specgate: a plug-in's word proves nothing.
     """
     if not scripted:
         return "profiler"
-    return "server-profiler" if seen.server_profiler and ours(backend) else "engine"
+    return "server-profiler" if activity.server_profiler and ours(backend) else "engine"
 
 
 def ours(backend: str) -> bool:
-    """Whether a back end comes with specgate."""
+    """True if a back end comes with specgate."""
     return not plugins.from_outside("specgate.backends", [backend])
 
 

@@ -77,7 +77,7 @@ def carry_out_each(request: Request, measuring: Measuring | None = None) -> Exit
     """Carry out every run that a request takes here (`usual.runs_of`). Returns the first code that is not 0."""
     codes, requests = [], runs_of(request, machine_size())
     for each in requests:
-        if len(requests) > 1:
+        if requests != [request]:
             echo(f"specgate {each.kind} {' '.join(each.argv[1:])}")
             tune(each)
         codes.append(carry_out(each, measuring))
@@ -125,8 +125,8 @@ def carry_out(
 
 
 def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
-    """What is known beforehand to stand in the way of a green verdict: warnings, and what no rule will judge."""
-    yield from (f"warning: {said}" for said in run.warnings)
+    """Yield what stands in the way of a green verdict beforehand: warnings, and what no rule will judge."""
+    yield from (f"warning: {warning}" for warning in run.warnings)
     policy = resolved.config.policy
     for gap in foreseeable(resolved.plan.cells, policy, kinds_of(policy)):
         if gap.why is None:
@@ -214,8 +214,8 @@ def measured_ports(config: Config) -> tuple[int, ...]:
     backend = plugins.backend(config.backend)
     if not isinstance(backend, DrivesAnotherEngine):
         return ()
-    given = [engine_options(config, scenario) for scenario in config.scenarios.values()]
-    return tuple(dict.fromkeys(port for options in given for port in backend.local_ports(options)))
+    option_sets = [engine_options(config, scenario) for scenario in config.scenarios.values()]
+    return tuple(dict.fromkeys(port for options in option_sets for port in backend.local_ports(options)))
 
 
 def checked_journal(folder: RunFolder) -> Journal:

@@ -1,4 +1,4 @@
-"""What a run records beside its timed blocks to check their tokens by. None of it is part of a timed block.
+"""Records beside a run's timed blocks that their tokens are checked by. None of it is part of a timed block.
 
 texts      the baseline's text, as far as the longest text of any spec block of the prompt set goes; where it left the
            timed text at a near tie, how plain decoding goes on from the timed one, too
@@ -72,10 +72,10 @@ class TokenEvidence:
         folder: RunFolder,
         blocks: Sequence[Block],
         engines: Mapping[str, EngineFacts],
-        asked: TokenChecks | None,
+        checks: TokenChecks | None,
         ties: NearTies,
     ) -> None:
-        self.plan, self.folder, self.blocks, self.engines, self.asked = plan, folder, blocks, engines, asked
+        self.plan, self.folder, self.blocks, self.engines, self.asked = plan, folder, blocks, engines, checks
         self.ties = ties
         self.texts, self.margins = folder.lines(BaselineText), folder.lines(Margin)
         self.logits, self.followed = folder.keyed(LogitSample), folder.lines(Followed)
@@ -83,7 +83,7 @@ class TokenEvidence:
         self._ranked: dict[tuple[str, int, int, tuple[int, ...]], TopTokens | None] = {}
 
     def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
-        """Whether blocks of `point` are not checked yet. `prompt_set`: only those of this one, if given."""
+        """True if blocks of `point` are not checked yet. `prompt_set`: only those of this one, if given."""
         sets = {b.prompt_set for b in self._judged(point, prompt_set)}
         if any(self._text_steps(point, s) for s in sets):
             return True
@@ -122,12 +122,14 @@ class TokenEvidence:
     def _store_text(self, point: Point, prompt_set: int, worker_generation: int, text: Text, began_ns: int) -> None:
         finish = tuple(map(Finish, text.finish))
         span = (began_ns, time.monotonic_ns())
-        found = BaselineText(point, prompt_set, worker_generation, text.tokens, finish, span)
-        self.folder.append(found)
-        self.texts.append(found)
+        stored = BaselineText(point, prompt_set, worker_generation, text.tokens, finish, span)
+        self.folder.append(stored)
+        self.texts.append(stored)
 
     def _text_steps(self, point: Point, prompt_set: int) -> int:
-        """How many steps the baseline has to decode so that its text is as long as every spec text; 0 where it is."""
+        """Number of steps that the baseline has to decode so that its text is as long as every spec text; 0 if it
+        is.
+        """
         if self.asked is None or not self._compared_whole(point, prompt_set):
             return 0
         blocks = self._judged(point, prompt_set)
@@ -169,16 +171,18 @@ class TokenEvidence:
             return
         if self._never_follows(point):
             return
-        blocks, wanted = self._judged(point, prompt_set), dict[int, tuple[Block, list[int]]]()
+        blocks, lengths_of = self._judged(point, prompt_set), dict[int, tuple[Block, list[int]]]()
         for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
             for baseline, spec in pairs_of(blocks, cell):
-                _, lengths = wanted.setdefault(id(baseline), (baseline, [0] * len(baseline.tokens)))
+                _, lengths = lengths_of.setdefault(id(baseline), (baseline, [0] * len(baseline.tokens)))
                 for slot, tokens in enumerate(spec.tokens):
                     lengths[slot] = max(lengths[slot], len(tokens))
         baseline_cell = Cell(point, BASELINE)
-        found = [d for _, d, _ in find_text_divergences(blocks, self.texts)]
-        near = {(d.round, d.slot) for d in with_margins(found, baseline_cell, self.margins, self.ties) if d.near_tie}
-        for baseline, lengths in wanted.values():
+        divergences = [d for _, d, _ in find_text_divergences(blocks, self.texts)]
+        near = {
+            (d.round, d.slot) for d in with_margins(divergences, baseline_cell, self.margins, self.ties) if d.near_tie
+        }
+        for baseline, lengths in lengths_of.values():
             left = [
                 length if (baseline.round, slot) in near and self._ends_before(baseline, slot, length) else 0
                 for slot, length in enumerate(lengths)
@@ -198,7 +202,7 @@ class TokenEvidence:
         return (tokens, Finish.STEPS) if at is None else (tokens[: at + 1], Finish.EOS)
 
     def _compared_whole(self, point: Point, prompt_set: int) -> bool:
-        """Whether the texts of this prompt set are compared to their ends; of a sampled point only one's are."""
+        """True if the texts of this prompt set are compared to their ends; of a sampled point only one's are."""
         if self.sampled_after is None:
             return True
         sets = sorted({r.prompt_set for r in self.plan.rounds_of(point) if not r.warmup})
@@ -209,16 +213,16 @@ class TokenEvidence:
     def _record_margins(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
         count = CANDIDATES if self.ties.ulps else 2
         for cell, d, expected in list(self._divergences_without_margin(point, prompt_set)):
-            given = expected[: d.position]
-            place = point.key, prompt_set, d.slot, given
+            beginning = expected[: d.position]
+            place = point.key, prompt_set, d.slot, beginning
             if place not in self._ranked:  # rounds part at the same place, and a server prefills for each answer
-                self._ranked[place] = engine.ranked(d.slot, given, count)
+                self._ranked[place] = engine.ranked(d.slot, beginning, count)
             top = self._ranked[place]
             if top is None:
                 continue
-            shown = top if self.ties.ulps else TopTokens(())
+            candidates = top if self.ties.ulps else TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
-            margin = Margin(*where, top.values[0], top.values[1], shown.values, shown.tokens)
+            margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens)
             self.folder.append(margin)
             self.margins.append(margin)
 
@@ -246,11 +250,11 @@ class TokenEvidence:
                 return
             at = first_difference(text.rest, tokens)
             top = engine.ranked(text.slot, (*text.given, *tokens[:at]), CANDIDATES) if at is not None else None
-            shown = top or TopTokens(())
+            candidates = top or TopTokens(())
             place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-            found = Followed(*place, tokens, shown.values, shown.tokens)
-            self.folder.append(found)
-            self.followed.append(found)
+            followed = Followed(*place, tokens, candidates.values, candidates.tokens)
+            self.folder.append(followed)
+            self.followed.append(followed)
 
     def _not_followed(self, point: Point, prompt_set: int | None) -> Iterator[Parted]:
         """The texts of `point` that left the baseline's and are to be followed, but have not been yet."""
@@ -259,14 +263,14 @@ class TokenEvidence:
         known = {(f.cell, f.prompt_set, f.round, f.slot, f.position) for f in self.followed}
         blocks = self._judged(point, None)
         for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
-            divergences = [d for found, d, _ in find_divergences(blocks, self.texts) if found == cell]
+            divergences = [d for of_cell, d, _ in find_divergences(blocks, self.texts) if of_cell == cell]
             for text in parted_texts(cell, blocks, divergences, self.asked.followed):
                 place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
                 if prompt_set in (None, text.prompt_set) and place not in known:
                     yield text
 
     def _never_follows(self, point: Point) -> bool:
-        """Whether the engine of `point` cannot decode on from a text, so that a resumed run need not open it to ask."""
+        """True if the engine of `point` cannot decode on from a text, so that a resumed run need not open it to ask."""
         return (facts := self.engines.get(point.key)) is not None and not facts.follows
 
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
@@ -283,7 +287,7 @@ class TokenEvidence:
     # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lacks_logits(self, point: Point) -> bool:
-        """Whether blocks of `point` wait to have their logits sampled."""
+        """True if blocks of `point` wait to have their logits sampled."""
         if self.asked is None or Cell(point, BASELINE).key in self.logits:
             return False
         return bool(self._judged(point, 0))
@@ -298,11 +302,11 @@ class TokenEvidence:
         positions = tuple(sorted(source.sample(range(1, deep), min(LOGIT_POSITIONS, deep - 1))))
         for role in self.plan.scenarios[point.scenario].roles:
             began = time.monotonic_ns()
-            shown = engine.logits(role, positions)
-            if shown is None:
+            sampled = engine.logits(role, positions)
+            if sampled is None:
                 return
-            tokens = tuple(tuple(token for token, _ in slot) for slot in shown)
-            digests = tuple(tuple(digest for _, digest in slot) for slot in shown)
+            tokens = tuple(tuple(token for token, _ in slot) for slot in sampled)
+            digests = tuple(tuple(digest for _, digest in slot) for slot in sampled)
             span = (began, time.monotonic_ns())
             cell = Cell(point, role).key
             sample = LogitSample(cell, 0, worker_generation, positions, tokens, digests, span)

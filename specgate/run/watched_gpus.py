@@ -1,4 +1,4 @@
-"""Which GPUs the engines of a run use, so that every one of them is watched."""
+"""GPUs that the engines of a run use, so that every one of them is watched."""
 
 from __future__ import annotations
 

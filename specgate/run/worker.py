@@ -109,7 +109,9 @@ class EngineWorker(EngineCalls):
         return ours, life_line, process
 
     def _folder(self) -> Path | None:
-        """Where the process runs: where the harness does, since options may name files from there, but in no run."""
+        """Folder that the process runs in: the harness's, since options may name files from there, but no run
+        folder.
+        """
         here = Path.cwd()
         in_a_run = any((folder / "config.resolved.yaml").is_file() for folder in (here, *here.parents))
         return Path(here.anchor) if in_a_run else None
@@ -182,7 +184,7 @@ class EngineWorker(EngineCalls):
             self._scratch.end()
 
     def _stored(self, text: str) -> str:
-        """What is stored of a text that was printed."""
+        """Text as it is stored after it was printed."""
         return cleaned(self._scratch.renamed(text) if self._scratch else text)
 
 

@@ -232,8 +232,8 @@ def test_what_is_left_of_a_crash_ends_as_if_there_had_been_none(cli: Cli, undeci
     for name in ("ab.json", "ab.html", "ab.md", "junit.xml", MANIFEST):
         (undecided / name).unlink()
     processes = json.loads((undecided / "processes.json").read_text())
-    results = [p for p in processes["found"] if p["number"] < 2]
-    (undecided / "processes.json").write_text(json.dumps({**processes, "found": results, "ended": ""}))
+    finished = [p for p in processes["found"] if p["number"] < 2]
+    (undecided / "processes.json").write_text(json.dumps({**processes, "found": finished, "ended": ""}))
     blocks = undecided / "new" / "samples" / "blocks.jsonl"
     lines = blocks.read_text().splitlines(keepends=True)
     blocks.write_text("".join(lines[:19]) + lines[19][:40])  # in the third of four pairs, which have eight blocks each

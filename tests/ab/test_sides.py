@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.ab.revision import worktree
-from specgate.ab.sides import asked_of, package_folder, tree_sha256, unpacked
+from specgate.ab.sides import asked_of, package_folder, tree_sha256, unpacked, worktree
 from specgate.errors import UsageError
 from specgate.machine.checkout import checkout_of
 from tests.pairs.tiny import write_random_pair

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.eagle_speculation import eagle_speculation
+from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences
@@ -228,19 +228,19 @@ def test_active_slots_are_those_that_a_step_worked_on(accept: list[int], ends: l
     plan = plan_of(stopping_at_eos(scenario(batch=(3,), prompt_sets=2, rounds=1)))
     blocks = blocks_of(plan, accept=accept, change=lambda b: ending_at(b, ends) if b.role.speculative else b)
     (_, spec), _ = measure(plan, blocks, (), NearTies())
-    speculation = eagle_speculation(spec, blocks, Budget(steps=12))
+    values = eagle_speculation(spec, blocks, Budget(steps=12))
     per_step = [sum(end > step for end in ends) for step in range(max(ends))] * 2
-    assert speculation is not None
+    assert values is not None
     if not per_step:
-        assert speculation["active_count"] == {"min": None, "avg": None, "max": None}
-        assert speculation["effective_accept_per_active_slot"] is None
+        assert values["active_count"] == {"min": None, "avg": None, "max": None}
+        assert values["effective_accept_per_active_slot"] is None
         assert "active_count_avg" not in spec.values
         return
     shares = {"min": min(per_step), "avg": pytest.approx(sum(per_step) / len(per_step)), "max": max(per_step)}
-    assert speculation["active_count"] == shares
+    assert values["active_count"] == shares
     assert {name: spec.values[f"active_count_{name}"].value for name in shares} == shares
     emitted = sum(b.emitted for b in measured(blocks, "spec-3"))
-    assert speculation["effective_accept_per_active_slot"] == pytest.approx(emitted / sum(per_step))
+    assert values["effective_accept_per_active_slot"] == pytest.approx(emitted / sum(per_step))
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,8 +260,8 @@ def test_the_first_wrong_token_is_found_wherever_it_is(at: int, slot: int) -> No
     plan = plan_of(scenario(batch=(2,), prompt_sets=1, rounds=1))
     blocks = blocks_of(plan, change=lambda b: corrupt(b, slot=slot, at=at))
     (comparison,) = run_of(plan, blocks).comparisons
-    (mismatche,) = comparison.tokens.mismatches
-    assert (mismatche.slot, mismatche.position, mismatche.got) == (slot, at, mismatche.expected + 1)
+    (divergence,) = comparison.tokens.mismatches
+    assert (divergence.slot, divergence.position, divergence.got) == (slot, at, divergence.expected + 1)
 
 
 def test_times_of_a_cell_whose_tokens_differ_are_withheld() -> None:
@@ -316,8 +316,8 @@ def test_a_near_tie_excuses_the_token_that_is_one_and_no_other_at_the_same_place
     at, (right, *_) = 5, timed.tokens[0][5:]
     near, wrong = right + 1, right + 2
     top = (0.0, -0.0625, *(-1.0 - i for i in range(10)))
-    shown = (right, near, *range(900_000, 900_010))
-    margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, shown)
+    recorded = (right, near, *range(900_000, 900_010))
+    margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, recorded)
 
     def counts(*came: int) -> tuple[float | None, float | None]:
         """(blocks and texts that do not repeat, divergences that a near tie excuses)."""

@@ -9,7 +9,7 @@ import pytest
 
 from specgate.contract import Rule, Run, State, Verdict
 from specgate.contract.conditions import CLOCK_EVENTS, ClockComparison, GpuConditions, RoleClock, Sample
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, to_plain
 from specgate.gates.environment import GATE, different_clocks
 from specgate.reports.common import machine
 from tests.support.machine.heated import HIGHEST_MHZ, answered_late, heated, heated_run

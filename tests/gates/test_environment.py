@@ -16,7 +16,7 @@ from specgate.analysis.verdict import overall
 from specgate.contract import Rule, Run, State, Verdict
 from specgate.contract.conditions import CpuUse, GpuProcess, Sample
 from specgate.errors import ExitCode
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, to_plain
 from specgate.gates.environment import GATE, clock_shift
 from specgate.machine.nvml import GpuProbe
 from specgate.planning.gates import machine_limits

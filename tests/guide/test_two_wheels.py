@@ -70,6 +70,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     without = shutil.ignore_patterns("__pycache__", "eagle3")
     for beside in ("tests", "bench"):
         shutil.copytree(ROOT / beside, folder / beside, ignore=without)
+    for read in (".ci", ".gitignore", "docs", "CHANGELOG.md", "CONTRIBUTING.md", "run_suite.sh"):
+        (folder / read).symlink_to(ROOT / read)
     return folder
 
 

@@ -14,7 +14,7 @@ import pytest
 from specgate.analysis.intervals.between_runs import LEAST
 from specgate.contract import BetweenRuns, Block, Cell, Rule, Schedule, State
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.machine import inventory
 from specgate.machine.noise_profile import (
     SCHEMA,

@@ -9,7 +9,7 @@ import pytest
 
 from specgate.contract import Budget, Grid, Scenario, Schedule
 from specgate.errors import UsageError
-from specgate.planning.bounds import BLOCKS, blocks_of, check_plan
+from specgate.planning.contradictions import BLOCKS, blocks_of, check_plan
 from specgate.planning.plan import build_plan
 from specgate.planning.scenario import find, override, shipped
 from tests.support.in_process import command

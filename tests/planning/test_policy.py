@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specgate import plugins
-from specgate.analysis.experts.byte_costs import cycle_cost, overlap_for
+from specgate.analysis.experts import cycle_cost, overlap_for
 from specgate.analysis.verdict import foreseeable
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.check import predictions
@@ -32,8 +32,8 @@ from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.gates import kinds_of
 from specgate.planning.plan import build_plan
+from specgate.planning.policy import SHIPPED as POLICIES
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios
-from specgate.planning.policy_bases import SHIPPED as POLICIES
 from specgate.planning.scenario import find, shipped
 
 TIES = "id: b, gate: tokens, required: true, near_tie_margin: 0, "

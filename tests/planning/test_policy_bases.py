@@ -11,8 +11,7 @@ from specgate import plugins
 from specgate.cli import cli
 from specgate.contract import Policy, Rule
 from specgate.errors import UsageError
-from specgate.planning.policy import find_policy, load_policy, micro_scenarios, whole_text
-from specgate.planning.policy_bases import SHIPPED
+from specgate.planning.policy import SHIPPED, find_policy, load_policy, micro_scenarios, whole_text
 
 GATES = plugins.gates()
 BASE = """\

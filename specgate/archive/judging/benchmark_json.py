@@ -48,21 +48,21 @@ class Benchmark:
 
 
 def read(file: Path) -> object:
-    """The JSON in `file`. Raises UsageError if the file cannot be read, InvalidResult if it is not JSON."""
+    """The JSON in `file`. Raises UsageError if the file cannot be read, or is not JSON."""
     try:
         return read_json(file)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except ValueError as error:
-        raise InvalidResult(f"{file}: not JSON: {error}") from error
+        raise UsageError(f"{file}: not JSON: {error}") from error
 
 
 def benchmarks(file: Path, data: object, name: str = "") -> Iterator[Benchmark]:
-    """Every result in `data`. Raises InvalidResult if there is none, or if one lacks a figure."""
+    """Every result in `data`. Raises UsageError if there is none, InvalidResult if one lacks a figure."""
     results = list(_benchmarks(file, data, name))
     if not results:
         hint = "it must be a run.json of specgate, or a JSON with throughput_tokens_per_sec.mean"
-        raise InvalidResult(f"{file}: holds no result that is known", hint=hint)
+        raise UsageError(f"{file}: holds no result that is known", hint=hint)
     yield from results
 
 

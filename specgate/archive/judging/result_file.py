@@ -38,7 +38,7 @@ from specgate.contract import (
 )
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain_data import from_plain
+from specgate.files.json_text import from_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
@@ -83,8 +83,8 @@ def judged_file(
     """The result in `file` as a run with the policy's verdicts.
 
     For a benchmark JSON, `baseline` is the file with the result without speculation; `scenario` and `role` say what the
-    benchmark measured, if it does not say so itself. Raises UsageError if the file cannot be read or it is not known
-    what it measured, InvalidResult if it holds no result or contradicts itself, and OtherVersion for a run.json of
+    benchmark measured, if it does not say so itself. Raises UsageError if the file cannot be read, holds no result,
+    or it is not known what it measured, InvalidResult if it contradicts itself, and OtherVersion for a run.json of
     another version.
     """
     data = read(file)
@@ -103,7 +103,7 @@ def judged_file(
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
     if not spec:
-        raise InvalidResult(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
+        raise UsageError(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
     run = as_run(file, spec)
     single = baseline is not None
     verdicts = [v for rule in policy.rules for v in marked(rule, judged_rule(rule, run, spec, others, single=single))]

@@ -55,112 +55,112 @@ def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None
     from specgate.checkpoints.spec_config.alignment import align
     from specgate.checkpoints.spec_config.sources import read_source
 
-    found = align(read_source(first), read_source(second))
-    echo("\n".join(lines(found)))
-    files = [("alignment.md", markdown(found))] if md else []
+    alignment = align(read_source(first), read_source(second))
+    echo("\n".join(lines(alignment)))
+    files = [("alignment.md", markdown(alignment))] if md else []
     if as_json:
-        files.append(("alignment.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n"))
+        files.append(("alignment.json", json.dumps(as_data(alignment), indent=1, ensure_ascii=False) + "\n"))
     write_files(out, files)
-    sys.exit(ExitCode.PASS if found.aligned else ExitCode.FAIL)
+    sys.exit(ExitCode.PASS if alignment.aligned else ExitCode.FAIL)
 
 
-def as_data(found: Alignment) -> dict[str, object]:
+def as_data(alignment: Alignment) -> dict[str, object]:
     """The alignment as stored: schema `specgate.alignment/v1`."""
     from dataclasses import asdict
 
     def side(name: str) -> dict[str, object]:
-        config = getattr(found, name)
+        config = getattr(alignment, name)
         return {
             "engine": config.engine,
             "where": config.where,
             "boundaries": config.boundaries,
-            "terms": {term: asdict(said) for term, said in config.terms.items()},
+            "terms": {term: asdict(term_config) for term, term_config in config.terms.items()},
         }
 
     return {
         "schema": "specgate.alignment/v1",
-        "aligned": found.aligned,
+        "aligned": alignment.aligned,
         "a": side("first"),
         "b": side("second"),
-        "differences": [asdict(difference) for difference in found.differences],
-        "one_sided": list(found.one_sided),
-        "same": dict(found.same),
-        "broken": list(found.broken),
-        "notes": list(found.notes),
+        "differences": [asdict(difference) for difference in alignment.differences],
+        "one_sided": list(alignment.one_sided),
+        "same": dict(alignment.same),
+        "broken": list(alignment.broken),
+        "notes": list(alignment.notes),
     }
 
 
-def names(found: Alignment) -> tuple[str, str]:
+def names(alignment: Alignment) -> tuple[str, str]:
     from specgate.checkpoints.spec_config.alignment import labels
 
-    return labels(found.first, found.second)
+    return labels(alignment.first, alignment.second)
 
 
-def verdict(found: Alignment) -> str:
-    worst = [d for d in found.differences if d.breaks != "nothing"]
-    if found.broken:
-        return f"NOT aligned: {len(found.broken)} broken rules, {len(worst)} differences that matter"
+def verdict(alignment: Alignment) -> str:
+    worst = [d for d in alignment.differences if d.breaks != "nothing"]
+    if alignment.broken:
+        return f"NOT aligned: {len(alignment.broken)} broken rules, {len(worst)} differences that matter"
     if worst:
-        return f"NOT aligned: {len(worst)} of {len(found.differences)} differences matter"
-    return f"aligned: {len(found.same)} terms agree" + (
-        f", {len(found.differences)} differ without consequence at temperature 0" if found.differences else ""
+        return f"NOT aligned: {len(worst)} of {len(alignment.differences)} differences matter"
+    return f"aligned: {len(alignment.same)} terms agree" + (
+        f", {len(alignment.differences)} differ without consequence at temperature 0" if alignment.differences else ""
     )
 
 
-def by_weight(found: Alignment) -> list[Difference]:
+def by_weight(alignment: Alignment) -> list[Difference]:
     """The differences, those that matter most first."""
     order = list(BREAKS)
-    return sorted(found.differences, key=lambda d: order.index(d.breaks))
+    return sorted(alignment.differences, key=lambda d: order.index(d.breaks))
 
 
-def lines(found: Alignment) -> Iterator[str]:
+def lines(alignment: Alignment) -> Iterator[str]:
     """The alignment for a terminal."""
-    a, b = names(found)
-    yield f"A  {a}: {found.first.where}"
-    yield f"B  {b}: {found.second.where}"
-    yield verdict(found)
-    for d in by_weight(found):
+    a, b = names(alignment)
+    yield f"A  {a}: {alignment.first.where}"
+    yield f"B  {b}: {alignment.second.where}"
+    yield verdict(alignment)
+    for d in by_weight(alignment):
         yield ""
         yield f"{d.title}: {a} {d.values[0]} | {b} {d.values[1]}"
         text = d.consequence + (f" ({BREAKS[d.breaks]})" if d.breaks == "speed" else "")
         yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-    for heading, texts in sections(found):
+    for heading, texts in sections(alignment):
         yield ""
         yield heading
         for text in texts:
             yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
-def sections(found: Alignment) -> Iterator[tuple[str, list[str]]]:
+def sections(alignment: Alignment) -> Iterator[tuple[str, list[str]]]:
     """(heading, sentences) of what is not a difference, where there is any."""
     for heading, texts in (
-        ("rules broken", list(found.broken)),
-        ("said by one alone", list(found.one_sided)),
-        ("not known", list(found.notes)),
-        ("the same", [f"{title}: {value}" for title, value in found.same]),
+        ("rules broken", list(alignment.broken)),
+        ("said by one alone", list(alignment.one_sided)),
+        ("not known", list(alignment.notes)),
+        ("the same", [f"{title}: {value}" for title, value in alignment.same]),
     ):
         if texts:
             yield heading, texts
 
 
-def markdown(found: Alignment) -> str:
+def markdown(alignment: Alignment) -> str:
     """The alignment as Markdown."""
 
     def cell(text: str) -> str:
         return text.replace("|", "\\|").replace("\n", " ")
 
-    a, b = names(found)
+    a, b = names(alignment)
     parts = [
         f"# Speculative configs: {a} and {b}",
-        verdict(found) + ".",
-        f"- A, {a}: `{found.first.where}`\n- B, {b}: `{found.second.where}`",
+        verdict(alignment) + ".",
+        f"- A, {a}: `{alignment.first.where}`\n- B, {b}: `{alignment.second.where}`",
     ]
-    if found.differences:
+    if alignment.differences:
         rows = [f"| what | {a} | {b} | consequence |", "|---|---|---|---|"]
-        for d in by_weight(found):
+        for d in by_weight(alignment):
             rows.append(f"| {d.title} | {cell(d.values[0])} | {cell(d.values[1])} | {cell(d.consequence)} |")
         parts.append("\n".join(rows))
     parts += [
-        f"## {heading.capitalize()}\n\n" + "\n".join(f"- {t}" for t in texts) for heading, texts in sections(found)
+        f"## {heading.capitalize()}\n\n" + "\n".join(f"- {t}" for t in texts) for heading, texts in sections(alignment)
     ]
     return "\n\n".join(parts) + "\n"

@@ -87,21 +87,21 @@ def parity(
         )
     factor = wish.pop("tolerance")
     options = dict(key_value(o) for o in wish.pop("options"))
-    asked = Wish(prompt=prompt, ids=None if ids is None else numbers(ids), options=options, **wish)
+    settings = Wish(prompt=prompt, ids=None if ids is None else numbers(ids), options=options, **wish)
     sides = [read_side(text) for text in (first, second) if text is not None]
-    dumps = dumps_of(sides, asked)
+    dumps = dumps_of(sides, settings)
     if dump is not None:
         write_dump(dump, dumps[0])
         echo(f"wrote {dump}: {len(dumps[0].prompt_ids)} prompt tokens, {', '.join(dumps[0].parts)}")
     if second is None:
         return
-    found = compare(dumps[0], dumps[1], factor)
-    echo("\n".join(lines(found)))
-    wanted: dict[Format, bool] = {"html": html, "md": md, "csv": csv}
-    write_files(out, rendered(plugins.view("parity"), found, [format for format in wanted if wanted[format]]))
+    comparison = compare(dumps[0], dumps[1], factor)
+    echo("\n".join(lines(comparison)))
+    formats: dict[Format, bool] = {"html": html, "md": md, "csv": csv}
+    write_files(out, rendered(plugins.view("parity"), comparison, [format for format in formats if formats[format]]))
     if as_json:
-        write_files(out, [("parity.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n")])
-    sys.exit(ExitCode.PASS if found.agrees else ExitCode.FAIL)
+        write_files(out, [("parity.json", json.dumps(as_data(comparison), indent=1, ensure_ascii=False) + "\n")])
+    sys.exit(ExitCode.PASS if comparison.agrees else ExitCode.FAIL)
 
 
 def numbers(text: str) -> list[int]:
@@ -112,40 +112,40 @@ def numbers(text: str) -> list[int]:
         raise UsageError(f"--prompt-ids {text[:80]!r}", hint="token ids with commas between them: 1,2,3") from None
 
 
-def as_data(found: Parity) -> dict[str, object]:
+def as_data(comparison: Parity) -> dict[str, object]:
     """The comparison as stored: schema `specgate.parity/v1`."""
     from dataclasses import asdict
 
     from specgate.analysis.parity.causes import usual_causes
 
-    first = found.first
+    first = comparison.first
     return {
         "schema": "specgate.parity/v1",
-        "agrees": found.agrees,
-        "a": found.a,
-        "b": found.b,
-        "dtype": found.dtype,
-        "prompt_tokens": found.prompt_tokens,
+        "agrees": comparison.agrees,
+        "a": comparison.a,
+        "b": comparison.b,
+        "dtype": comparison.dtype,
+        "prompt_tokens": comparison.prompt_tokens,
         "first_departing_stage": first.stage if first else None,
         "usual_causes": list(usual_causes(first.stage)) if first else [],
-        "traces": [asdict(trace) for trace in found.traces],
-        "stages": [{**asdict(stage), "departs": stage.departs} for stage in found.stages],
-        "target_ids_compared": found.ids_compared,
-        "target_ids": asdict(found.ids) if found.ids else None,
-        "notes": list(found.notes),
+        "traces": [asdict(trace) for trace in comparison.traces],
+        "stages": [{**asdict(stage), "departs": stage.departs} for stage in comparison.stages],
+        "target_ids_compared": comparison.ids_compared,
+        "target_ids": asdict(comparison.ids) if comparison.ids else None,
+        "notes": list(comparison.notes),
     }
 
 
-def lines(found: Parity) -> Iterator[str]:
+def lines(comparison: Parity) -> Iterator[str]:
     """The comparison for a terminal of 80 columns."""
     from specgate.analysis.parity.phrases import advice, leading_words, verdict
 
-    yield f"A  {found.a}"
-    yield f"B  {found.b}"
-    yield " ".join(verdict(found))
+    yield f"A  {comparison.a}"
+    yield f"B  {comparison.b}"
+    yield " ".join(verdict(comparison))
     yield ""
     yield f"{'stage':21} {'mean abs':>8} {'max abs':>8} {'cosine':>8} {'error':>8} {'allowed':>8} {'at':>5}"
-    for stage in found.stages:
+    for stage in comparison.stages:
         d = stage.distance
         yield (
             f"{stage.stage:21} {d.mean_abs:8.1e} {d.max_abs:8.1e} {d.worst_cosine:8.5f} {d.error:8.1e} "
@@ -156,7 +156,7 @@ def lines(found: Parity) -> Iterator[str]:
         "position of the row that is furthest off.",
         "",
     )
-    for text in (*(leading_words(stage) for stage in found.stages if stage.leading), *advice(found)):
+    for text in (*(leading_words(stage) for stage in comparison.stages if stage.leading), *advice(comparison)):
         yield from wrapped(text, "  ")
 
 

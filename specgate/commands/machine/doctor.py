@@ -60,16 +60,16 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     policy = find_policy(name or MACHINE_POLICY[machine_size()], plugins.gates())
     gpus = [gpu for gpu in inventory.visible_gpus() if gpu["uuid"]]
     checks = examine(Limits.of(machine_limits(policy)))
-    found = measure_each() if bandwidth else []
-    if len(found) > 1:
-        checks += [*(bandwidth_check(b, i) for i, b in enumerate(found)), equal_bandwidth_check(found)]
+    bandwidths = measure_each() if bandwidth else []
+    if len(bandwidths) > 1:
+        checks += [*(bandwidth_check(b, i) for i, b in enumerate(bandwidths)), equal_bandwidth_check(bandwidths)]
     else:
-        checks += map(bandwidth_check, found)
+        checks += map(bandwidth_check, bandwidths)
     if as_json:
-        echo_json(as_data(policy.name, checks, found, gpus))
+        echo_json(as_data(policy.name, checks, bandwidths, gpus))
     else:
         show(policy.name, checks, gpus)
-    for each in found:
+    for each in bandwidths:
         echo(f"bandwidth {store(each, out)}", err=as_json)
     sys.exit(ExitCode.ENV_REJECTED if rejected(checks) else ExitCode.PASS)
 
@@ -121,11 +121,13 @@ def show(policy: str, checks: Sequence[Check], gpus: Sequence[Mapping[str, objec
     wrong: dict[str, list[int]] = {}
     for c in rejected(checks):
         wrong.setdefault(c.name, []).extend([] if c.gpu is None else [c.gpu])
-    said = ", ".join(f"{name} ({numbered(of)})" if of else name for name, of in wrong.items())
-    out.print(Text(f"policy {policy}: rejected for {said}" if said else f"policy {policy}: fit to measure on"))
+    rejections = ", ".join(f"{name} ({numbered(of)})" if of else name for name, of in wrong.items())
+    out.print(
+        Text(f"policy {policy}: rejected for {rejections}" if rejections else f"policy {policy}: fit to measure on")
+    )
     unfit = {c.gpu for c in rejected(checks)}
     fit = [number for number in range(len(gpus)) if number not in unfit]
-    if said and fit and None not in unfit and len(gpus) > 1:
+    if rejections and fit and None not in unfit and len(gpus) > 1:
         out.print(Text(f"{numbered(fit)} would do: CUDA_VISIBLE_DEVICES hides the others"))
 
 
@@ -141,22 +143,26 @@ def _joined(checks: Sequence[Check], uuids: Sequence[str]) -> Check:
     """The checks of one name, each about one GPU."""
     worst_first = sorted(checks, key=lambda c: -LEVELS.index(c.level))
     wrong = [c for c in worst_first if c.level != "ok"]
-    found = by_gpu([(c, without_uuid(c.found, uuids)) for c in worst_first], len(uuids))
+    states = by_gpu([(c, without_uuid(c.found, uuids)) for c in worst_first], len(uuids))
     # A command names the UUID that it is for, so it is shown for the first GPU that needs it.
     rights: dict[str, list[Check]] = {}
     for check in wrong:
         rights.setdefault(without_uuid(check.right, uuids), []).append(check)
-    said = [(first, first.right + likewise(same)) for same in rights.values() for first in same[:1]]
-    right = by_gpu(said, len(said)) if len(said) == 1 else "; ".join(f"GPU {c.gpu}: {text}" for c, text in said)
-    return replace(worst_first[0], found=found, right=right)
+    remedies = [(first, first.right + likewise(same)) for same in rights.values() for first in same[:1]]
+    right = (
+        by_gpu(remedies, len(remedies))
+        if len(remedies) == 1
+        else "; ".join(f"GPU {c.gpu}: {text}" for c, text in remedies)
+    )
+    return replace(worst_first[0], found=states, right=right)
 
 
-def by_gpu(said: Sequence[tuple[Check, str]], count: int) -> str:
+def by_gpu(texts: Sequence[tuple[Check, str]], count: int) -> str:
     """`GPU 5: pid 7 (x); GPU 0–4, 6, 7: none`; the text alone where all of `count` GPUs have the same."""
     of: dict[str, list[int]] = {}
-    for check, text in said:
+    for check, text in texts:
         of.setdefault(text, []).append(check.gpu or 0)
-    alone = len(of) == 1 and len(said) == count
+    alone = len(of) == 1 and len(texts) == count
     return next(iter(of)) if alone else "; ".join(f"{numbered(numbers)}: {text}" for text, numbers in of.items())
 
 

@@ -132,14 +132,14 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     """
     from specgate.archive.stored_runs import load_runs
 
-    given = {name: value for name, value in settings.items() if value is not None and value != ()}
-    by = by or next((OWN[name] for name in given), None)
-    if foreign := next((name for name in given if OWN[name] != by), None):
+    named = {name: value for name, value in settings.items() if value is not None and value != ()}
+    by = by or next((OWN[name] for name in named), None)
+    if foreign := next((name for name in named if OWN[name] != by), None):
         hint = f"leave it out, or ask for --by {OWN[foreign]}"
         raise UsageError(f"--{foreign.replace('_', '-')} says nothing --by {by}", hint=hint)
     stored = load_runs(runs)
     by = by or usual_view(stored)
-    subject, code = VIEWS[by](stored, **given)
+    subject, code = VIEWS[by](stored, **named)
     output.show(by, subject)
     sys.exit(code)
 

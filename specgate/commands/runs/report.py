@@ -82,8 +82,8 @@ def report(
 
     chosen = [
         name
-        for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
-        if wanted
+        for option, chosen_format in zip(FORMATS, (html, csv, md, junit), strict=True)
+        if chosen_format
         for name in FORMATS[option]
     ]
     names = [*chosen, *others]

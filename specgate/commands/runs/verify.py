@@ -46,26 +46,26 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
 
-    found = verified(run, allowed_signers)
-    for difference in found.differences:
+    check = verified(run, allowed_signers)
+    for difference in check.differences:
         echo(f"differs: {difference}")
-    for difference in found.untold:
+    for difference in check.untold:
         echo(f"differs: {difference}")
-    for note in found.notes:
+    for note in check.notes:
         echo(f"note: {note}")
-    if found.differences:
-        echo(f"run {run.name} does not hold: {len(found.differences)} differences")
+    if check.differences:
+        echo(f"run {run.name} does not hold: {len(check.differences)} differences")
         sys.exit(ExitCode.INVALID)
-    if found.untold:
-        count = len(found.untold)
+    if check.untold:
+        count = len(check.untold)
         places = f"{count} place{'s' * (count > 1)}"
         echo(f"run {run.name} cannot be judged by this version: it computes {places} differently")
-        echo(f"next: {found.next_step}")
+        echo(f"next: {check.next_step}")
         sys.exit(ExitCode.ENV_REJECTED)
-    assert found.run is not None
-    again = found.run
+    assert check.run is not None
+    again = check.run
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
-    echo(f"run {run.name} holds: {found.files} files unchanged; {counted} recomputed, all as stored")
+    echo(f"run {run.name} holds: {check.files} files unchanged; {counted} recomputed, all as stored")
     if "run" in again.failures:
         echo("verdict not reached")
     else:
@@ -77,30 +77,29 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
 def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
-    from specgate.archive.builds_check import verify_builds
-    from specgate.archive.ledger_check import comparison_differences
+    from specgate.archive.verification import comparison_differences, verify_builds
 
-    found = verify_builds(path)
-    beside, said = comparison_differences(path, found.result, allowed_signers)
-    found = replace(found, differences=(*found.differences, *beside), notes=(*found.notes, *said))
-    for difference in found.differences:
+    check = verify_builds(path)
+    beside, notes = comparison_differences(path, check.result, allowed_signers)
+    check = replace(check, differences=(*check.differences, *beside), notes=(*check.notes, *notes))
+    for difference in check.differences:
         echo(f"differs: {difference}")
-    for difference in found.untold:
+    for difference in check.untold:
         echo(f"differs: {difference}")
-    if found.differences:
-        echo(f"comparison {path.name} does not hold: {len(found.differences)} differences")
+    if check.differences:
+        echo(f"comparison {path.name} does not hold: {len(check.differences)} differences")
         sys.exit(ExitCode.INVALID)
-    if found.untold:
-        count = len(found.untold)
+    if check.untold:
+        count = len(check.untold)
         places = f"{count} place{'s' * (count > 1)}"
         echo(f"comparison {path.name} cannot be judged by this version: it computes {places} differently")
-        echo(f"next: {found.next_step}")
+        echo(f"next: {check.next_step}")
         sys.exit(ExitCode.ENV_REJECTED)
-    assert found.result is not None
-    again = found.result
-    for note in found.notes:
+    assert check.result is not None
+    again = check.result
+    for note in check.notes:
         echo(f"note: {note}")
-    echo(f"comparison {path.name} holds: {found.files} files unchanged; {len(again.quantities)} quantities recomputed")
+    echo(f"comparison {path.name} holds: {check.files} files unchanged; {len(again.quantities)} quantities recomputed")
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 

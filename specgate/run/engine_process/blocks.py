@@ -180,14 +180,16 @@ class Trace(Call[Traced]):
 
     def ask(self, engine: Engine) -> object:
         if isinstance(engine, ScriptedTrace):
-            seen: object = engine.trace(self.role, self.budget)
+            traced: object = engine.trace(self.role, self.budget)
         else:
-            seen = profiler.trace(engine, self.role, self.budget)
-        if not isinstance(seen, tuple) or len(seen) != 2:
+            traced = profiler.trace(engine, self.role, self.budget)
+        if not isinstance(traced, tuple) or len(traced) != 2:
             raise unusable(
-                "trace", seen, "a pair of specgate.contract.protocols.Decoded and specgate.contract.protocols.Activity"
+                "trace",
+                traced,
+                "a pair of specgate.contract.protocols.Decoded and specgate.contract.protocols.Activity",
             )
-        decoded, activity = seen
+        decoded, activity = traced
         for value, noun in ((decoded, Decoded), (activity, Activity)):
             record(value, noun, "trace")
         return Traced(decoded, activity, "engine" if isinstance(engine, ScriptedTrace) else "profiler")

@@ -29,15 +29,15 @@ LONGEST: Final = 16_384
 
 
 def as_data(error: BaseException, method: str) -> dict[str, object]:
-    """What is sent for an error that `method` raised.
+    """Data that is sent for an error that `method` raised.
 
     A SpecgateError is sent as it is. Any other becomes a BackendError, and its traceback is printed, which puts it into
     the worker's log.
     """
     if not isinstance(error, SpecgateError):
         print(sendable("".join(traceback.format_exception(error)), 8 * LONGEST), file=sys.stderr, flush=True)
-        said = traceback.format_exception_only(error)[-1].strip()
-        error = BackendError(f"engine failed in {method}: {said}", hint="its traceback is in the worker's log")
+        last_line = traceback.format_exception_only(error)[-1].strip()
+        error = BackendError(f"engine failed in {method}: {last_line}", hint="its traceback is in the worker's log")
     kind = next((name for cls in type(error).__mro__ if KINDS.get(name := cls.__name__) is cls), BackendError.__name__)
     hint = None if error.hint is None else sendable(error.hint)
     return {"kind": "error", "error": kind, "message": sendable(error.message), "hint": hint}

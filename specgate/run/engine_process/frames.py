@@ -30,7 +30,7 @@ class Late(Exception):
 
 
 class Unreadable(Exception):
-    """What arrives is not a message, or is larger than it may be. Nothing that follows can be read either."""
+    """Data that is no message, or is larger than it may be. Nothing that follows can be read either."""
 
 
 def send(connection: socket.socket, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What an engine's process prints, and what the programs that it starts write, as files of the run folder.
+"""Copy the output of an engine's process, and of the programs that it starts, to files of the run folder.
 
 The process has no handle on the run folder. It prints into a pipe, and its programs write into a scratch folder. The
 harness copies both: in whole lines, cleaned, and no more than LIMIT bytes each.
@@ -60,8 +60,8 @@ class Log:
         self._line += data
         whole = self._line.rfind(b"\n") + 1 or (len(self._line) if len(self._line) > LONGEST_LINE else 0)
         lines, self._line = self._as_written(self._line[:whole]), self._line[whole:]
-        kept, rest = lines[: self.room], lines[self.room :]
-        self._write(kept)
+        fitting, rest = lines[: self.room], lines[self.room :]
+        self._write(fitting)
         if rest:
             self._drop(rest + self._line)
             self._line.clear()
@@ -164,8 +164,8 @@ class Scratch:
     Only plain files directly in the folder count, and of these MOST_FILES.
     """
 
-    def __init__(self, kept: Path) -> None:
-        self.kept = kept
+    def __init__(self, logs: Path) -> None:
+        self.kept = logs
         with disk(Path(tempfile.gettempdir())):
             self.folder = Path(tempfile.mkdtemp(prefix="specgate-")).resolve()
         self._logs: dict[str, tuple[Log, int]] = {}

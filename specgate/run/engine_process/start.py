@@ -76,11 +76,11 @@ def main(arguments: Sequence[str]) -> None:
         _serve(harness)
 
 
-def import_path(given: list[str] | dict[str, list[str]], own: Sequence[str]) -> list[str]:
-    """The import path of this process: what was `given`, with the interpreter's `own` folders where they belong."""
-    if isinstance(given, list):
-        return given
-    return list(dict.fromkeys([*given["first"], *own, *given["last"]]))
+def import_path(folders: list[str] | dict[str, list[str]], own: Sequence[str]) -> list[str]:
+    """The import path of this process: what was `folders`, with the interpreter's `own` folders where they belong."""
+    if isinstance(folders, list):
+        return folders
+    return list(dict.fromkeys([*folders["first"], *own, *folders["last"]]))
 
 
 def _serve(harness: socket.socket) -> None:
@@ -130,7 +130,7 @@ class Launch:
 
     @property
     def own(self) -> bool:
-        """Whether the process has an import path of its own."""
+        """True if the process has an import path of its own."""
         return self.python is not None or bool(self.first)
 
     def command(self, connection: int, life_line: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the files of a pair say on this machine. A file that is missing or bad is said, and costs no more than that."""
+"""Read the files of a pair on this machine. A file that is missing or bad is said, and costs no more than that."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ OFFSETS, MASK = "d2t", "t2d"
 
 
 def configs_of(pair: PairRef) -> PairConfigs:
-    """What the configs, the vocabulary map and the tokenizers of `pair` say. Weights are not looked at."""
+    """Read the configs, the vocabulary map and the tokenizers of `pair`. Weights are not looked at."""
     problems: list[str] = []
-    found = PairConfigs()
+    configs = PairConfigs()
     folder = pair.tokenizer.parent if pair.weights == "server" else pair.target
     target = tried(lambda: read_config(folder), problems) if folder == pair.target or has_config(folder) else None
     if target is not None:
-        found = tried(lambda: with_target(found, target), problems) or found
+        configs = tried(lambda: with_target(configs, target), problems) or configs
     drafts = pair.draft
     draft = tried(lambda: read_config(drafts), problems) if drafts is not None else None
     if draft is not None:
         for add in (with_draft, with_boundaries, with_map):
-            found = tried(partial(add, found, draft), problems) or found
-        found = replace(found, tokenizers=tokenizers(pair.tokenizer, draft.file.parent))
-    return replace(found, unreadable=tuple(problems))
+            configs = tried(partial(add, configs, draft), problems) or configs
+        configs = replace(configs, tokenizers=tokenizers(pair.tokenizer, draft.file.parent))
+    return replace(configs, unreadable=tuple(problems))
 
 
 def tried(read: Callable[[], T], problems: list[str]) -> T | None:
-    """What `read` returns; None, with the reason in `problems`, where a file cannot be read."""
+    """Call `read` and return its result; None, with the reason in `problems`, if a file cannot be read."""
     try:
         return read()
     except (CheckpointError, OSError) as error:
@@ -49,11 +49,11 @@ def tried(read: Callable[[], T], problems: list[str]) -> T | None:
         return None
 
 
-def with_target(found: PairConfigs, config: Keys) -> PairConfigs:
+def with_target(configs: PairConfigs, config: Keys) -> PairConfigs:
     """The sizes of the target, whatever its architecture; of a model with several parts, those of its text part."""
     text = config.part("text_config") if "hidden_size" not in config and "text_config" in config else config
     return replace(
-        found,
+        configs,
         target_hidden=text.optional_count("hidden_size"),
         target_vocab=text.optional_count("vocab_size"),
         target_layers=text.optional_count("num_hidden_layers"),
@@ -61,13 +61,13 @@ def with_target(found: PairConfigs, config: Keys) -> PairConfigs:
     )
 
 
-def with_draft(found: PairConfigs, config: Keys) -> PairConfigs:
+def with_draft(configs: PairConfigs, config: Keys) -> PairConfigs:
     keys = DraftKeys.of(config)
     note = keys.head.part(TRAINED_FOR)
     own_width = "target_hidden_size" in keys.head
     vocab = keys.layer.optional_count("vocab_size")
     return replace(
-        found,
+        configs,
         made_for_hidden=keys.head.count("target_hidden_size")
         if own_width
         else keys.layer.optional_count("hidden_size"),
@@ -80,25 +80,25 @@ def with_draft(found: PairConfigs, config: Keys) -> PairConfigs:
     )
 
 
-def with_boundaries(found: PairConfigs, config: Keys) -> PairConfigs:
-    if found.target_layers is None:
-        return found
-    return replace(found, boundaries=resolve_boundaries(config, found.target_layers).boundaries)
+def with_boundaries(configs: PairConfigs, config: Keys) -> PairConfigs:
+    if configs.target_layers is None:
+        return configs
+    return replace(configs, boundaries=resolve_boundaries(config, configs.target_layers).boundaries)
 
 
-def with_map(found: PairConfigs, config: Keys) -> PairConfigs:
-    """Whether d2t and t2d fit. A draft with weights made from a seed has none in files."""
+def with_map(configs: PairConfigs, config: Keys) -> PairConfigs:
+    """Add the check that d2t and t2d fit. A draft with weights made from a seed has none in files."""
     if PLANTED in config and not list(config.file.parent.glob("*.safetensors")):
-        return replace(found, vocabulary_map="")
+        return replace(configs, vocabulary_map="")
     arrays = arrays_of(config.file.parent)
-    if arrays is None or OFFSETS not in arrays or found.target_vocab is None:
-        return found if found.draft_vocab != found.target_vocab else replace(found, vocabulary_map="")
+    if arrays is None or OFFSETS not in arrays or configs.target_vocab is None:
+        return configs if configs.draft_vocab != configs.target_vocab else replace(configs, vocabulary_map="")
     mask = arrays[MASK].read() if MASK in arrays else None
     try:
-        warnings = check_d2t(arrays[OFFSETS].read(), mask, found.target_vocab, str(config.file.parent))
+        warnings = check_d2t(arrays[OFFSETS].read(), mask, configs.target_vocab, str(config.file.parent))
     except CheckpointError as error:
-        return replace(found, vocabulary_map=str(error).replace("\n", " "))
-    return replace(found, vocabulary_map="; ".join(warnings))
+        return replace(configs, vocabulary_map=str(error).replace("\n", " "))
+    return replace(configs, vocabulary_map="; ".join(warnings))
 
 
 def arrays_of(folder: Path) -> dict[str, StoredArray] | None:
@@ -114,8 +114,8 @@ def has_config(folder: Path) -> bool:
 
 
 def tokenizers(target: Path, draft: Path) -> str | None:
-    """What differs between the tokenizer file `target` and that in the folder `draft`; "" where they agree, None where
-    one is not there.
+    """Differences between the tokenizer file `target` and that in the folder `draft`; "" if they agree, None if one is
+    not there.
 
     Files of the same content agree, and so do files that map the same tokens to the same ids.
     """
@@ -140,8 +140,10 @@ def tokenizers(target: Path, draft: Path) -> str | None:
 
 
 def wrong_weights(draft: Path) -> str | None:
-    """What is wrong with the values of the draft's weights: no finite numbers, or nothing but zeros. "" where nothing
-    is; None where they cannot be read here. Reads all of them, which takes seconds for a draft of a gigabyte.
+    """Defects in the values of the draft's weights: no finite numbers, or nothing but zeros. "" if there is none; None
+    if they cannot be read here.
+
+    Reads all of them, which takes seconds for a draft of a gigabyte.
     """
     arrays = arrays_of(draft)
     if arrays is None:

@@ -53,9 +53,9 @@ def day_of_year(day: int, month: int, year: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PromptWish:
-    """What was asked for: `text`, or the content of `file` (text, or a JSON list of token ids), or the first prompt of
-    the data set `prompts`, or `context` tokens of the texts that scenarios use; nothing of it for the text that comes
-    along.
+    """Source of a prompt: `text`, or the content of `file` (text, or a JSON list of token ids), or the first prompt of
+    the data set `prompts`, or `context` tokens of the texts that scenarios use. Without any of these, the text that
+    comes along.
     """
 
     text: str | None = None
@@ -151,11 +151,11 @@ def file_text(file: Path) -> str:
 
 def checked(ids: Sequence[object], vocab: int, where: str) -> tuple[int, ...]:
     """`ids` as they are. Raises UsageError where there are none, too many, or one is no id of the vocabulary."""
-    found: list[int] = []
+    checked_ids: list[int] = []
     for at, number in enumerate(ids):
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < vocab:
             raise UsageError(f"{where}: token {at} = {number!r}", hint=f"ids are 0 to {vocab - 1}")
-        found.append(number)
-    if not 0 < len(found) <= POSITIONS:
-        raise UsageError(f"{where}: {len(found)} tokens", hint=f"1 to {POSITIONS}")
-    return tuple(found)
+        checked_ids.append(number)
+    if not 0 < len(checked_ids) <= POSITIONS:
+        raise UsageError(f"{where}: {len(checked_ids)} tokens", hint=f"1 to {POSITIONS}")
+    return tuple(checked_ids)

@@ -35,7 +35,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a smoke run was asked for.
+    """Settings of a smoke run.
 
     `pair`, `target`, `draft`, `tokenizer`: as for a run; the demo pair where nothing is named and no server runs
     already. `tokens`: how many are decoded. `timeout_s`: of one call of the engine.
@@ -58,7 +58,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Smoke:
-    """What a smoke run found. `failed`: the engine did not decode, and did not go on without its draft either."""
+    """Result of a smoke run. `failed`: the engine did not decode, and did not go on without its draft either."""
 
     evidence: Evidence
     findings: tuple[Finding, ...]
@@ -66,15 +66,15 @@ class Smoke:
 
     @property
     def active(self) -> bool:
-        """Whether multi-token speculation is active."""
+        """True if multi-token speculation is active."""
         drafting = self.evidence.drafting
         return not self.failed and drafting is not None and drafting.state == "active"
 
     @property
     def causes(self) -> tuple[Finding, ...]:
         """The causes that were found. Those that do not turn speculation off come last."""
-        found = [f for f in self.findings if f.state == "found"]
-        return tuple(sorted(found, key=lambda f: f.cause in HARMLESS))
+        causes = [f for f in self.findings if f.state == "found"]
+        return tuple(sorted(causes, key=lambda f: f.cause in HARMLESS))
 
     @property
     def exit_code(self) -> ExitCode:
@@ -177,13 +177,15 @@ def opened(backend: str, request: OpenRequest, timeout_s: float, log: Path) -> I
         engine.close()
 
 
-def block_of(backend: str, context: int, role: Role, prefill_ns: int, said: Decoded) -> Block:
+def block_of(backend: str, context: int, role: Role, prefill_ns: int, decoded: Decoded) -> Block:
     round_ = Round(Point("smoke", backend, context, 1), prompt_set=0, index=0, order=(role,), warmup=False)
-    return make_block(round_, 0, role, 0, prefill_ns, said)
+    return make_block(round_, 0, role, 0, prefill_ns, decoded)
 
 
 def stated_by(backend: str, options: Mapping[str, str]) -> Mapping[str, object]:
-    """What flags in the options `args` and `args.spec-K` state of speculation. Raises UsageError for bad values."""
+    """Terms of speculation that flags in the options `args` and `args.spec-K` state. Raises UsageError for bad
+    values.
+    """
     read = FORMATS[backend].flags if backend in FORMATS else None
     flags = [value for key, value in options.items() if key.partition(".")[0] == "args" and key != "args.baseline"]
     if read is None or not flags:
@@ -192,7 +194,7 @@ def stated_by(backend: str, options: Mapping[str, str]) -> Mapping[str, object]:
         argv = [word for text in flags for word in shlex.split(text)]
     except ValueError as error:
         raise UsageError(f"option args: {error}") from error
-    return {term: said.value for term, said in read(argv, "option args").terms.items() if said.how == "stated"}
+    return {term: entry.value for term, entry in read(argv, "option args").terms.items() if entry.how == "stated"}
 
 
 def known_lines(backend: str, logs: Path) -> tuple[LogCause, ...] | None:

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.experts.overlap import (
-    independence_of,
-    mean_touched,
-    needed_overlap,
-    overlap_of,
-    passes_with,
-)
+from specgate.analysis.experts import independence_of, mean_touched, needed_overlap, overlap_of, passes_with
 from specgate.contract.traffic import ExpertTraffic
 
 GPT_OSS = ExpertTraffic(layers=36, count=128, active=4, expert_bytes=13_219_200)

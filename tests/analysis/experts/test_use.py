@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.experts.use import quantile, use_of
+from specgate.analysis.experts import quantile, use_of
 from specgate.contract import Block, Role, Run
 from specgate.contract.cycle_budget import Ceiling, CycleBudget
 from specgate.contract.routing import ExpertUse

@@ -80,12 +80,12 @@ def a_round() -> Round:
 @given(st.lists(st.integers(0, 3_000), min_size=3, max_size=3).map(sorted), st.booleans())
 def test_the_prefill_of_others_is_not_in_it_however_long_it_takes(firsts: list[int], spec: bool) -> None:
     role = Role(3) if spec else Role(0)
-    result = joint_decoding(served_block(a_round(), role, firsts))
-    assert result is not None
+    joint = joint_decoding(served_block(a_round(), role, firsts))
+    assert joint is not None
     each = 2 if spec else 1
-    assert result.tpot_ms == pytest.approx(STEP_MS[role.k] / each)
-    assert result.tok_s == pytest.approx(3 * 1000 / result.tpot_ms)
-    assert 0 < result.share <= 1
+    assert joint.tpot_ms == pytest.approx(STEP_MS[role.k] / each)
+    assert joint.tok_s == pytest.approx(3 * 1000 / joint.tpot_ms)
+    assert 0 < joint.share <= 1
 
 
 def test_what_a_server_is_judged_by_is_the_ratio_of_its_steps() -> None:
@@ -136,8 +136,8 @@ def test_drafts_that_nobody_verified_are_seen_however_much_prefill_hides_them(mo
     """Two tokens in a quarter of a baseline step. From the first token to the last it looks like 1.2 times as fast."""
     planned = plan()
     monkeypatch.setitem(STEP_MS, 3, 1)
-    served_blocks = [served_block(r, role, (100, 600, 1_100)) for r in planned.rounds for role in r.order]
-    couples = [(a, b) for a, b in zip(served_blocks[::2], served_blocks[1::2], strict=True) if not a.warmup]
+    blocks = [served_block(r, role, (100, 600, 1_100)) for r in planned.rounds for role in r.order]
+    couples = [(a, b) for a, b in zip(blocks[::2], blocks[1::2], strict=True) if not a.warmup]
     pairs = [(a, b) if b.role.speculative else (b, a) for a, b in couples]
     (settings,) = planned.scenarios.values()
     with pytest.raises(InvalidResult, match="faster than verification allows"):
@@ -160,10 +160,10 @@ def test_known_steps_count_until_the_first_slot_ends() -> None:
         tokens=tuple((1,) * (n + 1) for n in emitted),
     )
     tokens = [sum(row[s] + 1 for row in accepted[:7]) for s in range(2)]
-    result = joint_decoding(made)
-    assert result is not None and list(result.tokens) == tokens
-    assert result.tok_s == pytest.approx(sum(tokens) / (2 * sum(step_ns[:7]) / 1e9))
-    assert result.share == pytest.approx(sum(tokens) / sum(emitted))
+    joint = joint_decoding(made)
+    assert joint is not None and list(joint.tokens) == tokens
+    assert joint.tok_s == pytest.approx(sum(tokens) / (2 * sum(step_ns[:7]) / 1e9))
+    assert joint.share == pytest.approx(sum(tokens) / sum(emitted))
 
 
 def test_one_request_has_no_company_and_no_such_figure() -> None:

@@ -15,7 +15,7 @@ from specgate.archive.judging.benchmark_json import scenario_of
 from specgate.archive.judging.result_file import judged_file
 from specgate.cli import cli as commands
 from specgate.contract import Policy, Run, State
-from specgate.errors import ExitCode, InvalidResult, UsageError
+from specgate.errors import ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import find_policy
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, policy_of, run_of
@@ -141,19 +141,22 @@ def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "message"),
     [
-        ("{", "not JSON"),
-        ("[]", "holds no result"),
-        (json.dumps(BASELINE), "no result in it has an eagle_speculation block"),
-        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": 3}), "throughput_tokens_per_sec.mean: None"),
-        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": {"mean": 0}}), "nothing was generated"),
-        (json.dumps({**SPECULATIVE, "eagle_speculation": "on"}), "eagle_speculation: a mapping"),
+        ("{", UsageError, "not JSON"),
+        ("[]", UsageError, "holds no result"),
+        (json.dumps(BASELINE), UsageError, "no result in it has an eagle_speculation block"),
+        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": 3}), InvalidResult, "tokens_per_sec.mean: None"),
+        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": {"mean": 0}}), InvalidResult, "nothing was generated"),
+        (json.dumps({**SPECULATIVE, "eagle_speculation": "on"}), InvalidResult, "eagle_speculation: a mapping"),
     ],
 )
-def test_what_is_no_result_is_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+def test_what_is_no_result_is_refused_with_the_place(
+    tmp_path: Path, text: str, kind: type[SpecgateError], message: str
+) -> None:
+    """A file of another kind is a matter of the command line (2), a result with a wrong figure is invalid (6)."""
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(InvalidResult, match=r"result\.json") as caught:
+    with pytest.raises(kind, match=r"result\.json") as caught:
         judged_file(tmp_path / "result.json", seed())
     assert message in str(caught.value)
 

@@ -82,7 +82,7 @@ def trace(folder: Path) -> Ready:
     from specgate.analysis.traces.steps import loop_of
     from specgate.analysis.traces.trace_file import read_trace
     from specgate.contract import LoopFigures
-    from specgate.files.plain_data import to_plain
+    from specgate.files.json_text import to_plain
 
     file = folder / "fuzzed"
     made = vllm_loop(steps=2)

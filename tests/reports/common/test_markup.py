@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract.protocols import visible
-from specgate.reports.common.markup import command_data, command_property, markdown, markdown_table
+from specgate.reports.common.parts import command_data, command_property, markdown, markdown_table
 from tests.support.hostile import STRINGS
 
 anything = st.text(st.characters(exclude_categories=[])) | st.sampled_from(STRINGS)

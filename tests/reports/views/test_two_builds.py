@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specgate import plugins
-from specgate.archive.builds_check import verify_builds
+from specgate.archive.verification import verify_builds
 from specgate.contract.two_builds import TwoBuilds, Word
 from specgate.errors import ExitCode
 from tests.pairs.tiny import write_random_pair

@@ -66,13 +66,16 @@ def trace(
     recording = read_trace(file)
     loop = loop_of(recording, steps)
     belongs = belonging(recording, loop, run, cell, steps)
-    seen = block_of(loop, belongs, read_patterns(kernels) if kernels else None)
-    found = [from_outside(own_kernels(None, seen), seen), from_outside(quiet_loop(seen), seen)]
+    block_trace = block_of(loop, belongs, read_patterns(kernels) if kernels else None)
+    invariants = [
+        from_outside(own_kernels(None, block_trace), block_trace),
+        from_outside(quiet_loop(block_trace), block_trace),
+    ]
     if as_json:
-        echo_json(showing.as_data(file, recording, loop, found, belongs))
+        echo_json(showing.as_data(file, recording, loop, invariants, belongs))
     else:
-        echo(showing.as_text(file, recording, loop, found, belongs))
-    if any(invariant.held is Held.BROKEN for invariant in found):
+        echo(showing.as_text(file, recording, loop, invariants, belongs))
+    if any(invariant.held is Held.BROKEN for invariant in invariants):
         sys.exit(ExitCode.FAIL)
 
 
@@ -98,8 +101,8 @@ def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | 
         if key is None and len(cells) == 1:
             key = next(iter(cells))
         if key not in cells:
-            said = "--cell is missing" if key is None else f"--cell {key}: the run has no such cell"
-            raise UsageError(f"{folder}: {said}", hint=f"it has: {', '.join(cells)}")
+            problem = "--cell is missing" if key is None else f"--cell {key}: the run has no such cell"
+            raise UsageError(f"{folder}: {problem}", hint=f"it has: {', '.join(cells)}")
         wrong += objections(recording, loop, run, cells[key], opened.keyed(BlockTrace).get(key))
     if wrong:
         raise InvalidResult("the trace is of another run: " + "; ".join(wrong))

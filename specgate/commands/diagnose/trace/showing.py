@@ -10,18 +10,20 @@ from specgate.analysis.traces.families import Product, attention_in
 from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, Recording, count
 from specgate.analysis.traces.steps import Loop
 from specgate.contract import Invariant, LoopFigures
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 
 SHOWN: Final = 20
 """Kernels in the table."""
 LONGEST_NAME: Final = 84
 
 
-def as_text(file: Path, recording: Recording, loop: Loop, found: Sequence[Invariant], cell: str | None) -> str:
-    return "\n".join(lines(file, recording, loop, found, cell))
+def as_text(file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant], cell: str | None) -> str:
+    return "\n".join(lines(file, recording, loop, invariants, cell))
 
 
-def lines(file: Path, recording: Recording, loop: Loop, found: Sequence[Invariant], cell: str | None) -> Iterator[str]:
+def lines(
+    file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant], cell: str | None
+) -> Iterator[str]:
     gpus = f", {', '.join(dict.fromkeys(recording.devices))}" if recording.devices else ""
     yield f"trace {file.name}: {recording.profiler}{gpus}" + (f", may be of {cell}" if cell else "")
     yield from (f"  {note}" for note in loop.notes)
@@ -41,7 +43,7 @@ def lines(file: Path, recording: Recording, loop: Loop, found: Sequence[Invarian
             yield f"  and {left} more (--json has all)"
     if attending := attention_in(loop.kernels):
         yield f"attention: {', '.join(attending)}"
-    for invariant in found:
+    for invariant in invariants:
         yield f"{invariant.id} {invariant.held.value}: {invariant.message}"
 
 
@@ -60,7 +62,7 @@ def busy_lines(loop: Loop, figures: LoopFigures) -> Iterator[str]:
 
 
 def counts(loop: Loop) -> dict[str, int]:
-    """What is counted, by a name for it."""
+    """Counts of calls and work, by name."""
     to_host = count(loop.copies, TO_HOST)
     return {
         "kernels": sum(loop.kernels.values()),
@@ -81,7 +83,7 @@ def shortened(name: str) -> str:
 
 
 def as_data(
-    file: Path, recording: Recording, loop: Loop, found: Sequence[Invariant], cell: str | None
+    file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant], cell: str | None
 ) -> dict[str, object]:
     return {
         "schema": "specgate.trace/v1",
@@ -99,7 +101,7 @@ def as_data(
         "calls": dict(loop.calls),
         "loop": to_plain(LoopFigures, loop.figures) if loop.figures else None,
         "attention": attention_in(loop.kernels),
-        "invariants": [to_plain(Invariant, invariant) for invariant in found],
+        "invariants": [to_plain(Invariant, invariant) for invariant in invariants],
     }
 
 
