@@ -84,11 +84,11 @@ def objection(run: Run, same: Sequence[Verdict]) -> Iterator[Line]:
 def cell_rows(run: Run) -> Iterator[str]:
     """Yield a row per cell with speculation, under a head. A baseline has one if it lacks figures, or is alone."""
     alone = not any(r.cell.role.speculative for r in run.cells)
-    shown = [r for r in run.cells if r.cell.role.speculative or alone or r.status != "ok"]
-    if not shown:
+    results = [r for r in run.cells if r.cell.role.speculative or alone or r.status != "ok"]
+    if not results:
         return
-    worst = sorted(shown, key=lambda r: summary.gravity(v for v in run.verdicts if v.cell == r.cell.key))[:CELLS]
-    named = [r for r in shown if r in worst]
+    worst = sorted(results, key=lambda r: summary.gravity(v for v in run.verdicts if v.cell == r.cell.key))[:CELLS]
+    named = [r for r in results if r in worst]
     length = "AL" if run.acceptance == "real" else f"{run.acceptance} AL"
     rows = [["", "speed-up (95 %)", length, "tok/s", "tokens"]]
     rows += [[name, *cell_figures(run, r)] for name, r in zip(short_names(run, named), named, strict=True)]
@@ -97,8 +97,8 @@ def cell_rows(run: Run) -> Iterator[str]:
         yield from lines
         if note:
             yield f"  {note}"
-    if len(shown) > CELLS:
-        yield f"  and {figures.counted(len(shown) - CELLS, 'more cell')}"
+    if len(results) > CELLS:
+        yield f"  and {figures.counted(len(results) - CELLS, 'more cell')}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:

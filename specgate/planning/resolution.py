@@ -26,8 +26,7 @@ from specgate.planning.defaults import machine_size, policy_of
 from specgate.planning.plan import room_needed
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
-from specgate.planning.scenario import override, select
-from specgate.planning.variants import refuse_double_options
+from specgate.planning.scenario import override, refuse_double_options, select
 
 FIXED_BY_A_RUN = (
     "backend",

@@ -31,22 +31,22 @@ schedule: {rounds: 2, warmup_rounds: 1}
 """
 
 
-def spread(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+def spread(cli: Cli, *arguments: str, contexts: str = "16, 24") -> subprocess.CompletedProcess[str]:
     asked = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
     asked += [] if "--resume" in arguments else ["--backend", "fake"]
-    cli.write("many.yaml", SCENARIO)
+    cli.write("many.yaml", SCENARIO.replace("16, 24", contexts))
     return cli.run("micro", "--on", "gpus", *asked, "--task-points", "1", *arguments, pair="--resume" not in arguments)
 
 
-def check_whole(cli: Cli) -> Path:
+def check_whole(cli: Cli, points: int = 2) -> Path:
     """Every planned block once, all of a point by one engine process, and a run folder that can be recomputed."""
     path = cli.newest()
     folder = RunFolder.open(path, read_only=True)
     blocks = [block for block in folder.lines(Block) if not block.warmup]
     times = Counter((block.cell.key, block.prompt_set, block.round) for block in blocks)
-    assert len(times) == 2 * 2 * 8 * 2 and set(times.values()) == {1}
+    assert len(times) == points * 2 * 8 * 2 and set(times.values()) == {1}
     processes = {(block.point.key, block.worker_generation) for block in blocks}
-    assert len(processes) == 2 == len({generation for _, generation in processes})
+    assert len(processes) == points == len({generation for _, generation in processes})
     verified = cli.run("runs", "verify", str(path), pair=False)
     assert verified.returncode == 0 and " holds: " in verified.stdout, verified.stdout
     return path

@@ -10,8 +10,7 @@ from specgate.contract.policy import selects
 from specgate.errors import UsageError
 from specgate.planning.ad_hoc import Question, changed
 from specgate.planning.plan import build_plan
-from specgate.planning.scenario import dump, find, find_all, load_scenario, select
-from specgate.planning.variants import refuse_double_options, with_variants
+from specgate.planning.scenario import dump, find, find_all, load_scenario, refuse_double_options, select, with_variants
 from specgate.promotion.claim import digests
 
 GOOD = """# What does each way of decoding give?

@@ -10,6 +10,7 @@ import pytest
 
 from specgate import plugins
 from specgate.contract import AcceptanceSource, LatencyLimits, PairRef, Policy
+from specgate.contract.protocols import HasUsualPair
 from specgate.files.config import Config
 from specgate.machine import inventory
 from specgate.planning.policy import find_policy
@@ -58,6 +59,13 @@ def test_a_pair_that_no_micro_scenario_asks_for_has_to_pass_all_of_them() -> Non
     assert [s.name for s in gates] == ["micro-16k-b4", "micro-32k-single"]
     assert {(s.rope, s.workload.source) for s in gates} == {(None, RANDOM)}
     assert command == f"specgate micro --pair {pair}"
+
+
+def test_the_pair_that_a_back_end_brings_is_not_named_in_the_command() -> None:
+    backend = plugins.backend("fake")
+    assert isinstance(backend, HasUsualPair)
+    own = replace(config(policy("cpu"), "scripted"), pair=backend.usual_pair())
+    assert micro_gates(replace(ASKED, backend="fake"), own)[1] == "specgate micro --backend fake"
 
 
 def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> None:

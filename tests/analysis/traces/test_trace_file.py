@@ -17,8 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.traces import events, trace_file
-from specgate.analysis.traces.events import TraceDocument
+from specgate.analysis.traces import chrome, trace_file
+from specgate.analysis.traces.chrome import TraceDocument
 from specgate.analysis.traces.recording import Malformed
 from specgate.analysis.traces.steps import loop_of
 from specgate.analysis.traces.trace_file import read_trace
@@ -163,7 +163,7 @@ def test_a_trace_that_unpacks_beyond_the_limit_is_refused(tmp_path: Path, monkey
 
 
 def test_a_single_event_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LONGEST_VALUE", 5_000)
+    monkeypatch.setattr(chrome, "LONGEST_VALUE", 5_000)
     with pytest.raises(UsageError, match="one value of more than 5,000 bytes"):
         read_trace(write(tmp_path / "a.json", event(name="x" * 200_000)))
 
