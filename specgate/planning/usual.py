@@ -24,7 +24,7 @@ from specgate.planning.request import Request
 from specgate.planning.scenario import find, select
 
 MACHINE_POLICY: Final[Mapping[Machine, str]] = {"gpu": "seed", "cpu": "cpu"}
-"""Policies for the demo pair on a bit-exact engine, whose limits on the machine `specgate doctor` checks."""
+"""Policies for the demo pair on a bit-exact engine, whose limits on the machine `specgate machine doctor` checks."""
 FIRST_ON_A_GPU: Final[Mapping[str, tuple[str, ...]]] = {
     "micro": ("micro-8b-16k-b4", "micro-8b-32k-single"),
     "full": ("full-8b-16k-b4", "full-8b-32k-single"),
