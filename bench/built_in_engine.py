@@ -13,7 +13,7 @@ import click
 import torch
 
 from specgate import plugins
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.contract import Budget, Role
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Literal
 
-from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts, untold_parts
-from specgate.analysis.machine.clock_phrases import (
+from specgate.analysis.machine.clock_comparison import (
+    ClockShift,
+    clock_shifts,
     compared_in_words,
     power_in_words,
     samples_in_words,
     unequal_lengths_in_words,
     untold_in_words,
+    untold_parts,
 )
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from specgate.contract import Run
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.run_schema import SCHEMA_VERSION
 from specgate.files.yamlfile import load
 from tests import key_tables

@@ -10,8 +10,7 @@
     library.py        what a library needs to be opened for a role
     driver/           the driver of each library; imports nothing of specgate
     replies.py        a driver's answers, checked
-    steps.py          answers with the steps of the engine's loop → a block of steps
-    requests.py       answers with requests and counts → a block like a server's
+    blocks.py         steps of an engine's loop, or requests with their times, made into a block
 
 Facts of a pair, secrets, known failures and the supervisor are those of `backends/servers/`. docs/engines.md says how
 an offline engine maps onto the protocol.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.offline import requests, steps
+from specgate.backends.offline import blocks
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
@@ -76,7 +76,7 @@ class OfflineEngine:
         check_forced(self.options.common.force_al, role)
         stop = [] if budget.ignore_eos else sorted({*stop_token_ids, *eos})
         counted = self.shows_steps and budget.steps is not None
-        most = budget.longest(role.k) + 1 if counted else requests.limit_of(budget)
+        most = budget.longest(role.k) + 1 if counted else blocks.limit_of(budget)
         room = [self.request.max_positions - len(prompt) for prompt in self.prompts]
         arguments = {
             "tokens": [min(most, left) for left in room],
@@ -88,11 +88,11 @@ class OfflineEngine:
         lengths, where, vocab = [len(p) for p in self.prompts], process.where, self._facts.vocab
         if self.library.module != "vllm":
             answers = requests_of(reply, len(lengths), where)
-            block = requests.of_requests(role, budget, answers, lengths, eos, vocab, where)
+            block = blocks.of_requests(role, budget, answers, lengths, eos, vocab, where)
         elif self.shows_steps:
-            block = steps.block_of(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
+            block = blocks.block_of_steps(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
         else:
-            block = requests.of_loop(role, budget, loop_of(reply, len(lengths), where), lengths, eos, vocab, where)
+            block = blocks.of_loop(role, budget, loop_of(reply, len(lengths), where), lengths, eos, vocab, where)
         return replace(block, memory=self.memory[role], began_ns=began_of(reply, where))
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

@@ -10,7 +10,7 @@
     backend.py        the doors through which the harness comes in
     options.py        options of all server back ends (`-o KEY=VALUE`), checked before anything is started
     engines.py        the adapters by name
-    blocks.py         what the answers to a block's requests amount to
+    blocks.py         a block out of its requests' answers, and its acceptance record
     exchange.py       requests, answers and counters, in terms that all engines share
     drawing.py        texts that a server draws, and the distribution that it is to draw from
     facts/            what a server is, for the fingerprint and the report; what must be refused before it starts

@@ -1,20 +1,157 @@
-"""Join the answers to a block's requests: its tokens, times and counts, each checked against the others."""
+"""Join the answers to a block's requests, and turn a server's counters into the acceptance record of the block."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import reduce
+from operator import add
+from typing import Final, TypeVar
 
-from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
-from specgate.backends.servers.exchange import NOTHING, Reading
-from specgate.contract import ENGINE_DECODE_NS, AcceptanceRecord, RefusedRequest, Role, Served
+from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
+from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
-from specgate.errors import BackendError
+from specgate.errors import BackendError, InvalidResult
+
+N = TypeVar("N", int, float)
+
+
+def between(before: Reading, after: Reading, where: str) -> Reading:
+    """Return what was counted between two readings. Raises BackendError where a counter fell."""
+    refuse_fallen(before, after, where)
+    return Reading(
+        requests=difference(before.requests, after.requests),
+        generated=difference(before.generated, after.generated),
+        busy=after.busy,
+        cached=difference(before.cached, after.cached),
+        spec=after.spec - before.spec,
+        speculative=after.speculative,
+        decode_s=difference(before.decode_s, after.decode_s),
+    )
+
+
+def refuse_fallen(before: Reading, after: Reading, where: str) -> None:
+    """Raise BackendError, with both values, where a counter is lower than it was: each only grows while a server runs,
+    also between blocks.
+    """
+    was, is_ = counters(before), counters(after)
+    if fell := [f"{name} from {was[name]} to {is_[name]}" for name in was if name in is_ and is_[name] < was[name]]:
+        raise BackendError(f"{where}: counters fell: {', '.join(fell)}", hint="was the server restarted?")
+    if gone := [name for name in was if name not in is_ and was[name]]:
+        raise BackendError(f"{where}: counters are gone: {', '.join(gone)}", hint="was the server restarted?")
+
+
+def counters(reading: Reading) -> dict[str, int | float]:
+    """The counters of a reading that only grow, by name. What the server does not count is left out."""
+    spec = reading.spec
+    values = {
+        "requests": reading.requests,
+        "generated tokens": reading.generated,
+        "cached tokens": reading.cached,
+        "seconds of decoding": reading.decode_s,
+        "steps": spec.steps,
+        "drafted": spec.drafted,
+        "accepted": spec.accepted,
+        # steps that accepted at least i drafts, as servers count them: of exactly i there may be fewer for a moment
+        **{f"accepted at position {i}": sum(spec.hist[i:]) for i in range(1, len(spec.hist))},
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def difference(before: N | None, after: N | None) -> N | None:
+    return None if before is None or after is None else after - before
+
+
+def accounted_for(counted: Reading, answers: Sequence[Answer]) -> bool:
+    """True if the counters have caught up with the answers. A server may count later than the client receives."""
+    generated = sum(a.usage.completion for a in answers)
+    return (counted.requests is None or counted.requests >= len(answers)) and (
+        counted.generated is None or counted.generated >= generated
+    )
+
+
+def refuse_other_traffic(counted: Reading, answers: Sequence[Answer], where: str) -> None:
+    """Raise BackendError where the server counted more or less than our requests: its counters are shared by all
+    clients.
+    """
+    generated = sum(a.usage.completion for a in answers)
+    for what, ours, theirs in (
+        ("requests", len(answers), counted.requests),
+        ("generated tokens", generated, counted.generated),
+    ):
+        if theirs is not None and theirs != ours:
+            raise BackendError(
+                f"{where}: the server counted {theirs} {what} during a block of {ours}",
+                hint="other traffic, or lost counts: a measurement needs the server alone" if theirs > ours else None,
+            )
+
+
+def own_counts(answers: Sequence[Answer]) -> SpecCounts | None:
+    """The sum of what the engine reports per request. None where it reports nothing per request."""
+    reports = [answer.spec for answer in answers if answer.spec is not None]
+    return reduce(add, reports, NOTHING) if reports else None
+
+
+def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str) -> tuple[AcceptanceRecord, int]:
+    """(the acceptance record, the request-steps without a draft) of a block.
+
+    Decode steps emit all tokens of a request but the first. Their number should be steps + accepted − truncated, plus
+    one for each step without a draft. Servers count neither truncated tokens nor such steps. So the difference is taken
+    for one of the two, never for both: a surplus is truncated tokens, a deficit is steps without a draft. At most `k`
+    tokens per request can be truncated, beside the end token that some engines do not return.
+
+    Raises BackendError, with the numbers, where an identity of the record does not hold. More draft tokens than
+    K × steps are left in the record: they contradict it, and the cell is INVALID.
+    """
+    emitted = sum(len(a.tokens) - 1 for a in answers)
+    kept_back = sum(a.usage.completion - len(a.tokens) for a in answers)
+    surplus = counts.steps + counts.accepted - emitted
+    truncated, undrafted = max(0, surplus), max(0, -surplus)
+    if truncated > k * len(answers) + kept_back:
+        raise BackendError(
+            f"{where}: the server counted {counts.steps} steps with {counts.accepted} accepted drafts, "
+            f"{truncated} more than the {emitted} tokens that came; at most {k} per request can have been cut",
+            hint="other traffic, or a server with another draft length",
+        )
+    full = counts.drafted == k * counts.steps
+    hist = (counts.hist + (0,) * (k + 1 - len(counts.hist))) if counts.hist else ()
+    record = AcceptanceRecord(
+        k=k,
+        hist=hist,
+        drafted_at_pos=(counts.steps,) * k if full else (),
+        emitted=emitted - undrafted,
+        truncated=truncated,
+        totals=None if full and hist else Totals(counts.steps, counts.drafted, counts.accepted),
+    )
+    if counts.steps:
+        check(within_k(record), counts, where)
+    return record, undrafted
+
+
+def within_k(record: AcceptanceRecord) -> AcceptanceRecord:
+    """The record with at most K × steps draft tokens, for what else it has to satisfy."""
+    totals, most = record.totals, record.k * record.steps
+    if totals is None or totals.drafted <= most:
+        return record
+    return replace(record, totals=replace(totals, drafted=most))
+
+
+def check(record: AcceptanceRecord, counts: SpecCounts, where: str) -> None:
+    """Raise BackendError where the record contradicts itself or the server's total of accepted draft tokens."""
+    try:
+        record.check()
+    except InvalidResult as error:
+        raise BackendError(f"{where}: {error}", hint="is its draft length that of the role?") from error
+    if record.accepted != counts.accepted:
+        raise BackendError(
+            f"{where}: {counts.accepted} accepted drafts, but by position {record.accepted}", hint="other traffic?"
+        )
+
 
 AT_ONCE: Final = 32
 """More tokens than this are never sent in one piece, nor read in one piece by a client that is late."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.servers import accounting
+from specgate.backends.servers import blocks
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, LostIds, understand
@@ -167,7 +167,7 @@ class Server:
             outcomes = self._understood(recordings, asks, prompt_tokens)
             answers = [answer for answer in outcomes if isinstance(answer, Answer)]
             counted = self._settled(before, answers)
-            accounting.refuse_other_traffic(counted, answers, self.where)
+            blocks.refuse_other_traffic(counted, answers, self.where)
             return outcomes, counted
 
     def _understood(
@@ -193,7 +193,7 @@ class Server:
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""
         reading = self.meter.read(self.client)
-        accounting.refuse_fallen(self.counted, reading, self.where)
+        blocks.refuse_fallen(self.counted, reading, self.where)
         self.counted = reading
         return reading
 
@@ -213,8 +213,8 @@ class Server:
         """Return the counts for `answers`, once two readings in a row agree: some counters lag behind others."""
         deadline, last = time.monotonic() + SETTLE_S, None
         while True:
-            counted = accounting.between(before, self._read(), self.where)
-            complete = accounting.accounted_for(counted, answers) and not counted.busy and counted == last
+            counted = blocks.between(before, self._read(), self.where)
+            complete = blocks.accounted_for(counted, answers) and not counted.busy and counted == last
             if complete or time.monotonic() > deadline:
                 return counted
             last = counted

@@ -12,5 +12,4 @@ parts.py          Table, Entry and Picture: what a page is made of
 provenance.py     what a run was made with: commit, device, driver
 answer.py         the answer in words, what decided it, and which of two verdicts counts
 latencies.py      TTFT, TPOT and ITL of requests, throughput and errors
-markup.py         escaping, for Markdown, XML and GitHub's workflow commands
 """

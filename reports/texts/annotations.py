@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specgate.contract import Policy, Run, State, Verdict
-from specgate.reports.common.markup import command_data, command_property
+from specgate.reports.common.parts import command_data, command_property
 from specgate.reports.common.summary import QUIET, about, gap_in_words, headline
 
 Level = Literal["error", "warning", "notice"]

@@ -11,7 +11,7 @@ from specgate.contract import CellResult, Policy, Run, State, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants
 from specgate.reports.common.answer import answer, decided_by, which_counts
-from specgate.reports.common.markup import markdown, markdown_table
+from specgate.reports.common.parts import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
     acceptance_label,

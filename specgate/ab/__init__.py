@@ -3,12 +3,10 @@
 session.py     the whole of it: request → sides → samples → words → files
 request.py     the command line, and what it means on this machine
 sides.py       which build a side is: a folder, a wheel, a git revision, an interpreter, options
-revision.py    a git revision in a worktree of its own, built
 schedule.py    the order of everything, drawn before anything is measured
 resuming.py    a stored comparison that goes on, with more process pairs
 runner.py      the measuring loop: processes in pairs, blocks in groups A B B A
-memory.py      how much memory an engine's processes take
-folder.py      the files of a comparison
 recording.py   its entry in the ledger
+folder.py      the files of a comparison
 judging.py     samples → findings, again at any later time
 """

@@ -23,8 +23,7 @@ from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files import manifest
 from specgate.files.journal import Journal
 from specgate.files.json_record import read_record, stored_json
-from specgate.files.json_text import shown
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import shown, to_plain
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.files.run_schema import made_by, that_version
 from specgate.files.writing import disk

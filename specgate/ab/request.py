@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from specgate.ab import revision
-from specgate.ab.sides import Asked, asked_of, launch_of, package_folder, side_of
+from specgate.ab.sides import Asked, asked_of, build, launch_of, package_folder, side_of, worktree
 from specgate.contract import Budget, Scenario
 from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
@@ -98,12 +97,12 @@ def builds(request: AbRequest, logs: Path) -> Iterator[dict[SideName, Build]]:
             yield {name: ready(request, side, Path(scratch)) for name, side in sides.items()}
             return
         here = Path.cwd()
-        with revision.worktree(here, request.base) as tree:
+        with worktree(here, request.base) as tree:
             top = checkout_of(here)
             assert top is not None  # the worktree is one of it
             for name, folder in zip(SIDES, (tree, top.top), strict=True):
                 if request.build:
-                    revision.build(folder, request.build, logs / f"build-{name}.log", name)
+                    build(folder, request.build, logs / f"build-{name}.log", name)
                 if not sides[name].foreign:
                     sides[name] = replace(sides[name], source=code_in(folder, request.package, name))
             yield {name: ready(request, side, Path(scratch)) for name, side in sides.items()}

@@ -19,7 +19,7 @@ from specgate.contract import Block, Margin
 from specgate.contract.samples.rescoring import BaselineText
 from specgate.contract.two_builds import SIDES, Word
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import as_json, without_home
 from specgate.promotion.ledger import Ledger

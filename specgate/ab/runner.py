@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from specgate.ab.folder import AbFolder, Processes
-from specgate.ab.memory import device_bytes_in_use, most_host_bytes
+from specgate.ab.recording import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks

@@ -19,7 +19,7 @@ from specgate.contract.conditions import Sample
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
@@ -139,10 +139,7 @@ def prompts_wanted(result: TwoBuilds, folder: Path) -> str | None:
         more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(open_quantities, known, strict=True))
         return f"specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
     fewest = min(q.n for q in open_quantities)
-    return (
-        f"only the acceptance length cannot be told: {max(known)} prompts in place of {fewest} would "
-        "tell; give the scenario more prompt_sets, or --acceptance-margin-pct"
-    )
+    return f"more prompt_sets in the scenario ({max(known)} prompts in place of {fewest}), or --acceptance-margin-pct"
 
 
 def prompts_of(result: TwoBuilds, quantity: Quantity) -> int:

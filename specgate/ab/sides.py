@@ -5,16 +5,69 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from specgate.contract.two_builds import Side, SideName
-from specgate.errors import UsageError
-from specgate.machine.checkout import checkout_of
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.machine.checkout import checkout_of, git, run
 from specgate.run.engine_process.start import Launch
+
+_TAIL_LINES: Final = 8
+
+
+@contextmanager
+def worktree(repository: Path, revision: str) -> Iterator[Path]:
+    """A worktree of `revision`, removed when the body ends.
+
+    Raises UsageError where `repository` is no git checkout or has no such revision.
+    """
+    here = checkout_of(repository)
+    if here is None:
+        raise UsageError(f"--base {revision}: {repository} is not in a git checkout", hint="run it in the checkout")
+    commit = git(here.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if commit is None:
+        hint = "name a branch, a tag or a commit that this checkout has; git fetch gets more"
+        raise UsageError(f"--base {revision}: no such revision in {here.top}", hint=hint)
+    with tempfile.TemporaryDirectory(prefix="specgate-base-") as parent:
+        folder = Path(parent) / commit[:12]
+        try:
+            made = run(here.top, "worktree", "add", "--detach", "--force", str(folder), commit)
+            if made.returncode:
+                output = last_lines(made.stderr)
+                raise EnvironmentRefused(f"--base {revision}: git cannot make a worktree of {commit}: {output}")
+            yield folder
+        finally:
+            run(here.top, "worktree", "remove", "--force", "--force", str(folder))
+            run(here.top, "worktree", "prune")
+
+
+def build(folder: Path, command: str, log: Path, side: str) -> None:
+    """Run `command` in the shell of `folder`, and keep what it prints in `log`.
+
+    Raises BackendError with the end of what it printed where it fails.
+    """
+    with log.open("wb") as out:
+        done = subprocess.run(
+            command, shell=True, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
+        )
+    if done.returncode:
+        output = last_lines(log.read_bytes())
+        raise BackendError(
+            f"{side}: --build {command!r} ended with exit code {done.returncode} in {folder}:\n    {output}"
+        )
+
+
+def last_lines(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+    return "\n    ".join(lines) or "it printed nothing"
+
 
 KEYS: Final = ("source", "wheel", "python", "backend")
 """What `--old` and `--new` say of a build. Every other key is an option of its back end."""

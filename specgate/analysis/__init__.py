@@ -18,7 +18,7 @@
     requests/               times of single requests: percentiles with intervals, goodput, how they are spread
     context_depth.py        step times by context depth and by active slots
     cycle_accounting.py     where the time of a cycle goes: cycle budgets
-    experts/                what a mixture of experts costs: experts touched, and how far neighbours share them
+    experts.py             what a mixture of experts costs: experts touched, and how far neighbours share them
     speedup_limits.py       how fast a pair could be here, and what acceptance length a gate would take
     waterfall.py            a measured speed-up as a product of what it is made of
     perf_invariants/        PERF_MODE: seven invariants of a decode loop, judged from a profiler's trace
@@ -28,7 +28,6 @@
     parity/                 two engines' stages for one prompt: how far apart, and which departs first
     prefix_cache.py        a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
-    eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same
     cell_names.py           names of cells as a person would say them
     verdict.py              many verdicts → one state and one exit code

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
-from specgate.analysis.experts.lengths import length_limits
-from specgate.analysis.experts.use import use_of
+from specgate.analysis.experts import length_limits, use_of
 from specgate.analysis.speedup_limits import limit_of
 from specgate.analysis.waterfall import sums_of, waterfall
 from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic

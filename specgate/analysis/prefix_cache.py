@@ -1,4 +1,4 @@
-"""Checks of a prefix cache: samples of prompts with shared prefixes, and what their times say.
+"""Judge a prefix cache by answers with it on and off: what was reused, times to first token, and texts.
 
 cache     the pair is one: with the cache off nothing is reused, with it on the baseline reuses something, and nothing
           that was not sent or emitted in this pass

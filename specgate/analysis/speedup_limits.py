@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specgate.analysis.experts.overlap import independence_of, needed_overlap
+from specgate.analysis.experts import independence_of, needed_overlap
 from specgate.contract import SPEEDUP, Cell, Floor, Point, Rule, Run, Traffic
 from specgate.contract.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes

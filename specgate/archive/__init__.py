@@ -3,11 +3,9 @@
 stored_runs.py           a run as it was left
 tables.py                a run as pandas tables (`specgate.open_run`)
 verification.py          a run checked against itself: its manifest, then every figure and table from the samples
-builds_check.py          a comparison of two builds, checked against itself likewise
 recomputation.py         the run computed again, and where run.json, gates.json and env.json say anything else
-report_comparison.py     comparisons written, as views and as JSON
+report_comparison.py     differences between what a run stored and what is made anew
 background_rendering.py  the reports of a large run, rendered by a second process meanwhile
-ledger_check.py          its entry in the ledger: manifest, verdict, signature
 rendering.py             its reports: which file each becomes, and its text
 comparing/               stored runs laid side by side (`specgate runs compare`)
 history.py               a folder of runs → Trends (`specgate runs history`)

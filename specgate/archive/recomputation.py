@@ -13,8 +13,8 @@ from specgate.contract import Plan, Run
 from specgate.errors import ExitCode
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
+from specgate.files.json_text import to_plain
 from specgate.files.manifest import Difference
-from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import SCHEMA, SCHEMA_VERSION
 from specgate.planning.plan import build_plan

@@ -1,4 +1,4 @@
-"""Comparisons of runs, written: as views, and as JSON.
+"""Differences between what a run stored, as JSON and as reports, and what is made anew from its samples.
 
 If this source tree wrote them, every line must be the same but for the last digits of decimal fractions, and pictures
 must be the same too. Another version may word and lay out a report differently: of its reports, the tables are still

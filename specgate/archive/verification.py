@@ -17,17 +17,195 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specgate import plugins
+from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, result_json
+from specgate.ab.judging import result_of
 from specgate.archive.background_rendering import drawing_ahead
-from specgate.archive.ledger_check import ledger_differences
 from specgate.archive.recomputation import fingerprint_differences, recompute, result_differences
-from specgate.archive.report_comparison import foreign_files, made_here, missing_reports, report_differences
+from specgate.archive.report_comparison import (
+    differences_of,
+    foreign_files,
+    line_differences,
+    made_here,
+    missing_reports,
+    report_differences,
+)
 from specgate.contract import Block, Run
-from specgate.errors import InvalidResult, SpecgateError
+from specgate.contract.two_builds import TwoBuilds
+from specgate.errors import InvalidResult, OtherVersion, SpecgateError
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
 from specgate.files.run_folder import RUN, RunFolder
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version
+from specgate.files.writing import sha256_of
+from specgate.machine import inventory
+from specgate.promotion.green_runs import GREEN
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.signing import signer
+from specgate.run.ending import recorded_as
 from specgate.run.references import builds_differences, earlier_differences
+
+
+@dataclass(frozen=True, slots=True)
+class BuildsVerification:
+    """Result of checking a comparison.
+
+    `result`: as it was recomputed; None if it could not be.
+    `files`: how many files the manifest lists.
+    `notes`: what is worth knowing beside. `untold` and `next_step`: as in `Verification`.
+    """
+
+    result: TwoBuilds | None
+    files: int
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...] = ()
+    untold: tuple[Difference, ...] = ()
+    next_step: str = ""
+
+
+def verify_builds(path: Path) -> BuildsVerification:
+    """Check the comparison in the folder `path`.
+
+    Raises UsageError if there is none, and OtherVersion for one of another schema.
+    """
+    folder = AbFolder.open(path)
+    differences, notes = list(manifest_differences(path, FOLDERS)), list[str]()
+    files = len(listings(path / MANIFEST)) if (path / MANIFEST).is_file() else 0
+    try:
+        request = folder.asked()
+        result = result_of(folder, request, folder.journals(), folder.processes())
+        again = list(differences_of(RESULT, folder.result(), result_json(result)))
+        ours = request.begun_with.get("source_tree_sha256") == inventory.source_tree_sha256()
+        pages = list(page_differences(path, result))
+        differences += [d for d in pages if ours or not (path / d.file).is_file()]
+        run = {"fingerprint": request.begun_with}
+        if not ours:
+            notes.append(f"the comparison was made by {made_by(run)}")
+        if pages and not ours:
+            notes.append("pages are not as this source tree would write them")
+    except OtherVersion:
+        raise
+    except (SpecgateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # Samples that have the right form but break the arithmetic cannot have been measured.
+        differences.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
+        return BuildsVerification(None, files, tuple(differences))
+    if ours:
+        return BuildsVerification(result, files, (*differences, *again), tuple(notes))
+    return BuildsVerification(result, files, tuple(differences), tuple(notes), tuple(again), that_version(run))
+
+
+def page_differences(path: Path, result: TwoBuilds) -> Iterator[Difference]:
+    """Yield the places where the stored pages say anything else than the same pages rendered again."""
+    for format, file in FILES:
+        if not (path / file).is_file():
+            yield Difference(file, "", "is missing")
+            continue
+        stored, again = (path / file).read_text(encoding="utf-8"), plugins.view("ab").render(result, format)
+        yield from line_differences(file, stored, again, pictures=format == "html")
+
+
+FILE = "../ledger.jsonl"
+
+
+def ledger_differences(path: Path, run: Run, signers: Path | None) -> tuple[list[Difference], list[str]]:
+    """(where the run's entry in the ledger beside it contradicts the run, what is worth knowing about the entry).
+
+    `signers`: the file of allowed signers by one of whom the entry must be signed; None if it need not be.
+    """
+    try:
+        entry = last_entry(path, run)
+    except InvalidResult as error:
+        return [Difference(FILE, "", str(error))], []
+    if entry is None:
+        return _without_entry(path, signers)
+    differences = [*entry_differences(path, run, entry), *signature_differences(entry, signers)]
+    return differences, signature_notes(entry, signers, differences)
+
+
+def signature_notes(entry: Entry, signers: Path | None, differences: Sequence[Difference]) -> list[str]:
+    """Notes on the signature of an entry that has `differences`."""
+    if signers is None:
+        signed = (
+            "its entry is signed, but no --allowed-signers says whose keys are believed"
+            if entry.signature
+            else "its entry is not signed"
+        )
+        return [f"{signed}: whoever can write to both the folder and the ledger can make them agree"]
+    if not differences and entry.signature:
+        return [f"the ledger entry is signed by {signer(entry.signature, signers, entry.time)}"]
+    return []
+
+
+def _without_entry(path: Path, signers: Path | None) -> tuple[list[Difference], list[str]]:
+    beside = "has no entry of this run" if (path.absolute().parent / "ledger.jsonl").is_file() else "is not there"
+    if signers is not None:
+        return [Difference(FILE, "", f"{beside}: no signature vouches for it")], []
+    open_ = "that the manifest is the one the run ended with cannot be checked, nor can samples, environment and times"
+    return [], [f"the ledger beside the run {beside}: {open_}"]
+
+
+def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
+    """List the contradictions between the entry and the run folder: manifest, state and exit code."""
+    where, differences = f"{FILE} ({entry.run})", []
+    manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
+    if manifest != entry.manifest_sha256:
+        differences.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+    if "run" in run.failures:  # the run was stopped, and the ledger has the exit code of what stopped it
+        if entry.state in GREEN:
+            differences.append(
+                Difference(where, "state", f"{entry.state}; the run was stopped before it had a verdict")
+            )
+        return differences
+    state, code = recorded_as(run, None)
+    if entry.exit_code != code:
+        differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(code)}"))
+    if entry.state is not state:
+        differences.append(Difference(where, "state", f"{entry.state}; recomputed: {state}"))
+    return differences
+
+
+def comparison_differences(
+    path: Path, result: TwoBuilds | None, signers: Path | None
+) -> tuple[list[Difference], list[str]]:
+    """As `ledger_differences`, for the newest entry of the comparison in the folder `path`.
+
+    `result`: as it was recomputed, or None.
+    """
+    try:
+        entries = Ledger(path.absolute().parent).read().entries
+    except InvalidResult as error:
+        return [Difference(FILE, "", str(error))], []
+    entry = next((e for e in reversed(entries) if e.run == path.absolute().name), None)
+    if entry is None:
+        return _without_entry(path, signers)
+    where, differences = f"{FILE} ({entry.run})", []
+    manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
+    if manifest != entry.manifest_sha256:
+        differences.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+    if result is not None and entry.exit_code != result.code:
+        differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
+    differences += signature_differences(entry, signers)
+    return differences, signature_notes(entry, signers, differences)
+
+
+def signature_differences(entry: Entry, signers: Path | None) -> list[Difference]:
+    """Reasons that the entry's signature is not an allowed signer's; [] if it is, or if none is asked for."""
+    if signers is None:
+        return []
+    where = f"{FILE} ({entry.run})"
+    if entry.signature is None:
+        return [Difference(where, "signature", "is missing: nobody has signed the entry")]
+    try:
+        signer(entry.signature, signers, entry.time)
+    except InvalidResult as error:
+        return [Difference(where, "signature", error.message)]
+    return []
+
+
+def last_entry(path: Path, run: Run) -> Entry | None:
+    """The last entry of the run in the ledger beside its folder, or None."""
+    entries = Ledger(path.absolute().parent).read().entries
+    return next((e for e in reversed(entries) if e.run == run.id), None)
 
 
 @dataclass(frozen=True, slots=True)

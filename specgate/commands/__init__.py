@@ -4,8 +4,7 @@
     door.py         groups that commands of plug-ins can join
     demo.py         `demo`: two scripted engines, judged like any other
     smoke.py        `smoke`: is multi-token speculation active, and if not, why not?
-    run.py          `micro`, `full` and `load`: measure an engine and judge it
-    fleet.py        options that spread `micro` and `full` over many machines
+    run.py          `micro`, `full` and `load`: measure an engine, here or on many machines, and judge it
     status.py       `full --status`: how far the micro gates are
     ab.py           `ab`: an old and a new build of an engine in one session
     runs/           `runs`: show, verify, check, compare, history, explain, report

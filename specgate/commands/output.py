@@ -79,7 +79,7 @@ def show_comparison(path: Path, *, plain: bool, every: bool) -> None:
     """Print a stored comparison of two builds, as `show_run` does with a run."""
     from specgate import plugins
     from specgate.ab.session import closing_lines
-    from specgate.archive.builds_check import verify_builds
+    from specgate.archive.verification import verify_builds
     from specgate.errors import InvalidResult
 
     result = verify_builds(path).result

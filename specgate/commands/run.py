@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from specgate.commands.door import command
-from specgate.commands.fleet import FLEET, take_machines
-from specgate.commands.numbers import RUNS, WARMUP_RUNS
+from specgate.commands.numbers import RUNS, WARMUP_RUNS, count
 from specgate.commands.options import PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
     from specgate.contract import RunKind
+    from specgate.fleet.machines import Machines
     from specgate.planning.request import Request
 
 _RUN: Final = (
@@ -46,6 +46,17 @@ _RUN: Final = (
 )
 
 
+_FLEET: Final = (
+    click.option(
+        "--on",
+        metavar="gpus|ray|ray=ADDRESS",
+        help="Spread the points over this host's GPUs, or over those of a Ray cluster.",
+    ),
+    click.option("--slots", type=count(most=4096), metavar="N", help="With --on: points measured at the same time."),
+    click.option("--task-points", type=count(), metavar="N", help="With --on: most points given to a machine at once."),
+)
+
+
 def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Any]:
     """Give a command the options of a run, and `others` at their end. `refused`: see `take`."""
     question = (name for name in QUESTION if name not in (refused or {}))
@@ -63,7 +74,7 @@ def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Ca
 
 
 @command(short_help="Measure a fixed number of engine steps per block.")
-@run_options(*FLEET)
+@run_options(*_FLEET)
 def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
@@ -80,7 +91,7 @@ def micro(**options: Any) -> None:
 
 @command(short_help="Measure whole requests, once the micro gates are green.")
 @run_options(
-    *FLEET,
+    *_FLEET,
     click.option(
         "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
     ),
@@ -125,16 +136,13 @@ def load(**options: Any) -> None:
 
 def _measure(kind: RunKind, options: dict[str, Any]) -> None:
     machines = take_machines(options) if kind != "load" else None
-    request = request_of(kind, options)
     if machines is None:
         from specgate.run.session import carry_out_each
 
-        code = carry_out_each(request)
-    else:
-        from specgate.fleet import session as fleet
+        sys.exit(carry_out_each(request_of(kind, options)))
+    from specgate.fleet.session import carry_out
 
-        code = fleet.carry_out(request, *machines)
-    sys.exit(code)
+    sys.exit(carry_out(request_of(kind, options), *machines))
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
@@ -149,3 +157,32 @@ def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
     options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
     return Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)
+
+
+def take_machines(options: dict[str, Any]) -> tuple[Machines, int | None] | None:
+    """Return the machines that a command line spreads its run over, and the most points of a task. The options lose
+    what says so. None where the run stays on this machine.
+
+    Raises UsageError for machines that are not known, and for --slots or --task-points without --on.
+    """
+    where, slots, size = options.pop("on"), options.pop("slots"), options.pop("task_points")
+    if where is None:
+        for name, value in (("--slots", slots), ("--task-points", size)):
+            if value is not None:
+                raise UsageError(f"{name} {value} without --on", hint="--on gpus, or --on ray")
+        return None
+    return machines_of(where, slots), size
+
+
+def machines_of(where: str, slots: int | None) -> Machines:
+    """Return what `--on` names. Raises UsageError for anything else."""
+    name, _, address = where.partition("=")
+    if where == "gpus":
+        from specgate.fleet.local import LocalMachines
+
+        return LocalMachines(slots)
+    if name == "ray":
+        from specgate.fleet.ray_cluster import RayMachines
+
+        return RayMachines(address or "auto", slots)
+    raise UsageError(f"--on {where!r}: no such machines", hint="gpus, ray, or ray=ADDRESS of the cluster's head")

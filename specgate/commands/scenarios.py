@@ -97,8 +97,7 @@ def check_files(files: tuple[str, ...]) -> None:
     \b
     Example: specgate scenarios check FILE
     """
-    from specgate.planning.scenario import load_scenario
-    from specgate.planning.variants import variants_in_words
+    from specgate.planning.scenario import load_scenario, variants_in_words
 
     problems = []
     for file in files:

@@ -19,9 +19,9 @@
     comparisons.py     runs laid side by side: by builds, by texts, by engines, and over a history
     routing/           which of a mixture's experts the target's passes reach
     draws.py          texts drawn at a temperature, and how well they fit the target's distribution
-    load/              the load that a server is offered, and the level up to which speculation pays
+    load.py           the load that a server is offered, and the level up to which speculation pays
     references/        earlier runs and builds that a run is compared with
-    two_builds/        two builds of an engine, measured in turns in one session
+    two_builds.py      two builds of an engine, measured in turns in one session
     assets.py          pinned wheels that pairs and prompts are made of
     protocols/         what a back end, a gate, a report and other plug-ins implement
     types.py           constraints that fields carry, and aliases that several nouns share

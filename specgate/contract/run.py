@@ -9,7 +9,7 @@ from typing import Literal
 from specgate.contract.conditions import Conditions
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
 from specgate.contract.draws import DrawCheck
-from specgate.contract.load.break_even import BreakEven
+from specgate.contract.load import BreakEven
 from specgate.contract.references import Builds, CellTimes, Earlier
 from specgate.contract.results import BetweenRuns, CellResult, Comparison
 from specgate.contract.samples.engine_facts import EngineFacts

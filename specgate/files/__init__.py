@@ -11,7 +11,6 @@ config.py          what decides a run, as `config.resolved.yaml` holds it
 json_record.py     one noun in a JSON file of its own, with its schema
 json_text.py       JSON that others may have written: within bounds, and without NaN
 panics.py          what libraries written in Rust raise, made into errors
-plain_data.py      nouns as JSON-ready dicts and lists, and back
 yamlfile.py        YAML that remembers the line of every key
 yaml_schema.py     a noun from a YAML document, and every problem of the file at once
 cache.py           the user's cache: wheels, converted checkpoints, tuned configurations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specgate.contract import PairRef, Policy, RunKind, Scenario
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.writing import without_home
 
 

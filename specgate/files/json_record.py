@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from specgate.errors import InvalidResult
-from specgate.files.json_text import read_json, shown
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, read_json, shown, to_plain
 from specgate.files.writing import write_json
 
 T = TypeVar("T")

@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
+
+from specgate.contract import reading
+from specgate.errors import InvalidResult
 
 LARGEST: Final = 1 << 30
 """Bytes of a file."""
@@ -89,3 +92,22 @@ def _check_depth(value: object) -> None:
         if not level:
             return
     raise ValueError(f"more than {DEEPEST} levels deep")
+
+
+T = TypeVar("T")
+
+
+def to_plain(kind: type[T], value: T) -> Any:
+    """A data class of `specgate.contract` as JSON-ready dicts and lists."""
+    return reading.to_data(kind, value)
+
+
+def from_plain(kind: type[T], data: object, source: Path) -> T:
+    """The inverse of `to_plain`. Raises InvalidResult, which names file and field."""
+    try:
+        return reading.from_stored(kind, data)
+    except reading.Malformed as malformed:
+        first = malformed.problems[0]
+        value = reading.value_at(data, first.key)
+        of_value = "" if value is reading.ABSENT else f" (value: {shown(value)})"
+        raise InvalidResult(f"{source}: {reading.dotted(first.key) or 'file'}: {first.why}{of_value}") from malformed

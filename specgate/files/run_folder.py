@@ -26,9 +26,8 @@ from filelock import FileLock, Timeout
 from specgate.contract import Run
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
-from specgate.files.json_text import read_json
+from specgate.files.json_text import from_plain, read_json, to_plain
 from specgate.files.manifest import FORMER, LOCK, MANIFEST, manifest_of
-from specgate.files.plain_data import from_plain, to_plain
 from specgate.files.run_schema import CONFIG_SCHEMA, SCHEMA, SCHEMA_VERSION, check_schema, refuse_other_schema
 from specgate.files.samples import Samples
 from specgate.files.writing import disk, without_home

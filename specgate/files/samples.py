@@ -12,8 +12,8 @@ from specgate.contract import EngineFacts
 from specgate.files.content_hashes import content_of
 from specgate.files.harness_files import WATCH, OwnFiles
 from specgate.files.journal import FIELDS, FILES, Journal, PointEngine
+from specgate.files.json_text import from_plain, to_plain
 from specgate.files.manifest import UNLISTED, plain_files
-from specgate.files.plain_data import from_plain, to_plain
 
 N = TypeVar("N")
 

@@ -21,8 +21,7 @@ from typing import Final
 
 from specgate.contract import EngineFacts, Plan, Point
 from specgate.errors import BackendError, EnvironmentRefused, InvalidResult, SpecgateError
-from specgate.files.json_text import parse_json
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, parse_json, to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import as_json, disk, json_text
 from specgate.fleet.machines import Files, Machines, NodeLost, Slot

@@ -4,13 +4,10 @@ request.py          the command line of a run, parsed but not yet understood
 resolution.py       what it means on this machine, or what an earlier run has fixed
 usual.py            defaults of what a command line leaves out: its policy, and what a first run measures
 scenario.py         scenario YAML → `contract.Scenario`
-variants.py         a scenario with variants → one scenario of each
 contradictions.py   values of a scenario that are right alone and contradict each other
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
-bounds.py           the largest numbers, and the largest products of numbers, that are accepted
 inheritance.py      a YAML file merged over those that it names
 policy.py           policy YAML → `contract.Policy`: which gate judges which cells, with which numbers
-policy_bases.py     a policy over its bases, rule by rule
 gates.py            what the gates of a policy declare: what they judge and need
 prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
 prompt_files/       a user's own prompts, and local copies of public data sets

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate import plugins
-from specgate.analysis.experts.byte_costs import cycle_cost, overlap_for, step_bytes
-from specgate.analysis.experts.overlap import overlap_of
+from specgate.analysis.experts import cycle_cost, overlap_for, overlap_of, step_bytes
 from specgate.analysis.speedup_limits import speed_floors
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config

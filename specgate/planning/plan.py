@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 
 from specgate.contract import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
-from specgate.planning.bounds import check_plan
+from specgate.planning.contradictions import check_plan
 
 
 def build_plan(scenarios: Sequence[Scenario], backend: str) -> Plan:
     """The plan of a run: the scenarios one after the other, and for each its points.
 
-    Raises UsageError where that would be more than `bounds.py` allows.
+    Raises UsageError where that would be more than `contradictions.py` allows.
     """
     check_plan(scenarios)
     rounds = (r for s in scenarios for point in points_of(s, backend) for r in rounds_of(s, point))

@@ -25,9 +25,8 @@ from specgate.planning.ad_hoc import Question, asked, stretched
 from specgate.planning.plan import room_needed
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
-from specgate.planning.scenario import override, select
+from specgate.planning.scenario import override, refuse_double_options, select
 from specgate.planning.usual import machine_size, policy_of
-from specgate.planning.variants import refuse_double_options
 
 FIXED_BY_A_RUN = (
     "backend",

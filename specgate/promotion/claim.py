@@ -24,7 +24,7 @@ from typing import Final
 from specgate.contract import EngineFacts, Policy, Run, Scenario
 from specgate.contract.samples.engine_facts import OF_ENGINE
 from specgate.files.config import Config
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.software import Software, software
 from specgate.promotion.green_runs import Claim

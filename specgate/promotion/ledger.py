@@ -28,8 +28,7 @@ from filelock import FileLock, Timeout
 
 from specgate.contract import State
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult
-from specgate.files.json_text import parse_json
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, parse_json, to_plain
 from specgate.files.writing import disk
 from specgate.machine import host
 from specgate.promotion.signing import Signature, sign

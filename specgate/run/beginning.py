@@ -14,7 +14,7 @@ from specgate.contract import (
 )
 from specgate.errors import UsageError
 from specgate.files.config import Config
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_profile
 from specgate.machine.bandwidth import bandwidth_of

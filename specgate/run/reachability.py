@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.analysis.experts.overlap import solved
+from specgate.analysis.experts import solved
 from specgate.analysis.speedup_limits import (
     PointTimes,
     least_cycle_s,

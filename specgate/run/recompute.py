@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
-from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
@@ -43,7 +43,7 @@ from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.journal import Journal
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.planning.gates import (
     draw_allowance,
     floors_of,

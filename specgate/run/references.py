@@ -13,8 +13,8 @@ from specgate.contract.references import Builds, ComparedBuild, Earlier, Earlier
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
+from specgate.files.json_text import to_plain
 from specgate.files.manifest import MANIFEST, Difference, listings
-from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory

@@ -77,7 +77,7 @@ def carry_out_each(request: Request, measuring: Measuring | None = None) -> Exit
     """Carry out every run that a request takes here (`usual.runs_of`). Returns the first code that is not 0."""
     codes, requests = [], runs_of(request, machine_size())
     for each in requests:
-        if len(requests) > 1:
+        if requests != [request]:
             echo(f"specgate {each.kind} {' '.join(each.argv[1:])}")
             tune(each)
         codes.append(carry_out(each, measuring))

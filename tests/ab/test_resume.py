@@ -70,8 +70,8 @@ def resumed(cli: Cli, folder: Path, *arguments: str, code: int) -> str:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "ab.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((folder / "ab.json").read_text())
+    return data
 
 
 def deciding(folder: Path) -> list[dict[str, Any]]:
@@ -88,13 +88,13 @@ def edited(folder: Path, file: str, change: Callable[[Any], None]) -> None:
 
 def test_more_process_pairs_decide_what_could_not_be_told(cli: Cli, undecided: Path) -> None:
     before = (undecided / "new" / "samples" / "blocks.jsonl").read_bytes()
-    said = resumed(cli, undecided, "--processes", "12", code=1)
-    assert "verdict SLOWER (exit 1)" in said and "extended at" in said
+    output = resumed(cli, undecided, "--processes", "12", code=1)
+    assert "verdict SLOWER (exit 1)" in output and "extended at" in output
     assert (undecided / "new" / "samples" / "blocks.jsonl").read_bytes().startswith(before)
     assert [(k["pairs"], k["word"]) for k in result(undecided)["looks"]] == [(4, "CANNOT TELL"), (16, "SLOWER")]
     assert sum(k["error"] for k in result(undecided)["looks"]) < result(undecided)["margins"]["error"]
-    held = cli.run("runs", "verify", undecided, pair=False)
-    assert held.returncode == 0 and "verdict SLOWER" in held.stdout, held.stdout
+    verified = cli.run("runs", "verify", undecided, pair=False)
+    assert verified.returncode == 0 and "verdict SLOWER" in verified.stdout, verified.stdout
 
 
 def test_a_planned_extension_is_the_same_as_one_that_is_asked_for_afterwards(cli: Cli, undecided: Path) -> None:
@@ -133,7 +133,7 @@ def set_at(*path: str, to: object) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (set_at("sides", "new", "sha256", to="0" * 64), "new: sha256: was"),
         (set_at("sides", "old", "options", "step_ns", to="1"), 'old: options.step_ns: was "1", is "2000000"'),
@@ -144,11 +144,11 @@ def set_at(*path: str, to: object) -> Callable[[Any], None]:
     ],
 )
 def test_samples_of_two_builds_or_machines_are_not_mixed(
-    cli: Cli, undecided: Path, change: Callable[[Any], None], said: str
+    cli: Cli, undecided: Path, change: Callable[[Any], None], message: str
 ) -> None:
     edited(undecided, "asked.json", change)
     files = {file: file.read_bytes() for file in undecided.rglob("*") if file.is_file() and file.name != ".lock"}
-    assert said in resumed(cli, undecided, "--processes", "4", code=2)
+    assert message in resumed(cli, undecided, "--processes", "4", code=2)
     assert {file: file.read_bytes() for file in files} == files
 
 
@@ -201,15 +201,15 @@ def test_a_comparison_that_nobody_signed_does_not_hold_for_who_asks_for_a_signat
 
 
 def test_code_that_changed_while_it_was_measured_is_not_what_was_compared(stored: Path) -> None:
-    asked = AbFolder.open(stored, read_only=True).asked()
-    assert not changed_since(asked, asked.begun_with)
-    assert changed_since(asked, {**asked.begun_with, "source_tree_sha256": "0" * 64})
-    new = replace(asked.sides["new"], source=str(stored), sha256="0" * 64)
-    assert changed_since(replace(asked, sides={**asked.sides, "new": new}), asked.begun_with)
+    request = AbFolder.open(stored, read_only=True).asked()
+    assert not changed_since(request, request.begun_with)
+    assert changed_since(request, {**request.begun_with, "source_tree_sha256": "0" * 64})
+    new = replace(request.sides["new"], source=str(stored), sha256="0" * 64)
+    assert changed_since(replace(request, sides={**request.sides, "new": new}), request.begun_with)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--margin-pct", "9"), "--resume together with --margin-pct"),
         (("--processes", "4,8"), "give one number"),
@@ -218,9 +218,9 @@ def test_code_that_changed_while_it_was_measured_is_not_what_was_compared(stored
     ],
 )
 def test_only_the_number_of_processes_can_be_said_again(
-    cli: Cli, undecided: Path, arguments: tuple[str, ...], said: str
+    cli: Cli, undecided: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in resumed(cli, undecided, *arguments, code=2)
+    assert message in resumed(cli, undecided, *arguments, code=2)
 
 
 def test_a_folder_that_is_no_comparison_is_named(cli: Cli) -> None:
@@ -232,13 +232,13 @@ def test_what_is_left_of_a_crash_ends_as_if_there_had_been_none(cli: Cli, undeci
     for name in ("ab.json", "ab.html", "ab.md", "junit.xml", MANIFEST):
         (undecided / name).unlink()
     processes = json.loads((undecided / "processes.json").read_text())
-    found = [p for p in processes["found"] if p["number"] < 2]
-    (undecided / "processes.json").write_text(json.dumps({**processes, "found": found, "ended": ""}))
+    finished = [p for p in processes["found"] if p["number"] < 2]
+    (undecided / "processes.json").write_text(json.dumps({**processes, "found": finished, "ended": ""}))
     blocks = undecided / "new" / "samples" / "blocks.jsonl"
     lines = blocks.read_text().splitlines(keepends=True)
     blocks.write_text("".join(lines[:19]) + lines[19][:40])  # in the third of four pairs, which have eight blocks each
-    said = resumed(cli, undecided, code=3)
-    assert "continued at" in said and "after 2 process pairs" in said
+    output = resumed(cli, undecided, code=3)
+    assert "continued at" in output and "after 2 process pairs" in output
     assert deciding(undecided) == whole
     assert len(blocks.read_text().splitlines()) == len(lines)
     assert cli.run("runs", "verify", undecided, pair=False).returncode == 0

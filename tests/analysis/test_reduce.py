@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.eagle_speculation import eagle_speculation
+from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences
@@ -218,8 +218,8 @@ def ending_at(made: Block, ends: list[int]) -> Block:
     return replace(made, accepted=accepted, drafted=cut(made.drafted), tokens=tokens, finish=finish, counters={})
 
 
-def stopping_at_eos(asked: Scenario) -> Scenario:
-    return replace(asked, budget=replace(asked.budget, ignore_eos=False))
+def stopping_at_eos(workload: Scenario) -> Scenario:
+    return replace(workload, budget=replace(workload.budget, ignore_eos=False))
 
 
 @settings(max_examples=40)
@@ -228,19 +228,19 @@ def test_active_slots_are_those_that_a_step_worked_on(accept: list[int], ends: l
     plan = plan_of(stopping_at_eos(scenario(batch=(3,), prompt_sets=2, rounds=1)))
     blocks = blocks_of(plan, accept=accept, change=lambda b: ending_at(b, ends) if b.role.speculative else b)
     (_, spec), _ = measure(plan, blocks, (), NearTies())
-    found = eagle_speculation(spec, blocks, Budget(steps=12))
+    values = eagle_speculation(spec, blocks, Budget(steps=12))
     per_step = [sum(end > step for end in ends) for step in range(max(ends))] * 2
-    assert found is not None
+    assert values is not None
     if not per_step:
-        assert found["active_count"] == {"min": None, "avg": None, "max": None}
-        assert found["effective_accept_per_active_slot"] is None
+        assert values["active_count"] == {"min": None, "avg": None, "max": None}
+        assert values["effective_accept_per_active_slot"] is None
         assert "active_count_avg" not in spec.values
         return
     shares = {"min": min(per_step), "avg": pytest.approx(sum(per_step) / len(per_step)), "max": max(per_step)}
-    assert found["active_count"] == shares
+    assert values["active_count"] == shares
     assert {name: spec.values[f"active_count_{name}"].value for name in shares} == shares
     emitted = sum(b.emitted for b in measured(blocks, "spec-3"))
-    assert found["effective_accept_per_active_slot"] == pytest.approx(emitted / sum(per_step))
+    assert values["effective_accept_per_active_slot"] == pytest.approx(emitted / sum(per_step))
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,8 +260,8 @@ def test_the_first_wrong_token_is_found_wherever_it_is(at: int, slot: int) -> No
     plan = plan_of(scenario(batch=(2,), prompt_sets=1, rounds=1))
     blocks = blocks_of(plan, change=lambda b: corrupt(b, slot=slot, at=at))
     (comparison,) = run_of(plan, blocks).comparisons
-    (found,) = comparison.tokens.mismatches
-    assert (found.slot, found.position, found.got) == (slot, at, found.expected + 1)
+    (divergence,) = comparison.tokens.mismatches
+    assert (divergence.slot, divergence.position, divergence.got) == (slot, at, divergence.expected + 1)
 
 
 def test_times_of_a_cell_whose_tokens_differ_are_withheld() -> None:
@@ -295,8 +295,8 @@ def test_a_margin_of_zero_excuses_nothing() -> None:
 def test_a_sequence_that_goes_on_where_the_baseline_ended_is_no_match_and_no_near_tie() -> None:
     plan = plan_of(stopping_at_eos(scenario(prompt_sets=1, rounds=1)))
     blocks = blocks_of(plan, change=lambda b: b if b.role.speculative else replace(b, finish=(Finish.EOS,)))
-    ((_, found, expected),) = find_divergences([b for b in blocks if not b.warmup])
-    assert (found.position, found.expected) == (len(expected), NO_TOKEN)
+    ((_, divergence, expected),) = find_divergences([b for b in blocks if not b.warmup])
+    assert (divergence.position, divergence.expected) == (len(expected), NO_TOKEN)
     (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), NearTies(1e-3))[1]
     assert comparison.tokens.mismatches
 
@@ -316,8 +316,8 @@ def test_a_near_tie_excuses_the_token_that_is_one_and_no_other_at_the_same_place
     at, (right, *_) = 5, timed.tokens[0][5:]
     near, wrong = right + 1, right + 2
     top = (0.0, -0.0625, *(-1.0 - i for i in range(10)))
-    shown = (right, near, *range(900_000, 900_010))
-    margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, shown)
+    recorded = (right, near, *range(900_000, 900_010))
+    margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, recorded)
 
     def counts(*came: int) -> tuple[float | None, float | None]:
         """(blocks and texts that do not repeat, divergences that a near tie excuses)."""
@@ -343,16 +343,16 @@ def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_no
     blocks = blocks_of(plan)
     baseline, spec = run_of(plan, blocks).cells
     assert eagle_speculation(baseline, blocks, Budget(steps=12)) is None
-    found = eagle_speculation(spec, blocks, Budget(steps=12))
+    speculation = eagle_speculation(spec, blocks, Budget(steps=12))
     counts = [a for b in measured(blocks, "spec-3") for row in b.accepted for a in row]
-    assert found is not None
-    assert found["num_drafts"] == len(counts)
-    assert found["total_draft_tokens"] == 3 * len(counts)
-    assert found["total_accepted_tokens"] == sum(counts)
-    assert found["mean_acceptance_rate"] == pytest.approx(sum(counts) / len(counts) / 3)
-    assert found["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
-    assert found["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
-    assert found["rewound_tokens"] == sum(3 - a for a in counts)
+    assert speculation is not None
+    assert speculation["num_drafts"] == len(counts)
+    assert speculation["total_draft_tokens"] == 3 * len(counts)
+    assert speculation["total_accepted_tokens"] == sum(counts)
+    assert speculation["mean_acceptance_rate"] == pytest.approx(sum(counts) / len(counts) / 3)
+    assert speculation["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
+    assert speculation["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
+    assert speculation["rewound_tokens"] == sum(3 - a for a in counts)
 
 
 def test_wrong_tokens_withhold_no_speed_where_acceptance_was_forced() -> None:

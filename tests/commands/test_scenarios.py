@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from specgate.analysis.experts.byte_costs import cycle_cost, step_bytes
+from specgate.analysis.experts import cycle_cost, step_bytes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.pair import open_draft, open_target
 from specgate.backends.eagle3.lib.shard import Shard

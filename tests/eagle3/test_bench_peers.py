@@ -47,9 +47,9 @@ def peers(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Peers:
     monkeypatch.chdir(ROOT)
 
     def printed(*arguments: str) -> str:
-        given = ["--pair", str(pair[0].parent), "--device", "cpu", *arguments]
-        monkeypatch.setattr(sys, "argv", ["bench.peers", *given])
-        return CliRunner().invoke(main, given, catch_exceptions=False).stdout
+        options = ["--pair", str(pair[0].parent), "--device", "cpu", *arguments]
+        monkeypatch.setattr(sys, "argv", ["bench.peers", *options])
+        return CliRunner().invoke(main, options, catch_exceptions=False).stdout
 
     return printed
 
@@ -97,5 +97,5 @@ def test_a_failure_is_told_by_its_exception() -> None:
 
 
 def test_a_peers_process_gets_the_command_line_but_for_the_choice_of_peers() -> None:
-    given = ["--peer", "engine", "--context", "9", "--peer=transformers-eager", "--steps", "8"]
-    assert list(without_peers(given)) == ["--context", "9", "--steps", "8"]
+    arguments = ["--peer", "engine", "--context", "9", "--peer=transformers-eager", "--steps", "8"]
+    assert list(without_peers(arguments)) == ["--context", "9", "--steps", "8"]

@@ -1,4 +1,4 @@
-"""What a coordinator does with tasks that are lost, stopped or refused. Its machines are made up here; real ones, whose
+"""A coordinator's answers to tasks that are lost, stopped or refused. Its machines are made up here; real ones, whose
 processes are killed, are in `test_fleet.py`.
 """
 
@@ -13,8 +13,7 @@ import pytest
 
 from specgate.contract import Plan
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
-from specgate.files.json_text import parse_json
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, parse_json, to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import json_text
 from specgate.fleet import coordinator as coordinating
@@ -131,8 +130,8 @@ def test_an_answer_that_nobody_can_read_is_a_lost_task(tmp_path: Path) -> None:
     class Garbled(MadeUp):
         def carry_out(self, slot: Slot, files: Files) -> Files:
             left = super().carry_out(slot, files)
-            asked = from_plain(Task, parse_json(files[TASK]), Path(TASK))
-            return {DONE: b'{"samples": '} if [asked.first_generation] == first else left
+            task = from_plain(Task, parse_json(files[TASK]), Path(TASK))
+            return {DONE: b'{"samples": '} if [task.first_generation] == first else left
 
     made = measured(tmp_path, Garbled(2, answer))
     assert not made.failures and "1 tasks lost" in made.said()
@@ -220,14 +219,14 @@ def test_failures_of_an_engine_are_kept_and_not_tried_again(tmp_path: Path) -> N
 
 
 def test_engine_processes_have_numbers_that_no_other_task_has(tmp_path: Path) -> None:
-    seen: list[int] = []
+    generations: list[int] = []
 
     def answer(slot: Slot, task: Task) -> Done | NodeLost:
-        seen.append(task.first_generation)
-        return NodeLost("gone") if len(seen) == 1 else Done()
+        generations.append(task.first_generation)
+        return NodeLost("gone") if len(generations) == 1 else Done()
 
     measured(tmp_path, MadeUp(3, answer))
-    assert len(seen) == len(set(seen)) == 4
+    assert len(generations) == len(set(generations)) == 4
 
 
 def test_who_measures_does_not_depend_on_the_order_of_the_slots() -> None:

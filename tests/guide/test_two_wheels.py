@@ -70,6 +70,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     without = shutil.ignore_patterns("__pycache__", "eagle3")
     for beside in ("tests", "bench"):
         shutil.copytree(ROOT / beside, folder / beside, ignore=without)
+    for read in (".ci", ".gitignore", "docs", "CHANGELOG.md", "CONTRIBUTING.md", "run_suite.sh"):
+        (folder / read).symlink_to(ROOT / read)
     return folder
 
 
@@ -133,8 +135,8 @@ def python(site: Path, folder: Path, *arguments: str | Path) -> str:
 def micro(cli: Cli, site: Path, backend: str) -> None:
     """Measure the tiny pair on `backend`, with nothing that another engine would have to check."""
     pair = ("--target", cli.target, "--draft", cli.draft)
-    asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", backend, "--plain")
-    printed = python(site, cli.folder, "-m", "specgate", "micro", *asked, *pair)
+    options = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", backend, "--plain")
+    printed = python(site, cli.folder, "-m", "specgate", "micro", *options, *pair)
     assert "verdict PASS (exit 0)" in printed
     assert json.loads((cli.newest() / "run.json").read_text())["status"] == "complete"
 

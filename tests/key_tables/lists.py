@@ -15,7 +15,7 @@ import click
 from specgate import errors, plugins
 from specgate.cli import cli
 from specgate.contract.metrics import _METRICS, PER_REQUEST, STATISTICS, per_request
-from specgate.planning.policy_bases import SHIPPED
+from specgate.planning.policy import SHIPPED
 from specgate.reports.texts.csv import METRIC_COLUMNS, SUMMARY_COLUMNS
 from tests.key_tables.nouns import first_sentence, markdown
 from tests.key_tables.variables import VARIABLES

@@ -17,7 +17,7 @@ from specgate.planning.request import Request
 from specgate.planning.scenario import find, shipped
 from specgate.planning.usual import FIRST_POLICY, MACHINE_POLICY, policy_of, runs_of, usual_policy
 
-BARE = Request(kind="micro", argv=("micro",), plain=True, out=Path("runs"), backend="reference")
+BARE = Request(kind="micro", argv=("micro",), plain=True, out=Path("runs"), backend="cupy")
 
 
 @pytest.mark.parametrize("kind", ["micro", "full"])
@@ -36,7 +36,7 @@ def test_a_gpu_without_a_question_gets_the_planted_pairs_one_run_for_each(kind: 
 
 
 def test_what_is_asked_for_is_measured_as_it_is() -> None:
-    asked: tuple[dict[str, Any], ...] = (
+    entries: tuple[dict[str, Any], ...] = (
         {"scenarios": ("micro-32k-single",)},
         {"only": "micro-*"},
         {"pair": "demo"},
@@ -49,11 +49,18 @@ def test_what_is_asked_for_is_measured_as_it_is() -> None:
         {"backend": "fake"},
         {"backend": "vllm"},
     )
-    for fields in asked:
+    for fields in entries:
         request = replace(BARE, **fields)
         assert runs_of(request, "gpu") == [request], fields
     settings: dict[str, Any] = {"backend": "cupy", "measurement_runs": 4, "perf_mode": False}
     assert all(run.measurement_runs == 4 for run in runs_of(replace(BARE, **settings), "gpu"))
+
+
+@pytest.mark.parametrize(("kind", "scenario"), [("micro", "cpu-first"), ("full", "cpu-full-512")])
+def test_an_engine_that_is_not_made_for_a_gpu_measures_what_it_would_on_a_cpu(kind: Any, scenario: str) -> None:
+    (run,) = runs_of(replace(BARE, kind=kind, argv=(kind,), backend="reference"), "gpu")
+    assert (run.scenarios, run.policy) == ((scenario,), "cpu")
+    assert run.argv == (kind, "--scenario", scenario, "--policy", "cpu")
 
 
 def test_without_a_gpu_the_default_scenarios_run() -> None:

@@ -53,18 +53,18 @@ def measured(cli: Cli, method: str = "coupled", *more: str) -> tuple[int, str]:
 
 def journal(cli: Cli) -> dict[str, Any]:
     (line,) = (cli.newest() / "samples" / "draws.jsonl").read_text().splitlines()
-    found: dict[str, Any] = json.loads(line)
-    return found
+    record: dict[str, Any] = json.loads(line)
+    return record
 
 
 def verdicts(cli: Cli, gate: str) -> list[tuple[str, str]]:
-    found = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
-    return [(v["state"], v["reason_code"]) for v in found if v["gate"] == gate]
+    verdicts_stored = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
+    return [(v["state"], v["reason_code"]) for v in verdicts_stored if v["gate"] == gate]
 
 
 def test_a_coupled_run_is_compared_token_by_token_and_by_its_distribution(cli: Cli) -> None:
-    code, said = measured(cli)
-    assert code == 0, said
+    code, output = measured(cli)
+    assert code == 0, output
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("PASS", "tokens_equal")]
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert "scored by reference, float32, cpu, all its choice" in cli.details()
@@ -85,8 +85,8 @@ def test_a_coupled_run_is_compared_token_by_token_and_by_its_distribution(cli: C
 
 
 def test_a_run_by_rejection_is_judged_by_its_distribution_alone(cli: Cli) -> None:
-    code, said = measured(cli, "rejection")
-    assert code == 0, said
+    code, output = measured(cli, "rejection")
+    assert code == 0, output
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert "drawn by rejection: another engine's draws need not be these" in cli.details()
@@ -94,12 +94,12 @@ def test_a_run_by_rejection_is_judged_by_its_distribution_alone(cli: Cli) -> Non
 
 def test_a_point_whose_texts_are_stored_is_not_drawn_again(tmp_path: Path) -> None:
     plan = plan_of(replace(scenario(), sampling=Sampling(), draws=Draws(10)), scenario("greedy"))
-    drawn, greedy = plan.points
+    sampled, greedy = plan.points
     folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
     drawer = Drawer(plan, {}, folder)
-    assert (drawer.wanting(drawn), drawer.wanting(greedy)) == (True, False)
-    folder.append(DrawnTexts(drawn.key, (1,), {"spec-3": (((5,), 10),)}, (), None, "nobody", None, (0, 1)))
-    assert not Drawer(plan, {}, folder).wanting(drawn)
+    assert (drawer.wanting(sampled), drawer.wanting(greedy)) == (True, False)
+    folder.append(DrawnTexts(sampled.key, (1,), {"spec-3": (((5,), 10),)}, (), None, "nobody", None, (0, 1)))
+    assert not Drawer(plan, {}, folder).wanting(sampled)
 
 
 def test_a_policy_that_names_no_second_engine_holds_an_engine_to_what_it_shows_itself(cli: Cli) -> None:
@@ -122,9 +122,9 @@ def served(
     Drafts are costly, and pairs are enough for an interval. So a busy machine, where the tokens of a block may come at
     once, shows no speculation that is faster than its verification.
     """
-    asked = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 600")
-    asked = asked.replace("rounds: 2", "rounds: 8")
-    cli.write("tiny.yaml", asked)
+    text = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 600")
+    text = text.replace("rounds: 2", "rounds: 8")
+    cli.write("tiny.yaml", text)
     cli.write("policy.yaml", yaml.safe_dump(yaml.safe_load(POLICY) | {"checks": {"rescored_by": second}}))
     server = program(cli.folder, dialect, "--draws", "--rate", "2000", "--draft-cost", "1", *faults)
     done = cli.micro("--backend", dialect, "-o", f"program={server}", "--plain")
@@ -133,8 +133,8 @@ def served(
 
 @pytest.mark.slow("starts servers")
 def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: Cli) -> None:
-    code, said = served(cli, "vllm")
-    assert code == 0, said
+    code, output = served(cli, "vllm")
+    assert code == 0, output
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
     stored = journal(cli)
@@ -148,23 +148,23 @@ def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: 
 
 @pytest.mark.slow("starts servers")
 def test_a_server_of_another_model_is_rejected_though_it_draws_from_what_it_shows(cli: Cli) -> None:
-    code, said = served(cli, "vllm", second="reference")
-    assert code == 6 and "do not fit the target's distribution by reference, float32, cpu" in said
+    code, output = served(cli, "vllm", second="reference")
+    assert code == 6 and "do not fit the target's distribution by reference, float32, cpu" in output
     assert verdicts(cli, "distribution") == [("INVALID", "not_the_targets")] * 2
 
 
 @pytest.mark.slow("starts servers")
 def test_a_server_whose_verify_is_always_greedy_is_rejected(cli: Cli) -> None:
-    code, said = served(cli, "vllm", "--fault", "greedy_verify")
-    assert code == 6, said
+    code, output = served(cli, "vllm", "--fault", "greedy_verify")
+    assert code == 6, output
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept"), ("INVALID", "not_the_targets")]
 
 
 @pytest.mark.slow("starts servers")
 def test_a_server_that_leaves_out_a_filter_is_rejected_in_either_role(cli: Cli) -> None:
     """The stub draws at a temperature and knows no top-k."""
-    code, said = served(cli, "vllm", scenario="top_k: 4, method: rejection")
-    assert code == 6 and "are of tokens that the target never draws" in said
+    code, output = served(cli, "vllm", scenario="top_k: 4, method: rejection")
+    assert code == 6 and "are of tokens that the target never draws" in output
     assert verdicts(cli, "distribution") == [("INVALID", "not_the_targets")] * 2
 
 
@@ -172,8 +172,8 @@ def test_a_server_that_leaves_out_a_filter_is_rejected_in_either_role(cli: Cli) 
 def test_a_server_without_seeds_need_not_repeat_its_texts_and_one_that_shows_nothing_is_held_to_its_baseline(
     cli: Cli,
 ) -> None:
-    code, said = served(cli, "lmdeploy")
-    assert code == 8 and "No required rule judges tokens of 24 tokens · batch 8 · baseline" in said
+    code, output = served(cli, "lmdeploy")
+    assert code == 8 and "No required rule judges tokens of 24 tokens · batch 8 · baseline" in output
     assert verdicts(cli, "tokens") == [("SKIPPED", "own_random_numbers"), ("SKIPPED", "drawn_by_rejection")]
     assert verdicts(cli, "distribution") == [("SKIPPED", "nothing_to_compare"), ("PASS", "distribution_kept")]
     assert "gives tokens that end a text no chance, which another engine does" in journal(cli)["unshown"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from specgate.analysis.experts.rows import rows_of_steps
+from specgate.analysis.experts import rows_of_steps
 from specgate.contract import Block
 from specgate.contract.routing import counts_of
 from specgate.contract.traffic import DraftTraffic, ExpertTraffic, PassTraffic, Traffic

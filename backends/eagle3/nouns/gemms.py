@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from specgate.contract import PairRef
 from specgate.contract.types import Count, Digest, Length, Pattern, Positive, Size, Text
 from specgate.files.cache import cache_path
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import disk
 from specgate.files.yaml_schema import parse

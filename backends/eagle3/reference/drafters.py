@@ -1,4 +1,4 @@
-"""Drafters: the pair's EAGLE-3 draft (`eagle.py`), or a stand-in whose acceptance is known beforehand.
+"""Drafters: the pair's EAGLE-3 draft (`draft.py`), or a stand-in whose acceptance is known beforehand.
 
 Greedy speculation emits the target's tokens whatever is proposed. If the tokens change with a stand-in, the verify pass
 has a defect. The acceptance lengths of the stand-ins bound those of any draft.

@@ -30,7 +30,7 @@ from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.reading import Problem
 from specgate.contract.types import Length
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.files.writing import write_json
 from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import load

@@ -15,7 +15,7 @@ from bench.stress.handles.handle import CacheFault
 from bench.stress.memory import Reading, reading
 from specgate.backends.eagle3.cupy.engine.decode_run import STEPS_PER_GRAPH
 from specgate.backends.eagle3.cupy.engine.decoding import FAULTS
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, Fault, KVBlocks

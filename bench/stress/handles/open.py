@@ -33,7 +33,7 @@ def open_handle(backend: str, pair: PairRef, sizes: Sizes, options: Mapping[str,
     engine = plugins.backend(backend).open(request)
     if backend == "cupy":
         from bench.stress.handles.cupy_eagle3 import CupyHandle
-        from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+        from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 
         assert isinstance(engine, CupyEngine)
         return CupyHandle(engine)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from specgate.analysis.experts.rows import rows_of_steps
+from specgate.analysis.experts import rows_of_steps
 from specgate.contract import Block, EngineFacts
 from specgate.contract.routing import ExpertCounts, PassCounts
 from specgate.contract.traffic import ExpertTraffic

@@ -76,7 +76,7 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
     """Check a block that was asked for with `budget`. Raises InvalidResult with the place and the equation that fails.
 
     Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both are −1 (the slot had finished; it then stays so). Per slot:
-    emitted tokens = Σ over its steps of (accepted + 1) − truncated, not counting the prefill token. `ends.py` has what
+    emitted tokens = Σ over its steps of (accepted + 1) − truncated, not counting the prefill token. `check_ends`: what
     follows from the end of each slot. Counters are at least 0. `rewound_tokens` is Σ (drafted − accepted) and
     `rewind_steps` is how many steps that sum counts, where an engine has these counters. Steps counted as
     `disabled_draft_error` had no draft. `experts.py` has what holds for counts of experts.

@@ -5,8 +5,7 @@
     disturbed_blocks.py  which blocks had the CPUs to themselves, and which rounds are set aside
     cpu_pace.py          whether the CPUs were evenly fast, and that they were not, in a sentence
     gpu_clocks.py        clocks of the GPUs that a run could see
-    clock_comparison.py  the roles' SM clocks at the same times of decoding, and whether samples tell them apart
-    clock_phrases.py     these clocks, in sentences
+    clock_comparison.py  GPU clocks of the roles beside each other, and in words
     memory.py            memory in use, and what speculation adds to it
     phrases.py           what is known of the host, in sentences
 

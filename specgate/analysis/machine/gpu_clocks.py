@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specgate.analysis.machine.clock_phrases import same_time_in_words
+from specgate.analysis.machine.clock_comparison import same_time_in_words
 from specgate.contract.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
 
 

@@ -16,7 +16,7 @@ Position by position: drafts up to ⌊L⌋ − 1 are always accepted, the next o
 The certain positions are held to that exactly, the drawn one by an exact binomial test.
 
 A planted pair's drafts are accepted with one probability, whatever the position, once the draft before was accepted
-(`eagle3/pair_tools/plant/law.py`). An engine that shows unlike rates runs its later draft steps differently from the
+(`plant/thresholds.py`). An engine that shows unlike rates runs its later draft steps differently from the
 first.
 
 Pure functions of counts.

@@ -38,7 +38,7 @@ from specgate.contract import (
 )
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain_data import from_plain
+from specgate.files.json_text import from_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties

@@ -1,7 +1,7 @@
 """Costs of a tree in an engine, and its gain: sizes, buffers, cache and logits, expected acceptance length.
 
 The names of the sizes are those of TensorRT-LLM and TurboMind (`spec_config/sizes.py`). Buffers are those of
-`topology.py`, `masks.py` and `accepting.py` in the dtypes that kernels use for them.
+`topology.py` and `accepting.py` in the dtypes that kernels use for them.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
 
 def as_data(run: Run, policy: Policy) -> dict[str, object]:
     from specgate.contract import Bandwidth, CycleBudget
-    from specgate.files.plain_data import to_plain
+    from specgate.files.json_text import to_plain
 
     return {
         "schema": "specgate.explain/v1",

@@ -77,8 +77,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
 def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
-    from specgate.archive.builds_check import verify_builds
-    from specgate.archive.ledger_check import comparison_differences
+    from specgate.archive.verification import comparison_differences, verify_builds
 
     check = verify_builds(path)
     beside, notes = comparison_differences(path, check.result, allowed_signers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specgate.contract.load.offered_load import Load
+from specgate.contract.load import Load
 from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.roles import BASELINE, Role
 from specgate.contract.scenarios.sampling import Draws, Sampling

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.experts.byte_costs import cycle_cost, overlap_for, step_bytes
+from specgate.analysis.experts import cycle_cost, overlap_for, step_bytes
 from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 
 GPT_OSS = Traffic(

@@ -76,10 +76,10 @@ def test_a_micro_run_calls_its_speed_up_one_of_decoding() -> None:
 
 def test_throughput_is_a_ratio_of_sums_where_the_speed_up_is_a_geometric_mean() -> None:
     """One prompt of four has every draft accepted, the others none; cycles take 14 ms, baseline steps 10 ms."""
-    asked = plan("micro", 1)
-    lucky, unlucky = (blocks_of(asked, jitter=0, accept=(accepted,)) for accepted in (3, 0))
+    small_plan = plan("micro", 1)
+    lucky, unlucky = (blocks_of(small_plan, jitter=0, accept=(accepted,)) for accepted in (3, 0))
     mixed = [one if one.prompt_set == 0 else other for one, other in zip(lucky, unlucky, strict=True)]
-    compared = run_of(asked, mixed).comparisons[0]
+    compared = run_of(small_plan, mixed).comparisons[0]
     (sums,) = compared.beside
     assert compared.speedup.value == pytest.approx(4 ** (1 / 4) * 10 / 14)
     assert sums.value == pytest.approx((4 + 3) / 4 * 10 / 14) and sums.stat == "ratio_of_sums"
@@ -96,7 +96,7 @@ def test_wrong_tokens_withhold_every_time_but_that_of_prefill() -> None:
 
 
 def test_prefix_hits_of_a_cell_are_the_mean_over_the_requests_whose_answers_count_them() -> None:
-    asked = plan_of(scenario(batch=(2,), steps=10))
+    small_plan = plan_of(scenario(batch=(2,), steps=10))
 
     def answered(round_: Round, role: Role) -> Block:
         made = served.block(round_, role)
@@ -105,7 +105,7 @@ def test_prefix_hits_of_a_cell_are_the_mean_over_the_requests_whose_answers_coun
         hits = replace(first, prefix_hit_tokens=12 if role.speculative else None), second
         return replace(made, served=replace(made.served, requests=hits))
 
-    baseline, spec = run_of(asked, [answered(r, role) for r in asked.rounds for role in r.order]).cells
+    baseline, spec = run_of(small_plan, [answered(r, role) for r in small_plan.rounds for role in r.order]).cells
     assert (spec.values["prefix_hit_tokens"].value, spec.values["prefix_hit_tokens"].n) == (12, 8)
     assert "prefix_hit_tokens" not in baseline.values
 
@@ -115,14 +115,14 @@ def test_prefix_hits_of_a_cell_are_the_mean_over_the_requests_whose_answers_coun
 
 def served_run(limits: LatencyLimits | None) -> CellResult:
     """Two requests a block: TTFT 10 ms and 11 ms, TPOT 1 ms, chunks of one token each."""
-    asked = plan_of(replace(scenario(batch=(2,), steps=10), goodput=limits))
+    small_plan = plan_of(replace(scenario(batch=(2,), steps=10), goodput=limits))
 
     def counted(b: Block) -> Block:
         assert b.served is not None
         requests = tuple(ServedRequest(r.sent_ns, r.chunk_ns, (1,) * 11) for r in b.served.requests)
         return replace(b, served=Served(requests, b.served.acceptance))
 
-    return spec_of(run_of(asked, [counted(served.block(r, role)) for r in asked.rounds for role in r.order]))
+    return spec_of(run_of(small_plan, [counted(served.block(r, role)) for r in small_plan.rounds for role in r.order]))
 
 
 def test_goodput_is_the_share_and_the_rate_of_the_requests_within_every_limit() -> None:
@@ -142,8 +142,8 @@ def test_blocks_whose_requests_all_did_the_same_count_once_each() -> None:
 
 
 def test_an_engine_without_a_server_has_no_goodput() -> None:
-    asked = plan_of(replace(scenario(kind="full"), goodput=LatencyLimits(ttft_ms=1e9)))
-    assert "goodput_share" not in spec_of(run_of(asked, blocks_of(asked))).values
+    small_plan = plan_of(replace(scenario(kind="full"), goodput=LatencyLimits(ttft_ms=1e9)))
+    assert "goodput_share" not in spec_of(run_of(small_plan, blocks_of(small_plan))).values
 
 
 @pytest.mark.parametrize(("good", "n"), [(0, 7), (3, 7), (7, 7), (180, 200)])

@@ -68,9 +68,9 @@ def served_block(round_: Round, role: Role, firsts_ms: Sequence[int], stall_ms: 
     )
 
 
-def run_with(firsts_ms: Sequence[int], asked: Plan | None = None) -> Run:
-    asked = asked or plan()
-    return run_of(asked, [served_block(r, role, firsts_ms) for r in asked.rounds for role in r.order])
+def run_with(firsts_ms: Sequence[int], request: Plan | None = None) -> Run:
+    request = request or plan()
+    return run_of(request, [served_block(r, role, firsts_ms) for r in request.rounds for role in r.order])
 
 
 def a_round() -> Round:
@@ -80,12 +80,12 @@ def a_round() -> Round:
 @given(st.lists(st.integers(0, 3_000), min_size=3, max_size=3).map(sorted), st.booleans())
 def test_the_prefill_of_others_is_not_in_it_however_long_it_takes(firsts: list[int], spec: bool) -> None:
     role = Role(3) if spec else Role(0)
-    found = joint_decoding(served_block(a_round(), role, firsts))
-    assert found is not None
+    joint = joint_decoding(served_block(a_round(), role, firsts))
+    assert joint is not None
     each = 2 if spec else 1
-    assert found.tpot_ms == pytest.approx(STEP_MS[role.k] / each)
-    assert found.tok_s == pytest.approx(3 * 1000 / found.tpot_ms)
-    assert 0 < found.share <= 1
+    assert joint.tpot_ms == pytest.approx(STEP_MS[role.k] / each)
+    assert joint.tok_s == pytest.approx(3 * 1000 / joint.tpot_ms)
+    assert 0 < joint.share <= 1
 
 
 def test_what_a_server_is_judged_by_is_the_ratio_of_its_steps() -> None:
@@ -134,12 +134,12 @@ def test_a_request_that_ends_before_another_begins_leaves_no_ratio_and_the_gate_
 
 def test_drafts_that_nobody_verified_are_seen_however_much_prefill_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tokens in a quarter of a baseline step. From the first token to the last it looks like 1.2 times as fast."""
-    asked = plan()
+    planned = plan()
     monkeypatch.setitem(STEP_MS, 3, 1)
-    found = [served_block(r, role, (100, 600, 1_100)) for r in asked.rounds for role in r.order]
-    couples = [(a, b) for a, b in zip(found[::2], found[1::2], strict=True) if not a.warmup]
+    blocks = [served_block(r, role, (100, 600, 1_100)) for r in planned.rounds for role in r.order]
+    couples = [(a, b) for a, b in zip(blocks[::2], blocks[1::2], strict=True) if not a.warmup]
     pairs = [(a, b) if b.role.speculative else (b, a) for a, b in couples]
-    (settings,) = asked.scenarios.values()
+    (settings,) = planned.scenarios.values()
     with pytest.raises(InvalidResult, match="faster than verification allows"):
         check_verification(pairs, settings)
 
@@ -160,14 +160,14 @@ def test_known_steps_count_until_the_first_slot_ends() -> None:
         tokens=tuple((1,) * (n + 1) for n in emitted),
     )
     tokens = [sum(row[s] + 1 for row in accepted[:7]) for s in range(2)]
-    found = joint_decoding(made)
-    assert found is not None and list(found.tokens) == tokens
-    assert found.tok_s == pytest.approx(sum(tokens) / (2 * sum(step_ns[:7]) / 1e9))
-    assert found.share == pytest.approx(sum(tokens) / sum(emitted))
+    joint = joint_decoding(made)
+    assert joint is not None and list(joint.tokens) == tokens
+    assert joint.tok_s == pytest.approx(sum(tokens) / (2 * sum(step_ns[:7]) / 1e9))
+    assert joint.share == pytest.approx(sum(tokens) / sum(emitted))
 
 
 def test_one_request_has_no_company_and_no_such_figure() -> None:
-    asked = plan_of(scenario(batch=(1,), steps=STEPS))
-    run = run_with((100,), asked)
+    micro_plan = plan_of(scenario(batch=(1,), steps=STEPS))
+    run = run_with((100,), micro_plan)
     assert run.comparisons[0].speedup.metric == "decode_speedup_ratio"
     assert "joint_decode_tok_s" not in run.cells[0].values

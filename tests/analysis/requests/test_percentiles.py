@@ -43,17 +43,17 @@ def test_a_p99_has_an_upper_bound_from_563_independent_samples_on() -> None:
     """0.99ⁿ ≤ 0.0035 from n = 563 on."""
     assert 0.99**562 > ERROR >= 0.99**563
     short, enough = ([[float(i)] for i in range(n)] for n in (562, 563))
-    assert (found := quantile(short, 0.99)) is not None and found.high is None and found.low is not None
-    assert (found := quantile(enough, 0.99)) is not None and found.high == 562.0
+    assert (estimate := quantile(short, 0.99)) is not None and estimate.high is None and estimate.low is not None
+    assert (estimate := quantile(enough, 0.99)) is not None and estimate.high == 562.0
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99]))
 def test_the_percentile_is_numpys_and_lies_within_its_bounds(samples: list[float], q: float) -> None:
-    found = quantile([[x] for x in samples], q)
-    assert found is not None and found.samples == len(samples)
-    assert found.value == pytest.approx(np.percentile(samples, 100 * q))
-    assert found.low is None or found.low <= found.value
-    assert found.high is None or found.high >= found.value
+    estimate = quantile([[x] for x in samples], q)
+    assert estimate is not None and estimate.samples == len(samples)
+    assert estimate.value == pytest.approx(np.percentile(samples, 100 * q))
+    assert estimate.low is None or estimate.low <= estimate.value
+    assert estimate.high is None or estimate.high >= estimate.value
 
 
 def test_stalls_of_whole_blocks_leave_a_tail_open_that_scattered_ones_decide() -> None:
@@ -67,8 +67,8 @@ def test_stalls_of_whole_blocks_leave_a_tail_open_that_scattered_ones_decide() -
 
 
 def test_samples_of_two_blocks_have_no_interval() -> None:
-    found = quantile([[1.0, 2.0] * 500, [1.5, 2.5] * 500], 0.5)
-    assert found is not None and found.low is None and found.high is None
+    estimate = quantile([[1.0, 2.0] * 500, [1.5, 2.5] * 500], 0.5)
+    assert estimate is not None and estimate.low is None and estimate.high is None
     assert quantile([[], []], 0.5) is None
 
 
@@ -84,10 +84,10 @@ def test_an_interval_misses_the_true_percentile_as_seldom_as_it_says(q: float, b
     misses = [0, 0]
     for _ in range(600):
         blocks = noise.normal(size=(24, 1)) * between + noise.normal(size=(24, 40))
-        found = quantile(blocks.tolist(), q, 0.025)
-        assert found is not None and found.low is not None and found.high is not None
-        misses[0] += found.low > true
-        misses[1] += found.high < true
+        estimate = quantile(blocks.tolist(), q, 0.025)
+        assert estimate is not None and estimate.low is not None and estimate.high is not None
+        misses[0] += estimate.low > true
+        misses[1] += estimate.high < true
     assert max(misses) / 600 <= 0.045
 
 

@@ -72,10 +72,10 @@ def test_a_servers_chunks_are_what_two_benchmarks_would_make_of_them(sent: int, 
             sglang += [(clock - last) / tokens / 1e6] * tokens
         last = clock
     counts = tuple(tokens for _, tokens in came)
-    found = of_server(ServedRequest(sent, tuple(arrived), counts), sum(counts))
-    assert list(found.gaps_ms) == pytest.approx(vllm)
-    assert found.itl_ms == pytest.approx(sglang)
-    assert found.ttft_ms == pytest.approx(came[0][0] / 1e6)
+    request = of_server(ServedRequest(sent, tuple(arrived), counts), sum(counts))
+    assert list(request.gaps_ms) == pytest.approx(vllm)
+    assert request.itl_ms == pytest.approx(sglang)
+    assert request.ttft_ms == pytest.approx(came[0][0] / 1e6)
 
 
 def test_a_request_of_one_token_has_no_time_per_token() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.backends.offline.blocks import block_of_steps
 from specgate.backends.offline.replies import Emitted, Loop, Step, loop_of
-from specgate.backends.offline.steps import block_of
 from specgate.backends.servers.exchange import NOTHING, SpecCounts
 from specgate.contract import Budget, Role
 from specgate.errors import BackendError
@@ -43,7 +43,7 @@ def made_loops(draw: st.DrawFn) -> tuple[Loop, list[list[tuple[int, int]]], int]
 @given(made_loops())
 def test_the_rows_are_those_that_the_loop_was_made_of(made: tuple[Loop, list[list[tuple[int, int]]], int]) -> None:
     loop, done, limit = made
-    block = block_of(Role(K), Budget(new_tokens=limit), loop, (), len(done), "test")
+    block = block_of_steps(Role(K), Budget(new_tokens=limit), loop, (), len(done), "test")
     for slot, rows in enumerate(done):
         ours = [(d[slot], a[slot]) for d, a in zip(block.drafted, block.accepted, strict=True) if a[slot] >= 0]
         # Which of several requests drafted without success, or lost tokens in the same last step, is not told.
@@ -81,12 +81,12 @@ def loop(*steps: Step) -> Loop:
 )
 def test_counts_that_contradict_the_tokens_are_refused(steps: tuple[Step, ...], role: Role, message: str) -> None:
     with pytest.raises(BackendError, match=message):
-        block_of(role, Budget(new_tokens=2), loop(*steps), (), 1, "test")
+        block_of_steps(role, Budget(new_tokens=2), loop(*steps), (), 1, "test")
 
 
 def test_counters_that_are_not_what_the_steps_had_are_refused() -> None:
     with pytest.raises(BackendError, match="its steps had 0 drafts of 0 tokens with 0 accepted, but the counters"):
-        block_of(Role(K), Budget(new_tokens=2), replace(loop(), counted=(1, 3, 0)), (), 1, "test")
+        block_of_steps(Role(K), Budget(new_tokens=2), replace(loop(), counted=(1, 3, 0)), (), 1, "test")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from specgate.backends.servers.accounting import accounted_for, between, own_counts, record_of, refuse_other_traffic
 from specgate.backends.servers.answers import Answer, understand
+from specgate.backends.servers.blocks import accounted_for, between, own_counts, record_of, refuse_other_traffic
 from specgate.backends.servers.client import Client, Recording
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask, Reading

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.servers.accounting import between
+from specgate.backends.servers.blocks import between
 from specgate.backends.servers.client import ANSWER_LIMIT, ERROR_LIMIT, MIB, Client, StreamLimit
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.events import events

@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig

@@ -8,8 +8,8 @@ import pytest
 
 from specgate.backends.eagle3.cupy import backend
 from specgate.backends.eagle3.cupy.backend import BACKEND
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import describe_sampling
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.reference.backend import BACKEND as REFERENCE
 from specgate.contract import Sampling
 from specgate.contract.protocols import ChecksSampling, DrawsTexts, OffersSampling, ShowsDistribution

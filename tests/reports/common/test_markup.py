@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract.protocols import visible
-from specgate.reports.common.markup import command_data, command_property, markdown, markdown_table
+from specgate.reports.common.parts import command_data, command_property, markdown, markdown_table
 from tests.support.hostile import STRINGS
 
 anything = st.text(st.characters(exclude_categories=[])) | st.sampled_from(STRINGS)
@@ -32,8 +32,8 @@ def test_a_table_has_as_many_cells_per_line_as_columns_whatever_is_in_them(rows:
 
 @given(anything)
 def test_markdown_holds_no_tag_no_mention_and_no_open_fence(text: str) -> None:
-    found = markdown(text)
-    assert not set(found) & set("<>@") and not re.search(r"(?<!\\)`", found)
+    result = markdown(text)
+    assert not set(result) & set("<>@") and not re.search(r"(?<!\\)`", result)
 
 
 @given(anything)

@@ -4,7 +4,7 @@ run.py           the benchmark: record a step, group its launches, and time each
 stage.py         a step in the middle of decoding, to be recorded and repeated
 synthetic.py     a pair of any geometry with random weights
 accounts.py      the bytes that each launch must move
-oracles.py       one torch function per kernel
+oracles.py       the products of experts in float64, for the search and the tests
 peers.py         libraries that do the same work
 timing.py        how fast memory can be read, and how long a launch takes
 """

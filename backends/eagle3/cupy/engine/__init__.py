@@ -3,7 +3,6 @@
 open.py               loads a pair, after checking that the engine can hold what is asked
 limits.py             limits of the kernels and of memory, checked before anything is compiled or allocated
 tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
-engine.py             `CupyEngine`, the implementation of `eagle3.nouns.abilities.TunableEngine`
 forensics.py          what it shows beside tokens: logits, draws and their laws, stages
 decoding.py           prefill, decode and extend: what everything else rests on
 prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between

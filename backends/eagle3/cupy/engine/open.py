@@ -10,8 +10,8 @@ import torch
 
 from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
 from specgate.backends.eagle3.cupy.engine import limits, tree_option
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
+from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
@@ -41,8 +41,20 @@ from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.spec_config.launch_checks import check_chain
+from specgate.contract import EngineFacts
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, CheckpointError, UsageError
+
+
+class CupyEngine(ForensicEngine):
+    """EAGLE-3 on one GPU. What it is made of: `DecodingEngine`."""
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def close(self) -> None:
+        """Nothing to release before the process ends."""
+
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,
@@ -81,7 +93,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
     they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
-    with), `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.plan` has beside it, `tp`
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it, `tp`
     (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a
     file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products
     that are run).

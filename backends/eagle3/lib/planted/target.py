@@ -1,7 +1,7 @@
 """The target's tensors in a planted pair.
 
 The layers are zero-mean uniform matrices. Their scale makes attention scores peaky, and all branches together 2.5 times
-as large as the embedding (`scales.py`). So the output depends on the context, and the share of the embedding in the
+as large as the embedding (`rows.py`). So the output depends on the context, and the share of the embedding in the
 last hidden state does not drift with the context's length.
 
 The embedding of a token is mostly the direction F of its class. The LM head's row of a draft token leans towards F of

@@ -1,7 +1,4 @@
-"""The geometries that can be planted, dense and with a mixture of experts.
-
-Those with experts are in `expert_geometries.py`.
-"""
+"""The geometries that can be planted, dense and with a mixture of experts."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from specgate.analysis.traces.families import Product, attention_in
 from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, Recording, count
 from specgate.analysis.traces.steps import Loop
 from specgate.contract import Invariant, LoopFigures
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 
 SHOWN: Final = 20
 """Kernels in the table."""

@@ -14,9 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.bench.accounts import visible_cache
-from specgate.backends.eagle3.cupy.bench.oracles import relative_error
 from specgate.backends.eagle3.cupy.bench.stage import Stage
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
@@ -36,6 +34,8 @@ from specgate.backends.eagle3.cupy.memory.coded_pages import held, held_value
 from specgate.backends.eagle3.cupy.step.recording import Call
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.checkpoints.geometry import DraftGeometry
+from tests.eagle3.cupy import oracles
+from tests.eagle3.cupy.oracles import relative_error
 
 Finding = tuple[float, float]
 """The error, and its tolerance."""

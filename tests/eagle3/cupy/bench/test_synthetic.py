@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.bench.synthetic import random_tensors
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.weights import decoded
 from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.pairs import MIXTURE
 
 ROWS = 8

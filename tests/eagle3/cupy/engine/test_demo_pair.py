@@ -11,7 +11,7 @@ import torch
 
 from specgate import plugins
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.pairs.shipped import demo_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine

@@ -9,7 +9,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine import decoding
 from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, IdleWatch, StopRule, run
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.logit_watch import digest_of

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill_attention
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     Library,
@@ -20,6 +19,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
 )
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.errors import BackendError
+from tests.eagle3.cupy import oracles
 
 HEADS = Heads(4, 2, 64, 70)
 CPU = torch.device("cpu")

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill_attention, prefill_sinks
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     Library,
@@ -17,6 +16,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal
 
 ROUNDING = 0.02

@@ -13,7 +13,7 @@ import torch
 
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.sampled import as_left, law_of, name_requests, top2_of_draw
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes

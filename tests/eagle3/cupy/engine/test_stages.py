@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specgate.analysis.parity.comparison import Parity, compare
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.checkpoints.stages.dump import Dtype, StageDump
 from specgate.checkpoints.stages.names import TARGET_IDS

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned

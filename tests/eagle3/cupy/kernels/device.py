@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench.oracles import relative_error as relative_error
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
+from tests.eagle3.cupy.oracles import relative_error as relative_error
 
 POISON = float("nan")
 

@@ -58,9 +58,9 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "griddepcontrol.launch_dependents": "",
     "griddepcontrol.wait": "",
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": (
-        "multiplied<brain>(c, a0, a1, a2, a3, b0, b1, c[0], c[1], c[2], c[3]);"
+        "multiplied_brain(c, a0, a1, a2, a3, b0, b1, c[0], c[1], c[2], c[3]);"
     ),
-    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiplied<half>(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiplied_half(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);",
     "ld.relaxed.sys.global.v2.b64": "mail.first = arrived_word(at); mail.second = arrived_word(at + 1);",
     "mapa.u64": "",
     "mov.b64": "time = nanoseconds();",  # of whoever waits for another GPU
@@ -130,7 +130,7 @@ class Host:
     def common(self) -> Path:
         """`host.cpp`, compiled: every library has one of its own."""
         compiled = self.folder / f"{COMMON.stem}.o"
-        run_compiler("-c", COMMON, "-o", compiled)
+        run_compiler("-O2", "-c", COMMON, "-o", compiled)
         return compiled
 
 

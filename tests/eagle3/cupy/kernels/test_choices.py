@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftToken, InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.bench.checks import index_of, packed
 from tests.eagle3.cupy.kernels.device import normal, poisoned, rows_of, state
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
+from tests.eagle3.cupy import oracles
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
@@ -34,6 +33,7 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.gpu_pairs import engine, random_prompts
 from tests.eagle3.cupy.kernels.device import integers, normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.host import Host

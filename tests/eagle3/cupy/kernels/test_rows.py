@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import (
     DraftInput,
@@ -17,6 +16,7 @@ from specgate.backends.eagle3.cupy.kernels.rows.launchers import (
     InputWeights,
 )
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.bench.checks import packed
 from tests.eagle3.cupy.kernels.device import (
     counted,

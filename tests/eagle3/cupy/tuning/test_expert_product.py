@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP
 from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, Results, launcher
 from specgate.backends.eagle3.nouns.gemms import GemmShape
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.host import Host
 
 GATE_UP, DOWN = GemmShape(EXPERT_GATE_UP, 96, 160, 8, 7, 3), GemmShape(EXPERT_DOWN, 96, 160, 8, 7, 3)

@@ -163,7 +163,7 @@ def test_the_overlap_touches_the_embedding_alone(target: dict[str, Tensor]) -> N
 
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
 def test_every_router_tells_the_chosen_from_the_others_with_room_to_spare(name: str) -> None:
-    """At the size that the residual stream has at the first and the last router, as `scales.py` estimates it."""
+    """At the size that the residual stream has at the first and the last router, as `rows.py` estimates it."""
     g = EXPERT_GEOMETRIES[name]().target
     assert g.experts is not None
     recipe = replace(RECIPE_EXPERTS, draft_vocab=128)

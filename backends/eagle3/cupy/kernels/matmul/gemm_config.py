@@ -1,6 +1,6 @@
 """Division of the work of `matmul_rows.cu` on a weight is divided among blocks, warps and passes.
 
-What a search tries is in `tuning/gemm_candidates.py`.
+What a search tries is in `tuning/gemm_weight.py`.
 """
 
 from __future__ import annotations

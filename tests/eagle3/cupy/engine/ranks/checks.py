@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.contract import BASELINE, Budget, Role
 from tests.eagle3.cupy.engine.tracing import same_prefixes
 from tests.eagle3.cupy.gpu_pairs import RAGGED, random_prompts

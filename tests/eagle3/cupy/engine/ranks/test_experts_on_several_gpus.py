@@ -10,7 +10,7 @@ import torch
 
 from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.cupy.backend import BACKEND
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, mixture, plain_draft
 from specgate.checkpoints.geometry import ExpertGeometry
 from specgate.contract import BASELINE, Budget, Role

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench.tensor_parallel.exchange import Side, check_sums, sides, time_sums
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS, Heads
@@ -16,6 +15,7 @@ from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, Quantised, allocate
 from specgate.checkpoints.geometry import RopeSpec
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, normal, poisoned, rotated, rows_of
 
 CODES: tuple[KvMode, ...] = ("fp8", "nvfp4")

@@ -9,7 +9,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp, Route
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
@@ -17,6 +16,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.lib.weights import decoded
 from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal, rows_of
 from tests.eagle3.cupy.kernels.device import poisoned as poisoned_on
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.device import LEAST_SHARED
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
@@ -28,6 +27,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     most_row_groups,
 )
 from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
 from specgate.backends.eagle3.lib.shard import Shard, shards
 from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import relative_error, rows_of
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture, picked
 from tests.eagle3.cupy.kernels.host import Host

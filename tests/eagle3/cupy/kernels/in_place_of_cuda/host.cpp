@@ -10,11 +10,45 @@
 #include "host.hpp"
 // clang-format on
 
-Jump scheduler;
+static Jump scheduler;
+static Fiber* warp_end;
 Fiber* current;
 Fiber fibers[1024];
 Place threadIdx, blockIdx, gridDim;
 uint4* dynamic_memory;
+
+// ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Of numbers that `number` reads.
+template <float (*number)(unsigned)>
+static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                       float c1, float c2, float c3) {
+    const unsigned own[6] = {a0, a1, a2, a3, b0, b1}, turn = current->turn ^= 1;
+    float* numbers = (float*)current->operands[turn];
+    for (int n = 0; n < 12; ++n) numbers[n] = number(own[n / 2] >> n % 2 * 16 & 0xffff);
+    __syncwarp();
+    const int g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
+    typedef float Four __attribute__((vector_size(16)));
+    Four sums = {c0, c1, c2, c3};  // of two rows by two columns
+    for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
+        const float* a = (float*)lane(g * 4 + k).operands[turn];
+        const float *b = (float*)lane(2 * c * 4 + k).operands[turn] + 8,
+                    *next = (float*)lane((2 * c + 1) * 4 + k).operands[turn] + 8;
+        for (int second = 0; second < 2; ++second, a += 4, b += 2, next += 2)
+            sums += Four{a[0], a[0], a[2], a[2]} * Four{b[0], next[0], b[0], next[0]} +
+                    Four{a[1], a[1], a[3], a[3]} * Four{b[1], next[1], b[1], next[1]};
+    }
+    for (int i = 0; i < 4; ++i) d[i] = sums[i];
+}
+
+void multiplied_brain(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                      float c1, float c2, float c3) {
+    multiplied<brain>(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);
+}
+void multiplied_half(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                     float c1, float c2, float c3) {
+    multiplied<half>(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);
+}
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -53,6 +87,30 @@ long long nanoseconds() {
     return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
+// ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// The jump has a function of its own: in that of `from`, GCC would see that nothing returns, and leave the rest out.
+__attribute__((noipa)) static void jump(Jump& to) { __builtin_longjmp(to, 1); }
+__attribute__((noipa)) static void change(Jump& from, Jump& to) {
+    if (__builtin_setjmp(from) == 0) jump(to);
+}
+
+static void enter(Jump& from, Fiber* fiber) {
+    current = fiber;
+    threadIdx.x = fiber - fibers;
+    change(from, fiber->place);
+}
+
+void wait_as(State state) {
+    Fiber *own = current, *next = own + 1;
+    own->state = state;
+    while (next < warp_end && next->state != State::RUNS) ++next;
+    if (next < warp_end)
+        enter(own->place, next);
+    else
+        change(own->place, scheduler);
+}
+
 // ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 static void (*body)();
@@ -79,14 +137,11 @@ static void make_fiber(Fiber& fiber) {
     swapcontext(&maker, &context);
 }
 
-// Let every fiber of [first, last) run until it waits.
+// Let every fiber of [first, last) run until it waits: each hands over to the next.
 static void run_fibers(unsigned first, unsigned last) {
-    for (unsigned n = first; n < last; ++n)
-        while (fibers[n].state == State::RUNS) {
-            current = &fibers[n];
-            threadIdx = {n, 0, 0};
-            change(scheduler, current->place);
-        }
+    warp_end = fibers + last;
+    while (first < last && fibers[first].state != State::RUNS) ++first;
+    if (first < last) enter(scheduler, fibers + first);
 }
 
 // Whether all fibers of [first, last) that have not ended wait so; they run on then.

@@ -46,7 +46,6 @@ struct Fiber {
     unsigned turn;
 };
 
-extern Jump scheduler;
 extern Fiber* current;
 extern Fiber fibers[1024];
 extern Place threadIdx, blockIdx, gridDim;
@@ -77,15 +76,8 @@ static Value exchanged(Value& at, Value value) {
     return before;
 }
 
-// The jump has a function of its own: in that of `from`, GCC would see that nothing returns, and leave the rest out.
-__attribute__((noipa)) static void jump(Jump& to) { __builtin_longjmp(to, 1); }
-__attribute__((noipa)) static void change(Jump& from, Jump& to) {
-    if (__builtin_setjmp(from) == 0) jump(to);
-}
-static void wait_as(State state) {
-    current->state = state;
-    change(current->place, scheduler);
-}
+// Go on in the next fiber of the warp that runs; where there is none, in the scheduler.
+void wait_as(State state);
 static void __syncwarp() { wait_as(State::WAITS_FOR_WARP); }
 static void __syncthreads() { wait_as(State::WAITS_FOR_BLOCK); }
 static void __threadfence() {}
@@ -261,32 +253,12 @@ static unsigned __byte_perm(unsigned a, unsigned b, unsigned chosen) {
 
 static float brain(unsigned bits) { return __uint_as_float(bits << 16); }
 
-// m16n8k16: fragments as mma.cuh describes them, of numbers that `number` reads. Sums are of float32, so that they depend on
-// the places of their terms, as they may on a GPU.
-template <float (*number)(unsigned)>
-static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
-                       float c1, float c2, float c3) {
-    const unsigned own[6] = {a0, a1, a2, a3, b0, b1}, turn = current->turn ^= 1;
-    float numbers[12];
-    for (int n = 0; n < 12; ++n) numbers[n] = number(own[n / 2] >> n % 2 * 16 & 0xffff);
-    __builtin_memcpy(current->operands[turn], numbers, sizeof numbers);
-    __syncwarp();
-    const int g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
-    const float before[4] = {c0, c1, c2, c3};
-    for (int i = 0; i < 4; ++i) {
-        float sum = before[i];
-        for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
-            float a[12], b[12];
-            __builtin_memcpy(a, lane(g * 4 + k).operands[turn], sizeof a);
-            __builtin_memcpy(b, lane((2 * c + i % 2) * 4 + k).operands[turn], sizeof b);
-            for (int second = 0; second < 2; ++second) {
-                const float *row = a + 2 * (i / 2 + 2 * second), *column = b + 2 * (4 + second);
-                sum += row[0] * column[0] + row[1] * column[1];
-            }
-        }
-        d[i] = sum;
-    }
-}
+// m16n8k16: fragments as mma.cuh describes them, of bfloat16 or of float16. Sums are of float32, so that they depend on the
+// places of their terms, as they may on a GPU.
+void multiplied_brain(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                      float c1, float c2, float c3);
+void multiplied_half(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                     float c1, float c2, float c3);
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,12 +5,12 @@ from itertools import product as product_of
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, multiprocessors
 from specgate.backends.eagle3.cupy.kernels.loader import function
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import DECLARED, GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu

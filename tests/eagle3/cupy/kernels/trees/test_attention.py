@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import RopeSpec
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rows_of
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, path_to, random_parents, way_down
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
@@ -21,6 +20,7 @@ from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.reference import draft as reference
 from specgate.backends.eagle3.reference.tree import DraftTree, grow_tree
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of
 from tests.eagle3.cupy.pairs import DRAFT

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
@@ -21,6 +20,7 @@ from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, compaction
 from specgate.backends.eagle3.lib.trees.topology import ancestors
 from specgate.checkpoints.trees.shape import Ranks, TreeShape
+from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
