@@ -36,7 +36,7 @@ def test_a_gpu_without_a_question_gets_the_planted_pairs_one_run_for_each(kind: 
 
 
 def test_what_is_asked_for_is_measured_as_it_is() -> None:
-    asked: tuple[dict[str, Any], ...] = (
+    entries: tuple[dict[str, Any], ...] = (
         {"scenarios": ("micro-32k-single",)},
         {"only": "micro-*"},
         {"pair": "demo"},
@@ -49,7 +49,7 @@ def test_what_is_asked_for_is_measured_as_it_is() -> None:
         {"backend": "fake"},
         {"backend": "vllm"},
     )
-    for fields in asked:
+    for fields in entries:
         request = replace(BARE, **fields)
         assert runs_of(request, "gpu") == [request], fields
     settings: dict[str, Any] = {"backend": "cupy", "measurement_runs": 4, "perf_mode": False}
