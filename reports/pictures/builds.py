@@ -17,12 +17,14 @@ def losses(quantities: Sequence[Quantity]) -> str | None:
 
     Start-up times scatter so much more that the others could not be seen beside them.
     """
-    shown = [q for q in quantities if q.decides and q.low is not None and q.high is not None]
-    if not shown:
+    drawn_quantities = [q for q in quantities if q.decides and q.low is not None and q.high is not None]
+    if not drawn_quantities:
         return None
-    words = "; ".join(f"{name_of(q)}: {q.word}" for q in shown)
-    height = 0.8 + 0.3 * max(2, len(shown))
-    return svg.fitted("builds", f"New build against old. {words}.", lambda axes: draw(axes, shown), svg.WIDE, height)
+    words = "; ".join(f"{name_of(q)}: {q.word}" for q in drawn_quantities)
+    height = 0.8 + 0.3 * max(2, len(drawn_quantities))
+    return svg.fitted(
+        "builds", f"New build against old. {words}.", lambda axes: draw(axes, drawn_quantities), svg.WIDE, height
+    )
 
 
 def name_of(quantity: Quantity) -> str:

@@ -141,22 +141,22 @@ def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:
 
 def waterfall(key: str, run: Run, budgets: Budgets) -> Picture:
     """The factors of each role's speed-up, multiplied up bar by bar, with the policy's floors and the limit."""
-    shown = [(r, b, b.waterfall) for r, b in budgets if b.waterfall is not None]
-    if not shown:
+    bars = [(r, b, b.waterfall) for r, b in budgets if b.waterfall is not None]
+    if not bars:
         return left_out(WATERFALL, "no speed-up may be quoted")
-    ratios = {r.cell.key: factors(w) for r, _, w in shown}
+    ratios = {r.cell.key: factors(w) for r, _, w in bars}
     names = [n for n in MEANING if any(abs(of.get(n, 1.0) - 1) >= SEEN for of in ratios.values())]
 
     def draw(axes: Any) -> None:
-        width = 0.8 / len(shown)
-        for lane, (result, cycle, found_) in enumerate(shown):
-            offset = (lane - (len(shown) - 1) / 2) * width
+        width = 0.8 / len(bars)
+        for lane, (result, cycle, found_) in enumerate(bars):
+            offset = (lane - (len(bars) - 1) / 2) * width
             steps = [*(ratios[result.cell.key].get(n, 1.0) for n in names)]
             draw_lane(axes, steps, found_.speedup, offset, width * 0.9, result)
             if cycle.limit is not None:
                 at = len(names) + offset
                 axes.plot([at - width / 2, at + width / 2], [cycle.limit.highest] * 2, color=svg.INK, linewidth=2)
-        for floor in sorted({c.min for _, b, _ in shown for c in b.ceilings}):
+        for floor in sorted({c.min for _, b, _ in bars for c in b.ceilings}):
             axes.axhline(floor, color=svg.FLOOR, linewidth=1.4, zorder=1)
         axes.axhline(1, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         axes.set(ylabel="times the baseline")
@@ -164,15 +164,15 @@ def waterfall(key: str, run: Run, budgets: Budgets) -> Picture:
         axes.margins(y=0.12)
         svg.ratio_axis(axes, "y")
         svg.rows_of_grid(axes)
-        svg.legend(axes, len(shown))
+        svg.legend(axes, len(bars))
 
     caption = "Each bar is a factor, from the product before it to the product after it; dashed: break-even"
-    caption += "; red: what the policy asks" if any(b.ceilings for _, b, _ in shown) else ""
-    caption += "; black: what this cycle would give at its floor" if any(b.limit for _, b, _ in shown) else ""
+    caption += "; red: what the policy asks" if any(b.ceilings for _, b, _ in bars) else ""
+    caption += "; black: what this cycle would give at its floor" if any(b.limit for _, b, _ in bars) else ""
     caption += "."
-    words = "; ".join(f"{r.cell.role_name}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in shown)
+    words = "; ".join(f"{r.cell.role_name}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in bars)
     drawing = svg.drawn(f"{key}-waterfall", f"{WATERFALL}. {words}.", draw)
-    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in shown]), gate_table(run, budgets)])
+    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in bars]), gate_table(run, budgets)])
 
 
 def factors(waterfall: Waterfall) -> dict[str, float]:

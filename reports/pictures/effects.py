@@ -52,16 +52,16 @@ def effects(key: str, name: str, rows: Sequence[Effect], tables: Sequence[Table]
     """The picture of `rows`, drawn in their order. `key`: what the ids of its elements begin with."""
     if not rows:
         return left_out(name, "no figure changed that both sides have")
-    shown = rows[:SHOWN]
+    entries = rows[:SHOWN]
     caption = "B against A; to the right is better. ▲ better, ▼ worse, ■ the same within the margin, ● open. "
     caption += "Line: 95 % interval; dashed: no change" + (
-        "; grey: the margin." if any(r.margin for r in shown) else "."
+        "; grey: the margin." if any(r.margin for r in entries) else "."
     )
-    if len(shown) < len(rows):
-        caption += f" Drawn are the first {len(shown)} of {len(rows)}; the table has all."
-    words = "; ".join(f"{r.name}: {r.said}, {r.side}" for r in shown)
-    height = 0.62 + 0.3 * max(2, len(shown))
-    drawing = svg.fitted(key, f"{name}. {words}.", lambda axes: draw(axes, shown), WIDTH, height)
+    if len(entries) < len(rows):
+        caption += f" Drawn are the first {len(entries)} of {len(rows)}; the table has all."
+    words = "; ".join(f"{r.name}: {r.said}, {r.side}" for r in entries)
+    height = 0.62 + 0.3 * max(2, len(entries))
+    drawing = svg.fitted(key, f"{name}. {words}.", lambda axes: draw(axes, entries), WIDTH, height)
     return Picture(name, caption, drawing, tables, wide=True)
 
 

@@ -15,8 +15,8 @@ from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures.builds import losses, name_of
+from specgate.reports.sheets.formats import SheetView
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.console import STYLES, Line, aligned, plain, printed, styled
 from specgate.reports.texts.junit import element
 
@@ -65,9 +65,9 @@ def short_lines(builds: TwoBuilds) -> Iterator[Line]:
     """
     old, new = (builds.sides[name] for name in SIDES)
     yield "dim", f"old: {old.label} · new: {new.label} · pair {builds.pair}", ""
-    shown = [q for q in ordered(builds) if not builds.trouble and (q.decides or q.word is Word.SLOWER)]
+    quantities = [q for q in ordered(builds) if not builds.trouble and (q.decides or q.word is Word.SLOWER)]
     head = ["", "new / old", f"{level(builds)} interval", "word"]
-    rows = [[f"{NAMES[q.name]} {cell(q.cell, builds)}".rstrip(), *short_row(q)] for q in shown]
+    rows = [[f"{NAMES[q.name]} {cell(q.cell, builds)}".rstrip(), *short_row(q)] for q in quantities]
     if rows:
         yield from (("", "", line) for lines in aligned([head, *rows]) for line in lines)
     for banner in banners(builds):

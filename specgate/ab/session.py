@@ -139,10 +139,7 @@ def prompts_wanted(result: TwoBuilds, folder: Path) -> str | None:
         more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(open_quantities, known, strict=True))
         return f"specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
     fewest = min(q.n for q in open_quantities)
-    return (
-        f"only the acceptance length cannot be told: {max(known)} prompts in place of {fewest} would "
-        "tell; give the scenario more prompt_sets, or --acceptance-margin-pct"
-    )
+    return f"more prompt_sets in the scenario ({max(known)} prompts in place of {fewest}), or --acceptance-margin-pct"
 
 
 def prompts_of(result: TwoBuilds, quantity: Quantity) -> int:

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specgate.contract import VARIANT_MARK, Scenario
+from specgate.contract.protocols import HasUsualPair
 from specgate.files.config import Config
+from specgate.planning.defaults import machine_size
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
-from specgate.planning.resolution import fitted
+from specgate.planning.resolution import fitted, known_backend
 from specgate.planning.scenario import SHIPPED, override, select
-from specgate.planning.usual import machine_size
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
@@ -26,7 +27,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     listed = micro_scenarios(config.policy) or select((), None, "micro", size)
     asking = [s for s in listed if s.pair == config.pair.name]
     pair = list(pair_options(request))
-    if not asking and not pair:
+    if not asking and not pair and not is_usual_pair(config):
         pair = ["--pair", config.pair.name]
     gates = [override(s, baseline=request.baseline) for s in asking or listed]
     words = ["specgate", "micro"]
@@ -35,6 +36,12 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     words += [*pair, *other_options(request)]
     other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
     return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
+
+
+def is_usual_pair(config: Config) -> bool:
+    """Whether the run takes the pair that its back end brings, which no command line names."""
+    backend = known_backend(config.backend)
+    return isinstance(backend, HasUsualPair) and backend.usual_pair() == config.pair
 
 
 def pair_options(request: Request) -> Iterator[str]:

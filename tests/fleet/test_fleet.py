@@ -31,22 +31,24 @@ schedule: {rounds: 2, warmup_rounds: 1}
 """
 
 
-def spread(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
-    asked = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
-    asked += [] if "--resume" in arguments else ["--backend", "fake"]
-    cli.write("many.yaml", SCENARIO)
-    return cli.run("micro", "--on", "gpus", *asked, "--task-points", "1", *arguments, pair="--resume" not in arguments)
+def spread(cli: Cli, *arguments: str, contexts: str = "16, 24") -> subprocess.CompletedProcess[str]:
+    options = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
+    options += [] if "--resume" in arguments else ["--backend", "fake"]
+    cli.write("many.yaml", SCENARIO.replace("16, 24", contexts))
+    return cli.run(
+        "micro", "--on", "gpus", *options, "--task-points", "1", *arguments, pair="--resume" not in arguments
+    )
 
 
-def check_whole(cli: Cli) -> Path:
+def check_whole(cli: Cli, points: int = 2) -> Path:
     """Every planned block once, all of a point by one engine process, and a run folder that can be recomputed."""
     path = cli.newest()
     folder = RunFolder.open(path, read_only=True)
     blocks = [block for block in folder.lines(Block) if not block.warmup]
     times = Counter((block.cell.key, block.prompt_set, block.round) for block in blocks)
-    assert len(times) == 2 * 2 * 8 * 2 and set(times.values()) == {1}
+    assert len(times) == points * 2 * 8 * 2 and set(times.values()) == {1}
     processes = {(block.point.key, block.worker_generation) for block in blocks}
-    assert len(processes) == 2 == len({generation for _, generation in processes})
+    assert len(processes) == points == len({generation for _, generation in processes})
     verified = cli.run("runs", "verify", str(path), pair=False)
     assert verified.returncode == 0 and " holds: " in verified.stdout, verified.stdout
     return path
@@ -108,7 +110,7 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--on", "moon"), 2, "--on 'moon': no such machines\n  gpus, ray, or ray=ADDRESS"),
         (("--slots", "0"), 2, "--slots"),
@@ -117,11 +119,11 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
     ],
 )
 def test_where_it_cannot_measure_it_says_what_would_be_right(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     ran = spread(cli, *arguments)
-    assert ran.returncode == code and said in ran.stderr
+    assert ran.returncode == code and message in ran.stderr
     assert not (cli.folder / "runs").exists()
 
 

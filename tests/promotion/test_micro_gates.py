@@ -10,6 +10,7 @@ import pytest
 
 from specgate import plugins
 from specgate.contract import AcceptanceSource, LatencyLimits, PairRef, Policy
+from specgate.contract.protocols import HasUsualPair
 from specgate.files.config import Config
 from specgate.machine import inventory
 from specgate.planning.policy import find_policy
@@ -60,6 +61,13 @@ def test_a_pair_that_no_micro_scenario_asks_for_has_to_pass_all_of_them() -> Non
     assert command == f"specgate micro --pair {pair}"
 
 
+def test_the_pair_that_a_back_end_brings_is_not_named_in_the_command() -> None:
+    backend = plugins.backend("fake")
+    assert isinstance(backend, HasUsualPair)
+    own = replace(config(policy("cpu"), "scripted"), pair=backend.usual_pair())
+    assert micro_gates(replace(ASKED, backend="fake"), own)[1] == "specgate micro --backend fake"
+
+
 def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> None:
     bare = replace(policy("cpu"), micro=())
     gates, _ = micro_gates(ASKED, config(bare, "demo"))
@@ -67,10 +75,10 @@ def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> No
 
 
 def test_the_command_repeats_what_was_asked() -> None:
-    asked = replace(
+    request = replace(
         ASKED, target=Path("a b"), draft=Path("d"), backend="fake", options={"slowdown": "2"}, out=Path("elsewhere")
     )
-    _, command = micro_gates(asked, config(policy("cpu"), "a b"))
+    _, command = micro_gates(request, config(policy("cpu"), "a b"))
     assert shlex.split(command) == [
         *("specgate", "micro", "--target", "a b", "--draft", "d", "--backend", "fake"),
         *("-o", "slowdown=2", "--out", "elsewhere"),

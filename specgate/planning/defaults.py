@@ -10,21 +10,21 @@ A policy is chosen by what is measured:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from specgate import plugins
 from specgate.contract import Machine, Policy, RunKind, Scenario
-from specgate.contract.protocols import DrivesAnotherEngine, HasUsualPair, IsBitExact
+from specgate.contract.protocols import DrivesAnotherEngine, HasUsualPair, IsBitExact, UsesGpus
 from specgate.machine import inventory
 from specgate.pairs.resolve import DEMO, shipped_names
 from specgate.planning.policy import find_policy
 from specgate.planning.request import Request
-from specgate.planning.scenario import find
+from specgate.planning.scenario import find, select
 
 MACHINE_POLICY: Final[Mapping[Machine, str]] = {"gpu": "seed", "cpu": "cpu"}
-"""Policies for the demo pair on a bit-exact engine, whose limits on the machine `specgate doctor` checks."""
+"""Policies for the demo pair on a bit-exact engine, whose limits on the machine `specgate machine doctor` checks."""
 FIRST_ON_A_GPU: Final[Mapping[str, tuple[str, ...]]] = {
     "micro": ("micro-8b-16k-b4", "micro-8b-32k-single"),
     "full": ("full-8b-16k-b4", "full-8b-32k-single"),
@@ -49,11 +49,11 @@ def policy_of(request: Request, backend: object, scenarios: Iterable[Scenario] =
     """
     named = (request.pair not in (None, DEMO), request.target, request.draft, request.tokenizer)
     demo = not any(named) and all(scenario.pair == DEMO for scenario in scenarios)
-    name = request.policy or usual_policy(request.kind, machine_size(), backend, request.options, demo=demo)
+    name = request.policy or default_policy(request.kind, machine_size(), backend, request.options, demo=demo)
     return find_policy(name, plugins.gates())
 
 
-def usual_policy(
+def default_policy(
     kind: RunKind, size: Machine, backend: object, options: Mapping[str, str], *, demo: bool = True
 ) -> str:
     """Return the name of the policy for what is measured. `demo`: whether that is the demo pair."""
@@ -69,8 +69,8 @@ def usual_policy(
 def runs_of(request: Request, size: Machine) -> list[Request]:
     """Split a request into the runs that it takes: one, unless it names nothing and this machine has a GPU.
 
-    A run has one pair, and a first verdict on a GPU takes two. Engines that need weights of their own format, and
-    those that need none, are measured as asked.
+    A run has one pair, and a first verdict on a GPU takes two. An engine that is not made for a GPU measures there what
+    it would on a CPU. Engines that need weights of their own format, and those that need none, are measured as asked.
     """
     names = FIRST_ON_A_GPU.get(request.kind, ())
     says = request.question or any(getattr(request, key) not in (None, ()) for key in NAMED)
@@ -79,12 +79,12 @@ def runs_of(request: Request, size: Machine) -> list[Request]:
     backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     if not isinstance(backend, IsBitExact) or isinstance(backend, HasUsualPair):
         return [request]
-    return [
-        replace(
-            request,
-            scenarios=(name,),
-            policy=FIRST_POLICY,
-            argv=(*request.argv, "--scenario", name, "--policy", FIRST_POLICY),
-        )
-        for name in names
-    ]
+    if not isinstance(backend, UsesGpus):
+        return [naming(request, [s.name for s in select((), None, request.kind, "cpu")], MACHINE_POLICY["cpu"])]
+    return [naming(request, [name], FIRST_POLICY) for name in names]
+
+
+def naming(request: Request, scenarios: Sequence[str], policy: str) -> Request:
+    """Return the request with these scenarios and this policy, on its command line too."""
+    words = (*(word for name in scenarios for word in ("--scenario", name)), "--policy", policy)
+    return replace(request, scenarios=tuple(scenarios), policy=policy, argv=(*request.argv, *words))
