@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
     from specgate.checkpoints.hf_keys import Keys
 
-NEEDED = ("aiohttp", "prometheus_client")
 PORT: Final = 8000
 """Of a server that a user starts by hand."""
 
@@ -36,9 +34,6 @@ class ServerBackend:
         self.name, self.program, self.description = name, program, description
 
     def available(self) -> Availability:
-        if missing := [name for name in NEEDED if find_spec(name) is None]:
-            reason = f"{missing[0]} is not installed (it comes with specgate: install that again)"
-            return Availability(False, reason, rank=-1)
         if which(self.program) is None:
             return Availability(True, f"{self.program} is not on the PATH: -o program=FILE, or -o url=URL", rank=-1)
         return Availability(True, f"{self.program} is on the PATH", rank=-1)

@@ -18,8 +18,7 @@ from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_id
 from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
-from specgate.backends.servers.evidence.profilers import PROFILERS
-from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
+from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, PromptTexts, Reading
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut

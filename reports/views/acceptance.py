@@ -15,8 +15,8 @@ from specgate.contract.protocols import visible
 from specgate.reports.common.figures import NONE, counted, percent
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures import acceptance_summary as pictures
+from specgate.reports.sheets.formats import SheetView, Tables
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
 
 COUNTS: Final = (
     *("runs", "cells", "prompts", "requests", "num_drafts", "undrafted", "total_draft_tokens"),

@@ -19,8 +19,8 @@ from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.summary import about, gravity, worst
 from specgate.reports.pictures import effects
 from specgate.reports.pictures.effects import Effect
+from specgate.reports.sheets.formats import SheetView, Tables
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.texts.csv import worst as gravest
 from specgate.reports.views.differences import Difference, differences
 

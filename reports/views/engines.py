@@ -14,8 +14,8 @@ from specgate.contract.metrics import metric
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
+from specgate.reports.sheets.formats import SheetView, Tables
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.texts.csv import summary_row
 
 ENGINE_TABLE_HEAD = ("engine", "version", "device", "dtype", "capture layers", "acceptance", "commit", "run")

@@ -12,8 +12,8 @@ from specgate.contract import State
 from specgate.errors import ExitCode
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import stages
+from specgate.reports.sheets.formats import SheetView
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView
 
 HEAD = ("stage", "rows", "mean abs", "max abs", "worst cosine", "last cosine", "error", "worst row", "at", "")
 ABOUT = (

@@ -12,8 +12,8 @@ from specgate.contract import Divergence, State
 from specgate.contract.comparisons import Agreement, Match
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
+from specgate.reports.sheets.formats import SheetView, Tables
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.views.engines import engine_table, facts
 
 SHOWN_DIVERGENCES = 50

@@ -19,8 +19,8 @@ from specgate.reports.common.figures import counted, figure
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline
 from specgate.reports.pictures import svg
+from specgate.reports.sheets.formats import SheetView, Tables
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.views.builds import percent, shown
 
 WIDTH, HEIGHT = 4.2, 2.5

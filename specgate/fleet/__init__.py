@@ -6,7 +6,6 @@ tasks.py        what is handed out and what comes back: points, the samples of p
 machines.py     machines, and whether they are alike
 local.py        the GPUs of this host, or shares of its CPUs; needs nothing else
 ray_cluster.py  the GPUs or CPUs of a Ray cluster's hosts
-node.py         `python -m specgate.fleet.node FOLDER`: the process that measures a task where it runs
 measuring.py    one task, measured on this machine
 merging.py      the samples of a task become the run's own
 """

@@ -21,7 +21,7 @@ from specgate.fleet.machines import CUDA, Files, NodeLost, Slot
 from specgate.fleet.tasks import DONE
 from specgate.machine import host, inventory
 
-NODE: Final = "specgate.fleet.node"
+NODE: Final = "specgate.fleet.measuring"
 LOG: Final = "logs/node.log"
 ENDING_S: Final = 20.0
 """Seconds that a task has to end after it was asked to: it may have a server to stop."""

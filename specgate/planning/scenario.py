@@ -1,5 +1,11 @@
 """Scenario YAML → `contract.Scenario`.
 
+A variant is measured as a scenario of its own, called `SCENARIO+VARIANT`, on the same prompts and in an engine process
+of its own, with its own baseline beside it. So its speed-up is over the baseline with the same settings, decoded in the
+same process, and its tokens are held against that baseline's: with cached keys and values in another format, the
+baseline of that format; at a temperature, the sampled baseline; with a tree, plain decoding, which a tree leaves as it
+is. Reports put the roles of all variants beside each other: `spec-3`, `spec-3+kv-fp8`, `spec-3+t1`.
+
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
 names what the file is merged over (`planning.inheritance`). Mappings are merged, lists are replaced.
 """
@@ -8,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -16,14 +22,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Final
 
-from specgate.contract import (
-    VARIANT_MARK,
-    Machine,
-    RunKind,
-    Scenario,
-    Schedule,
-    Workload,
-)
+from specgate.contract import VARIANT_MARK, Machine, RunKind, Scenario, Schedule, Variant, Workload
 from specgate.contract.reading import Problem, nearest
 from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
@@ -32,7 +31,51 @@ from specgate.files.yamlfile import Document, dump_yaml, load
 from specgate.planning.contradictions import check_plan, contradictions, excesses
 from specgate.planning.inheritance import Inheritance
 from specgate.planning.prompt_files.formats import recognise
-from specgate.planning.variants import one_variant, with_variants
+
+
+def with_variants(scenario: Scenario) -> list[Scenario]:
+    """The scenario itself, and then one scenario of each of its variants, in the order of the file."""
+    return [replace(scenario, variants={}), *(varied(scenario, name) for name in scenario.variants)]
+
+
+def varied(scenario: Scenario, name: str) -> Scenario:
+    """The scenario of the variant `name`. Raises KeyError where there is none."""
+    variant = scenario.variants[name]
+    return replace(
+        scenario,
+        name=f"{scenario.name}{VARIANT_MARK}{name}",
+        options={**scenario.options, **variant.options},
+        sampling=variant.sampling or scenario.sampling,
+        draws=variant.draws or scenario.draws,
+        variants={},
+    )
+
+
+def refuse_double_options(scenarios: Iterable[Scenario], options: Mapping[str, str]) -> None:
+    """Raise UsageError where the command line and a scenario set one option: a variant would not vary it, or would not
+    be what the command line asks for.
+    """
+    for scenario in scenarios:
+        if double := [name for name in scenario.options if name in options]:
+            name = double[0]
+            raise UsageError(
+                f"-o {name}={options[name]}: scenario {scenario.name} sets options.{name}: {scenario.options[name]!r}",
+                hint="leave one of them out; --only narrows which scenarios and variants run",
+            )
+
+
+def one_variant(scenario: Scenario, name: str) -> Scenario:
+    """The scenario of the variant `name`. Raises UsageError with the names that there are."""
+    if name not in scenario.variants:
+        known = ", ".join(f"{scenario.name}{VARIANT_MARK}{known}" for known in scenario.variants) or "none"
+        raise UsageError(f"scenario {scenario.name} has no variant {name!r}", hint=f"its variants: {known}")
+    return varied(scenario, name)
+
+
+def variants_in_words(variants: Mapping[str, Variant]) -> str:
+    """`, variants kv-fp8, t1`; empty where there are none."""
+    return f", variants {', '.join(variants)}" if variants else ""
+
 
 SCHEMA: Final = "specgate.scenario/v1"
 SHIPPED = Path(__file__).parents[1] / "scenarios"

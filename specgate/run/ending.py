@@ -40,7 +40,8 @@ def closing_lines(run: Run, path: Path, end: tuple[str, ExitCode], between: Sequ
     if (path / PAGE).is_file():
         yield f"page {path / PAGE}"
     verdict, code = end
-    yield f"next: {next_command(run, folder, code)}"
+    if command := next_command(run, folder, code):
+        yield f"next: {command}"
     *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
     unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
     yield f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else "")
@@ -56,8 +57,8 @@ def counted_rules(run: Run) -> str:
     return f"{green} rule{'s' * (green != 1)} green" + (f", {skipped} not asked" if skipped else "")
 
 
-def next_command(run: Run, folder: str, code: ExitCode) -> str:
-    """Return the command that says more about the run, or brings it to an end."""
+def next_command(run: Run, folder: str, code: ExitCode) -> str | None:
+    """Return the command that says more about the run, or brings it to an end. None if the rules have said it all."""
     if run.status == "interrupted":
         return f"specgate {run.kind} --resume {folder}"
     steps = [v.next_step for v in run.verdicts if v.required and v.next_step and RESUME in v.next_step]
@@ -69,7 +70,7 @@ def next_command(run: Run, folder: str, code: ExitCode) -> str:
         return run.promotion.command
     if code in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE):
         return f"specgate runs explain {folder}"
-    return f"specgate runs show {folder} --all"
+    return "specgate machine doctor" if code is ExitCode.ENV_REJECTED else None
 
 
 @dataclass(frozen=True, slots=True)

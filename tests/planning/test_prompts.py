@@ -13,9 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from specgate.contract import Budget, Grid, Scenario, Schedule, Workload
 from specgate.contract.scenarios.workload import PromptSource
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.pairs import assets
+from specgate.pairs import fetch
 from specgate.pairs.corpus import pool_of
-from specgate.pairs.fetch import fetch
 from specgate.planning.prompts import PromptSet, build_prompts
 from tests.support.wheels import NO_PACKAGES, asset_of, make_wheel
 
@@ -60,8 +59,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in kinds:
         files = {f"{kind}/f{i}.py": " ".join(rng.choices(WORDS, k=rng.randint(50, 150))).encode() for i in range(60)}
         pinned.append(asset_of(make_wheel(tmp_path / "shelf", f"text{kind}", files), kind, (f"{kind}/*.py",)))
-        fetch(pinned[-1], tmp_path / "shelf")
-    monkeypatch.setattr(assets, "TEXTS", tuple(pinned))
+        fetch.fetch(pinned[-1], tmp_path / "shelf")
+    monkeypatch.setattr(fetch, "TEXTS", tuple(pinned))
 
 
 def all_ids(sets: tuple[PromptSet, ...]) -> list[tuple[int, ...]]:
@@ -176,6 +175,6 @@ def test_a_broken_tokenizer_file_is_named(tokenizer_file: Path) -> None:
 def test_text_that_cannot_be_fetched_names_the_command(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in NO_PACKAGES.items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setattr(assets, "TEXTS", tuple(replace(a, sha256="0" * 64) for a in assets.TEXTS))
+    monkeypatch.setattr(fetch, "TEXTS", tuple(replace(a, sha256="0" * 64) for a in fetch.TEXTS))
     with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         build_prompts(scenario(), 64, 1, tokenizer_file, VOCAB)

@@ -1,8 +1,7 @@
 """Traces that a profiler wrote into a file: what the decode loop of somebody else's engine did on the GPU.
 
     trace_file.py   a file → a recording: by its content, torch profiler or nsys; refused with file, size and remedy
-    chrome.py       torch profiler's Chrome trace (vLLM, SGLang, torch.profiler.profile)
-    events.py       its events, one by one, without holding the document
+    chrome.py       a Chrome trace, event by event → a recording
     nsys.py         the SQLite export of Nsight Systems
     recording.py    a recording, and which CUDA calls matter
     steps.py        the decode loop in a trace, and its steps

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from specgate.analysis.traces.chrome import read_chrome
-from specgate.analysis.traces.events import Text
+from specgate.analysis.traces.chrome import Text, read_chrome
 from specgate.analysis.traces.nsys import read_nsys
 from specgate.analysis.traces.recording import Malformed, Recording
 from specgate.errors import UsageError

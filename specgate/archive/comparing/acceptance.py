@@ -15,7 +15,7 @@ from specgate.archive.comparing.engines import backends_of
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, EngineFacts, Point, Run
 from specgate.errors import UsageError
-from specgate.pairs.assets import TEXTS
+from specgate.pairs.fetch import TEXTS
 from specgate.run.recompute import categories_of
 
 KINDS: Final[Mapping[str, str]] = {asset.package: asset.kind for asset in TEXTS}

@@ -1,7 +1,6 @@
 """Speculative configs: checked before anything is loaded, read as other engines write them, and laid side by side.
 
     sizes.py          the sizes of a speculative decoder, and the rules that they must keep
-    stated_config.py  what a config of any engine says, in terms that all engines share
     terms.py          these terms, and what follows where two configs differ in one
     flags.py          flags of a command line, and keys of a mapping: their types, and the names that nobody knows
     formats/          the config formats of single engines

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specgate.checkpoints.spec_config.stated_config import Said, StatedConfig
-from specgate.checkpoints.spec_config.terms import TERMS, Breaks, shown
+from specgate.checkpoints.spec_config.terms import TERMS, Breaks, Said, StatedConfig, shown
 
 
 @dataclass(frozen=True, slots=True)

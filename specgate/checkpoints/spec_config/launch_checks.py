@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from specgate.checkpoints.geometry import DraftGeometry, TargetSizes
 from specgate.checkpoints.spec_config.sizes import SpecConfig, check
 from specgate.checkpoints.spec_config.sources import FORMATS, read_source
-from specgate.checkpoints.spec_config.stated_config import StatedConfig
+from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 
 OPTION = "spec_config"

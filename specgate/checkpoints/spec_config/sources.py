@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, turbomind, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
-from specgate.checkpoints.spec_config.stated_config import StatedConfig
+from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 from specgate.files import yamlfile
 from specgate.files.json_text import parse_json, read_bytes

@@ -113,9 +113,8 @@ def first_of(file: Path, format: FormatName | None, pair: PairRef, vocab: int) -
 
 def exact(context: int, tokenizer: Tokenizer) -> tuple[int, ...]:
     """A prompt of exactly `context` tokens, of the texts that scenarios use."""
-    from specgate.pairs.assets import TEXTS
     from specgate.pairs.corpus import wheel_corpus
-    from specgate.pairs.fetch import require
+    from specgate.pairs.fetch import TEXTS, require
 
     kinds = [
         [wheel_corpus(a.package, a.version, require(a), a.files) for a in TEXTS if a.kind == kind]

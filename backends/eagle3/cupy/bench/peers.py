@@ -1,4 +1,4 @@
-"""Libraries that do the work of a kernel: cuBLAS for products, torch's attention and FlashInfer for attention.
+"""Libraries that do the work of a kernel: cuBLAS for products, and torch's attention.
 
 They get random operands of the same sizes, which take turns like the kernel's own. A library that fails is reported
 with its reason, and the benchmark goes on.
@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +24,6 @@ from specgate.backends.eagle3.cupy.step.recording import Call
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.nouns.kernel_bench import PeerTiming
 
-PAGE = 64
-"""Positions per page of FlashInfer's cache, as of ours."""
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, OSError)
 """What a library may raise that does not like the machine, its own version, or the sizes."""
 
@@ -54,8 +49,6 @@ def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Pe
             kernel, slots = call.kernel, call.named["rows"].slots
             visible = visible_cache(kernel, call.named, context)
             yield torch_attention(kernel.heads, slots, visible)
-            if find_spec("flashinfer") is not None:
-                yield flashinfer(kernel.heads, slots, visible)
 
 
 def timed(peer: Peer) -> PeerTiming:
@@ -98,31 +91,6 @@ def torch_attention(h: Heads, slots: int, visible: VisibleCache) -> Peer:
         return lambda i: F.scaled_dot_product_attention(q, keys[i], values[i], enable_gqa=True)
 
     return Peer("SDPA", cached_bytes(h, slots, visible), make)
-
-
-def flashinfer(h: Heads, slots: int, visible: VisibleCache) -> Peer:
-    """FlashInfer's attention of a few query rows over a paged cache, each row seeing what is before it."""
-    pages = -(-visible.seen // PAGE)
-
-    def make(inputs: int) -> Callable[[int], object]:
-        library: Any = import_module("flashinfer")
-        workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
-        wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
-        each = torch.arange(slots + 1, dtype=torch.int32, device="cuda")
-        wrapper.plan(
-            each * visible.rows,
-            each * pages,
-            torch.randperm(slots * pages, device="cuda").int(),
-            torch.full((slots,), (visible.seen - 1) % PAGE + 1, dtype=torch.int32, device="cuda"),
-            *(h.heads, h.kv_heads, h.head_dim, PAGE),
-            causal=True,
-            q_data_type=torch.bfloat16,
-        )
-        q = random(slots * visible.rows, h.heads, h.head_dim)
-        cached = random(inputs, slots * pages, 2, PAGE, h.kv_heads, h.head_dim)
-        return lambda i: wrapper.run(q, cached[i])
-
-    return Peer("FlashInfer", cached_bytes(h, slots, visible), make)
 
 
 def cached_bytes(h: Heads, slots: int, visible: VisibleCache) -> int:

@@ -15,7 +15,6 @@ from specgate.backends.eagle3.pair_tools.train.recipe import Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
 from specgate.backends.eagle3.reference.target import RopeTable
 from specgate.errors import UsageError
-from specgate.pairs.assets import TEXTS
 from specgate.pairs.corpus import (
     TEXT_FILES,
     Corpus,
@@ -26,7 +25,7 @@ from specgate.pairs.corpus import (
     stdlib_corpus,
     wheel_corpus,
 )
-from specgate.pairs.fetch import require
+from specgate.pairs.fetch import TEXTS, require
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from specgate.checkpoints.spec_config.flags import Given
-from specgate.checkpoints.spec_config.stated_config import Said
+from specgate.checkpoints.spec_config.terms import Said
 
 Terms = dict[str, Said]
 

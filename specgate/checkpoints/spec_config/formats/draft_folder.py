@@ -17,7 +17,7 @@ from specgate.checkpoints.auxiliary_layers import (
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.hf_keys import Keys, read_config
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms
-from specgate.checkpoints.spec_config.stated_config import Said
+from specgate.checkpoints.spec_config.terms import Said
 from specgate.errors import CheckpointError
 
 READINGS: Final[Mapping[str, Callable[[Keys, int], AuxiliaryLayers]]] = {

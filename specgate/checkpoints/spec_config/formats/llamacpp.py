@@ -8,7 +8,7 @@ from typing import Final
 from specgate.checkpoints.spec_config.flags import Kind, from_argv
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, chain, count_of, default, fixed, name_of, take
 from specgate.checkpoints.spec_config.formats.draft_folder import NOT_APPLIED
-from specgate.checkpoints.spec_config.stated_config import StatedConfig
+from specgate.checkpoints.spec_config.terms import StatedConfig
 
 FLAGS: Final[Mapping[str, tuple[str, Kind]]] = {
     **dict.fromkeys(("--spec-draft-model", "-md", "--model-draft"), ("draft", "text")),

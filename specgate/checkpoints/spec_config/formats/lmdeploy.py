@@ -8,7 +8,7 @@ from typing import Final
 from specgate.checkpoints.spec_config.flags import Given, Kind, from_argv, from_mapping
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, after, chain, default, fixed, name_of, take
 from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_draft
-from specgate.checkpoints.spec_config.stated_config import Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 
 KEYS: Final[Mapping[str, Kind]] = {"method": "text", "model": "text", "num_speculative_tokens": "count"}
 FLAGS: Final[Mapping[str, tuple[str, Kind]]] = {

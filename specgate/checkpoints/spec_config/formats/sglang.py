@@ -8,7 +8,7 @@ from typing import Final
 from specgate.checkpoints.spec_config.flags import Given, Kind, from_argv, from_mapping
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, chain, default, fixed, name_of, take
 from specgate.checkpoints.spec_config.formats.draft_folder import NOT_APPLIED, OUTPUTS, add_draft
-from specgate.checkpoints.spec_config.stated_config import Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 from specgate.errors import UsageError
 
 KEYS: Final[Mapping[str, Kind]] = {

@@ -8,7 +8,7 @@ from typing import Final
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, fixed
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, EITHER
 from specgate.checkpoints.spec_config.sizes import SpecConfig
-from specgate.checkpoints.spec_config.stated_config import Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 
 SIZES: Final = {
     "num_speculative_tokens": "k", "max_path_len": "path_len", "max_decoding_tokens": "verified",

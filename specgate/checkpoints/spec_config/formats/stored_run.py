@@ -10,7 +10,7 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, vllm
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, fixed, name_of
-from specgate.checkpoints.spec_config.stated_config import How, Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import How, Said, StatedConfig
 from specgate.contract import EngineFacts
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder

@@ -17,7 +17,7 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     take,
 )
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, BOUNDARIES, add_draft
-from specgate.checkpoints.spec_config.stated_config import StatedConfig
+from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from specgate.backends.servers.evidence import profilers
-from specgate.backends.servers.evidence.profilers import PROFILERS, new_trace, traces_in
-from specgate.backends.servers.evidence.tracing import attention_findings, values_of
+from specgate.backends.servers.evidence import tracing
+from specgate.backends.servers.evidence.tracing import PROFILERS, attention_findings, new_trace, traces_in, values_of
 from specgate.backends.servers.options import Options
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.protocols import Activity, ScriptedTrace
@@ -67,7 +66,7 @@ def test_without_the_option_nothing_is_asked_of_the_server(pair: tuple[Path, Pat
 def test_a_profile_that_fails_costs_no_block_and_is_said(
     fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profilers, "APPEARING_S", 0.3)
+    monkeypatch.setattr(tracing, "APPEARING_S", 0.3)
     with started(tmp_path, pair, "vllm", f"--fault {fault}", profile="on") as engine:
         seen = traced(engine, BASELINE)
         assert message in (seen.unseen or "") and not seen.kernels
@@ -150,7 +149,7 @@ def test_of_several_ranks_the_first_ones_trace_is_taken_and_the_front_ends_is_no
 def test_a_trace_that_does_not_come_is_an_error_that_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profilers, "APPEARING_S", 0.0)
+    monkeypatch.setattr(tracing, "APPEARING_S", 0.0)
     with pytest.raises(BackendError, match=f"{tmp_path}: no trace came"):
         new_trace(tmp_path, {})
 

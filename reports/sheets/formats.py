@@ -1,14 +1,24 @@
-"""Render a sheet for a terminal as tables, or as plain lines with one row each."""
+"""A sheet in every format: HTML, Markdown, on a terminal, or as plain lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
-from specgate.contract.protocols import visible
-from specgate.reports.common.parts import Entry
+from specgate.contract.protocols import Format, visible
+from specgate.errors import UsageError
+from specgate.reports.common.parts import Entry, markdown, markdown_table
+from specgate.reports.page.html import environment
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.texts.console import STYLES, columns, printed, words
+from specgate.reports.texts.csv import table
+
+
+def page(sheet: Sheet) -> str:
+    return environment().get_template("sheet.html").render(sheet=sheet) + "\n"
+
 
 NAME = 22
 """Longest entry of the first column, in characters, that is never wrapped."""
@@ -19,7 +29,7 @@ MARKED = {"best": "bold green", "slower": "red"}
 STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
 
 
-def tables(sheet: Sheet) -> str:
+def on_terminal(sheet: Sheet) -> str:
     heads = [words((sheet.title, "bold")), words((sheet.subtitle, "dim"))]
     banners = [words((banner, "bold yellow")) for banner in sheet.banners]
     sections = [part for section in sheet.sections for part in section_parts(section)]
@@ -90,3 +100,60 @@ def in_words(entry: str | Entry) -> str:
 def ending(sheet: Sheet) -> Iterator[str]:
     if sheet.ending:
         yield f"{sheet.ending.said}: {sheet.ending.reason}"
+
+
+ROWS = 40
+"""Most rows of a table. A line below it says how many are left out."""
+
+
+def text(sheet: Sheet) -> str:
+    return "\n".join(lines(sheet)) + "\n"
+
+
+def lines(sheet: Sheet) -> Iterator[str]:
+    yield f"## {markdown(sheet.title)}"
+    yield from ("", markdown(sheet.subtitle))
+    if sheet.ending:
+        yield from ("", f"**{markdown(sheet.ending.said)}**: {markdown(sheet.ending.reason)}")
+    for banner in sheet.banners:
+        yield from ("", f"> {markdown(banner)}")
+    for section in sheet.sections:
+        yield from ("", f"### {markdown(section.title)}", "")
+        rows = [[in_words(cell) for cell in row] for row in section.table.rows]
+        if rows:
+            yield from markdown_table(section.table.head, rows[:ROWS], section.table.texts)
+        if len(rows) > ROWS:
+            yield from ("", f"{len(rows) - ROWS} more rows are left out.")
+        if section.note:
+            yield from ("", markdown(section.note))
+
+
+Subject = TypeVar("Subject")
+Tables = Mapping[str, Iterable[Mapping[str, Any]]]
+"""Name → rows. The rows of a table have the same columns in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SheetView(Generic[Subject]):
+    """A `protocols.View` that people read as a sheet.
+
+    `tables`: every figure of the subject. The first table is the CSV file; the JSON file holds all of them.
+    """
+
+    name: str
+    sheet: Callable[[Subject], Sheet]
+    tables: Callable[[Subject], Tables]
+
+    def render(self, subject: Subject, format: Format) -> str:
+        if format == "csv":
+            return table(next(iter(self.tables(subject).values())))
+        if format == "json":
+            tables = {name: list(rows) for name, rows in self.tables(subject).items()}
+            data = {"schema": f"specgate.{self.name}/v1", **tables}
+            return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+        on_terminals = {"console": on_terminal, "plain": plain, "all": plain}
+        written = {**on_terminals, "html": page, "md": text}
+        if (write := written.get(format)) is None:
+            known = ", ".join((*written, "csv", "json"))
+            raise UsageError(f"view {self.name} has no format {format}", hint=f"it has {known}")
+        return write(self.sheet(subject))
