@@ -57,6 +57,7 @@ def test_what_is_asked_for_is_measured_as_it_is() -> None:
     assert all(run.measurement_runs == 4 for run in runs_of(replace(BARE, **settings), "gpu"))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("kind", "scenario"), [("micro", "cpu-first"), ("full", "cpu-full-512")])
 def test_an_engine_that_is_not_made_for_a_gpu_measures_what_it_would_on_a_cpu(kind: Any, scenario: str) -> None:
     (run,) = runs_of(replace(BARE, kind=kind, argv=(kind,), backend="reference"), "gpu")
