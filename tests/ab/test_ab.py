@@ -41,8 +41,8 @@ def newest(cli: Cli) -> Path:
 
 
 def result(cli: Cli) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((newest(cli) / "ab.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((newest(cli) / "ab.json").read_text())
+    return data
 
 
 def words(cli: Cli) -> dict[tuple[str, str], str]:
@@ -78,8 +78,8 @@ def test_a_difference_within_the_margin_is_the_same(cli: Cli) -> None:
 
 def test_two_sides_with_other_weights_are_refused_by_name(cli: Cli) -> None:
     # What the scripted draft accepts is its weights.
-    said = ab(cli, "--old", "accept=3", "--new", "accept=1", code=2)
-    assert "draft_sha256: old has" in said and "the same weights" in said
+    output = ab(cli, "--old", "accept=3", "--new", "accept=1", code=2)
+    assert "draft_sha256: old has" in output and "the same weights" in output
     assert result(cli)["word"] is None and result(cli)["quantities"] == []
 
 
@@ -105,18 +105,18 @@ def test_the_order_of_an_abba_group_is_a_b_b_a_or_its_mirror_image_and_both_side
         places.setdefault((b["worker_generation"], b["role"]["k"], b["round"] // 2), []).append(
             (b["position_in_round"], side)
         )
-    orders = {tuple(side for _, side in sorted(found)) for found in places.values()}
+    orders = {tuple(side for _, side in sorted(place)) for place in places.values()}
     assert orders <= {("old", "new", "new", "old"), ("new", "old", "old", "new")} and len(places) == 12
 
 
 def test_short_prefills_are_repeated_equally_often_and_a_fresh_process_warms_up_on_the_beginning_of_long_ones(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[EngineHere, int]] = []
+    entries: list[tuple[EngineHere, int]] = []
     prefill = EngineHere.prefill
 
     def noted(engine: EngineHere, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
-        asked.append((engine, len(prompts[0])))
+        entries.append((engine, len(prompts[0])))
         return prefill(engine, prompts, draft=draft)
 
     monkeypatch.setattr(EngineHere, "prefill", noted)
@@ -124,7 +124,7 @@ def test_short_prefills_are_repeated_equally_often_and_a_fresh_process_warms_up_
     cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("context: [24]", "context: [4070]"))
     # 4,070 tokens of each of two prompts take 41 ms: five prefills are 200 ms.
     ab(cli, "--same", "-o", "prefill_ns=5000", "--steps", "4", code=0)
-    by_process = [[n for e, n in asked if e is engine] for engine in {e for e, _ in asked}]
+    by_process = [[n for e, n in entries if e is engine] for engine in {e for e, _ in entries}]
     assert {tuple(lengths) for lengths in by_process} == {(1000, *[4070] * 5)}
 
 
@@ -169,8 +169,8 @@ def test_builds_that_do_not_fit_beside_each_other_run_one_after_the_other(cli: C
 def test_a_comparison_holds_and_an_edit_anywhere_is_seen(cli: Cli) -> None:
     ab(cli, "--new", "step_ns=2060000", code=1)
     folder = newest(cli)
-    held = cli.run("runs", "verify", folder, pair=False)
-    assert held.returncode == 0 and "verdict SLOWER (exit 1)" in held.stdout
+    verified = cli.run("runs", "verify", folder, pair=False)
+    assert verified.returncode == 0 and "verdict SLOWER (exit 1)" in verified.stdout
     for file, was, is_ in (
         ("ab.json", '"SLOWER"', '"FASTER"'),
         ("ab.md", "SLOWER", "FASTER"),
@@ -200,7 +200,7 @@ def test_an_edited_word_behind_a_mended_manifest_is_seen(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "nothing to compare"),
         (("--same", "--base", "HEAD"), "--same together with"),
@@ -217,7 +217,7 @@ def test_an_edited_word_behind_a_mended_manifest_is_seen(cli: Cli) -> None:
         (("--base", "HEAD"), "not in a git checkout"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+def test_a_command_line_that_makes_no_sense_is_refused(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     if arguments == ("--new", "source=."):
         arguments = ("--new", "source=.", "--new", "wheel=x.whl")
-    assert said in ab(cli, *arguments, code=2)
+    assert message in ab(cli, *arguments, code=2)

@@ -22,18 +22,18 @@ counts = st.integers(1, 3)
 
 
 def schedule(seed: int, pairs: int, visits: int = 1, groups: int = 1) -> list[ProcessPair]:
-    asked = scenario(prompt_sets=8, spec=(1, 3))
-    asked = replace(asked, workload=replace(asked.workload, seed=seed))
-    return schedule_of([(asked, point) for point in points_of(asked, "any")], pairs, visits, groups)
+    small_scenario = scenario(prompt_sets=8, spec=(1, 3))
+    small_scenario = replace(small_scenario, workload=replace(small_scenario.workload, seed=seed))
+    return schedule_of([(small_scenario, point) for point in points_of(small_scenario, "any")], pairs, visits, groups)
 
 
-def gains(found: list[ProcessPair], period: int, phase: int) -> dict[Role, int]:
+def gains(process_pairs: list[ProcessPair], period: int, phase: int) -> dict[Role, int]:
     """Role → how many more slow blocks the new side has than the old one, where each `period`-th block is slow.
 
     Each visit begins with an untimed block of either side.
     """
     found_by_role, count = defaultdict[Role, int](int), 0
-    for visit in (v for pair in found for v in pair.visits):
+    for visit in (v for pair in process_pairs for v in pair.visits):
         count += 2
         for group in visit.groups:
             for side in group.order:
@@ -58,11 +58,11 @@ def test_with_any_number_of_process_pairs_two_slow_blocks_are_the_most_that_one_
 
 @given(seeds, st.integers(3, 12), counts, counts)
 def test_each_side_begins_in_half_of_the_process_pairs(seed: int, pairs: int, visits: int, groups: int) -> None:
-    found = schedule(seed, pairs, visits, groups)
-    for role in (q.role for q in found[0].visits[0].groups[:3]):
-        firsts = [next(q.order[0] for q in pair.visits[0].groups if q.role == role) for pair in found]
+    result = schedule(seed, pairs, visits, groups)
+    for role in (q.role for q in result[0].visits[0].groups[:3]):
+        firsts = [next(q.order[0] for q in pair.visits[0].groups if q.role == role) for pair in result]
         assert abs(firsts.count("old") - firsts.count("new")) == pairs % 2
-    starting = [pair.first for pair in found]
+    starting = [pair.first for pair in result]
     assert abs(starting.count("old") - starting.count("new")) == pairs % 2
 
 

@@ -133,7 +133,7 @@ def set_at(*path: str, to: object) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (set_at("sides", "new", "sha256", to="0" * 64), "new: sha256: was"),
         (set_at("sides", "old", "options", "step_ns", to="1"), 'old: options.step_ns: was "1", is "2000000"'),
@@ -144,11 +144,11 @@ def set_at(*path: str, to: object) -> Callable[[Any], None]:
     ],
 )
 def test_samples_of_two_builds_or_machines_are_not_mixed(
-    cli: Cli, undecided: Path, change: Callable[[Any], None], said: str
+    cli: Cli, undecided: Path, change: Callable[[Any], None], message: str
 ) -> None:
     edited(undecided, "asked.json", change)
     files = {file: file.read_bytes() for file in undecided.rglob("*") if file.is_file() and file.name != ".lock"}
-    assert said in resumed(cli, undecided, "--processes", "4", code=2)
+    assert message in resumed(cli, undecided, "--processes", "4", code=2)
     assert {file: file.read_bytes() for file in files} == files
 
 
@@ -209,7 +209,7 @@ def test_code_that_changed_while_it_was_measured_is_not_what_was_compared(stored
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--margin-pct", "9"), "--resume together with --margin-pct"),
         (("--processes", "4,8"), "give one number"),
@@ -218,9 +218,9 @@ def test_code_that_changed_while_it_was_measured_is_not_what_was_compared(stored
     ],
 )
 def test_only_the_number_of_processes_can_be_said_again(
-    cli: Cli, undecided: Path, arguments: tuple[str, ...], said: str
+    cli: Cli, undecided: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in resumed(cli, undecided, *arguments, code=2)
+    assert message in resumed(cli, undecided, *arguments, code=2)
 
 
 def test_a_folder_that_is_no_comparison_is_named(cli: Cli) -> None:

@@ -26,13 +26,13 @@ def test_every_group_balances_and_the_rounds_of_a_set_are_counted_on(
     one = scenario()
     one = replace(one, workload=replace(one.workload, prompt_sets=sets))
     points = [(one, point) for point in points_of(one, "fake")]
-    found = schedule_of(points, pairs, visits, groups)
-    assert found == schedule_of(points, pairs, visits, groups)
-    for visit in (v for pair in found for v in pair.visits):
+    schedule = schedule_of(points, pairs, visits, groups)
+    assert schedule == schedule_of(points, pairs, visits, groups)
+    for visit in (v for pair in schedule for v in pair.visits):
         for group in visit.groups:
             a, b, c, d = group.order
             assert a == d != b == c
-    plan = plan_of([one], found, "fake")
+    plan = plan_of([one], schedule, "fake")
     keys = [(r.point, r.prompt_set, r.index) for r in plan.rounds]
     assert len(keys) == len(set(keys)) == pairs * visits * groups * 2
     per_set = Counter(r.prompt_set for r in plan.rounds)
@@ -42,9 +42,9 @@ def test_every_group_balances_and_the_rounds_of_a_set_are_counted_on(
 
 def test_the_sides_take_turns_in_being_started_first() -> None:
     one = scenario()
-    found = schedule_of([(one, point) for point in points_of(one, "fake")], 8, 2, 1)
-    assert Counter(pair.first for pair in found) == {"old": 4, "new": 4}
-    assert Counter(visit.first for pair in found for visit in pair.visits) == {"old": 8, "new": 8}
+    schedule = schedule_of([(one, point) for point in points_of(one, "fake")], 8, 2, 1)
+    assert Counter(pair.first for pair in schedule) == {"old": 4, "new": 4}
+    assert Counter(visit.first for pair in schedule for visit in pair.visits) == {"old": 8, "new": 8}
 
 
 def test_a_schedule_that_goes_on_visits_the_next_prompts_and_is_balanced_by_itself() -> None:

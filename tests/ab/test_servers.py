@@ -26,19 +26,19 @@ def cli(tmp_path: Path) -> Cli:
 
 def result(cli: Cli) -> dict[str, Any]:
     (folder,) = (cli.folder / "runs").glob("*-ab-*")
-    found: dict[str, Any] = json.loads((folder / "ab.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((folder / "ab.json").read_text())
+    return data
 
 
-def ratios(found: dict[str, Any]) -> dict[str, float]:
-    return {q["cell"].rpartition("/")[2]: q["ratio"] for q in found["quantities"] if q["name"] == "step_ms"}
+def ratios(data: dict[str, Any]) -> dict[str, float]:
+    return {q["cell"].rpartition("/")[2]: q["ratio"] for q in data["quantities"] if q["name"] == "step_ms"}
 
 
 def attached(stack: ExitStack, side: str, *arguments: str) -> list[str]:
     """Arguments that say a side whose servers run already, one per role."""
     plain, drafting = (stack.enter_context(running_stub("vllm", k, *arguments)) for k in (0, 3))
-    said = {"url.baseline": plain, "url.spec-3": drafting, "model": "specgate"}
-    return [part for key, value in said.items() for part in (f"--{side}", f"{key}={value}")]
+    data = {"url.baseline": plain, "url.spec-3": drafting, "model": "specgate"}
+    return [part for key, value in data.items() for part in (f"--{side}", f"{key}={value}")]
 
 
 def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -> None:
@@ -48,11 +48,11 @@ def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -
         new = attached(stack, "new", "--rate", "25")
         done = cli.run("ab", *FIXED, *old, *new)
     assert done.returncode in (1, 3), done.stdout + done.stderr
-    found = result(cli)
-    assert min(ratios(found).values()) > 3
-    by = {(q["name"], q["word"]) for q in found["quantities"] if q["decides"]}
+    results = result(cli)
+    assert min(ratios(results).values()) > 3
+    by = {(q["name"], q["word"]) for q in results["quantities"] if q["decides"]}
     assert ("acceptance_length", "SAME") in by and ("step_ms", "SAME") not in by and ("step_ms", "FASTER") not in by
-    assert [t["changed"] for t in found["texts"]] == [[], []]
+    assert [t["changed"] for t in results["texts"]] == [[], []]
     assert cli.run("runs", "verify", next((cli.folder / "runs").glob("*-ab-*")), pair=False).returncode == 0
 
 
@@ -68,7 +68,7 @@ def test_servers_are_started_for_either_side_by_a_program_of_its_own(cli: Cli) -
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "said"),
+    ("fault", "code", "message"),
     [
         ("die_after=9", 7, "new: "),
         ("other_weights", 6, "begin with another token in the new build: other weights"),
@@ -77,13 +77,13 @@ def test_servers_are_started_for_either_side_by_a_program_of_its_own(cli: Cli) -
     ],
 )
 def test_a_side_that_cannot_be_compared_is_named_and_no_word_is_said(
-    cli: Cli, fault: str, code: int, said: str
+    cli: Cli, fault: str, code: int, message: str
 ) -> None:
     with ExitStack() as stack:
         old = attached(stack, "old", "--rate", "200")
         new = attached(stack, "new", "--rate", "200", "--fault", fault)
         done = cli.run("ab", *FIXED, *old, *new)
-    assert done.returncode == code and said in done.stdout + done.stderr, done.stdout + done.stderr
+    assert done.returncode == code and message in done.stdout + done.stderr, done.stdout + done.stderr
     assert result(cli)["word"] is None and [look["word"] for look in result(cli)["looks"]] == [None]
 
 

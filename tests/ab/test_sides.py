@@ -82,11 +82,11 @@ def test_a_slower_commit_is_found_against_the_one_before_and_no_worktree_stays(c
     )
     assert done.returncode == 1, done.stdout + done.stderr
     (folder,) = (cli.folder / "runs").glob("*-ab-*")
-    found = json.loads((folder / "ab.json").read_text())
-    assert [found["sides"][name]["revision"] for name in ("old", "new")] == commits(checkout)
-    assert all(p["origin"]["python"] for p in found["processes"])
+    data = json.loads((folder / "ab.json").read_text())
+    assert [data["sides"][name]["revision"] for name in ("old", "new")] == commits(checkout)
+    assert all(p["origin"]["python"] for p in data["processes"])
     assert (folder / "logs" / "build-old.log").read_text() == "built\n"
-    step = next(q for q in found["quantities"] if q["name"] == "step_ms" and q["cell"].endswith("baseline"))
+    step = next(q for q in data["quantities"] if q["name"] == "step_ms" and q["cell"].endswith("baseline"))
     assert step["ratio"] == pytest.approx(1.03, rel=0.01) and step["word"] == "SLOWER"
     assert git_worktrees(checkout) == before
     assert cli.run("runs", "verify", folder, pair=False).returncode == 0

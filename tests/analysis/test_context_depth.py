@@ -19,12 +19,12 @@ BLOCKS = [b for b in blocks_of(PLAN) if b.role == SPEC and not b.warmup]
 
 def walked(made: Block, slot: int) -> list[int]:
     """Tokens beyond the prompt before each step, by walking the slot's tokens."""
-    before, found = 1, []
+    before, values = 1, []
     for row in made.accepted:
-        found.append(before)
+        values.append(before)
         before += row[slot] + 1
     assert before == len(made.tokens[slot])
-    return found
+    return values
 
 
 @pytest.mark.parametrize("made", BLOCKS[:3])
@@ -53,8 +53,8 @@ def test_a_length_that_falls_with_depth_is_seen_to_fall() -> None:
 
 
 def test_times_of_wrong_tokens_are_withheld_and_lengths_are_not() -> None:
-    found = by_depth(BLOCKS, withhold=True)
-    assert all(b.step_ms is None and b.acceptance_length is not None for b in found)
+    result = by_depth(BLOCKS, withhold=True)
+    assert all(b.step_ms is None and b.acceptance_length is not None for b in result)
     shown = by_depth(BLOCKS, withhold=False)
     steps = [ns / 1e6 for b in BLOCKS for ns in b.step_ns]
     assert all(min(steps) <= (b.step_ms or 0) <= max(steps) for b in shown)
@@ -62,5 +62,5 @@ def test_times_of_wrong_tokens_are_withheld_and_lengths_are_not() -> None:
 
 def test_a_baseline_has_times_and_no_length() -> None:
     base = [b for b in blocks_of(PLAN) if not b.role.speculative and not b.warmup]
-    found = by_depth(base, withhold=False)
-    assert all(b.acceptance_length is None and b.drafted_steps == 0 and b.step_ms for b in found)
+    result = by_depth(base, withhold=False)
+    assert all(b.acceptance_length is None and b.drafted_steps == 0 and b.step_ms for b in result)

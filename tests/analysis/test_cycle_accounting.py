@@ -211,7 +211,7 @@ def test_a_floor_is_bytes_over_bandwidth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("traffic", "bandwidth", "change", "said"),
+    ("traffic", "bandwidth", "change", "message"),
     [
         (TRAFFIC, MEMORY, lambda b: replace(b, phase_ns={}), NOT_SPLIT),
         (None, MEMORY, split, NOT_TOLD),
@@ -221,11 +221,11 @@ def test_a_floor_is_bytes_over_bandwidth() -> None:
     ],
 )
 def test_a_missing_floor_has_its_reason(
-    traffic: Traffic | None, bandwidth: Bandwidth | None, change: Callable[[Block], Block], said: str
+    traffic: Traffic | None, bandwidth: Bandwidth | None, change: Callable[[Block], Block], message: str
 ) -> None:
     plan = plan_of()
     budget = found(blocks_of(plan, change=change), plan, traffic=traffic, bandwidth=bandwidth)[SPEC]
-    assert budget.no_floor is not None and said in budget.no_floor
+    assert budget.no_floor is not None and message in budget.no_floor
     assert all(p.floor_ms is None for p in budget.parts)
     assert budget.floor_ms is None and budget.limit is None and budget.waterfall is not None
 
@@ -279,8 +279,8 @@ def test_the_factors_multiply_to_the_measured_speed_up(
 
 
 def test_slots_that_end_early_and_tokens_that_are_cut_are_a_factor_of_their_own() -> None:
-    asked = scenario(batch=(2,), steps=4)
-    plan = plan_of(replace(asked, budget=replace(asked.budget, ignore_eos=False)))
+    small_scenario = scenario(batch=(2,), steps=4)
+    plan = plan_of(replace(small_scenario, budget=replace(small_scenario.budget, ignore_eos=False)))
 
     def ended(made: Block) -> Block:
         """The second slot ends with its second token, which is EOS: in a spec block a token before its cycle's end."""
@@ -403,5 +403,5 @@ def test_gpus_that_share_a_target_send_so_much_per_row_and_the_floors_do_not_cou
     assert all(budget.link_bytes is None for budget in alone.values())
     assert [budget.floor_ms for budget in shared.values()] == [budget.floor_ms for budget in alone.values()]
     assert not [*link_lines(alone[SPEC])]
-    said = " ".join(line.strip() for line in link_lines(shared[SPEC]))
-    assert "what each of them moves" in said and "0.00400 MB per cycle" in said
+    text = " ".join(line.strip() for line in link_lines(shared[SPEC]))
+    assert "what each of them moves" in text and "0.00400 MB per cycle" in text

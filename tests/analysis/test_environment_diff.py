@@ -31,10 +31,10 @@ def test_a_record_does_not_differ_from_itself(record: dict[str, object]) -> None
 @given(records, records)
 def test_every_key_that_differs_is_named_once_with_both_sides(a: dict[str, object], b: dict[str, object]) -> None:
     then, now = dict(flat(a)), dict(flat(b))
-    found = list(differences(a, b))
+    results = list(differences(a, b))
     expected = {key: (then.get(key), now.get(key)) for key in then.keys() | now.keys() if then.get(key) != now.get(key)}
-    assert {key: (was, is_) for key, was, is_ in found} == expected
-    assert len(found) == len(expected)
+    assert {key: (was, is_) for key, was, is_ in results} == expected
+    assert len(results) == len(expected)
 
 
 def test_a_package_of_the_fingerprint_is_told_once() -> None:

@@ -15,16 +15,16 @@ from specgate.contract import Block, Comparison
 from tests.support.factories import blocks_of, plan_of, run_of, scenario, text
 
 
-def comparison(change: Callable[[Block], Block], **asked: object) -> Comparison:
+def comparison(change: Callable[[Block], Block], **request: object) -> Comparison:
     """Four prompt sets in four rounds, every step of a role as long as the others of that role."""
     made = scenario(prompt_sets=4, rounds=4)
-    plan = plan_of(replace(made, **asked))  # type: ignore[arg-type]  # fields of Scenario
-    (found,) = run_of(plan, blocks_of(plan, jitter=0.0, change=change)).comparisons
-    return found
+    plan = plan_of(replace(made, **request))  # type: ignore[arg-type]  # fields of Scenario
+    (result,) = run_of(plan, blocks_of(plan, jitter=0.0, change=change)).comparisons
+    return result
 
 
-def fit_of(found: Comparison) -> Fit:
-    fitted = fit(found.log_ratios, found.orders, found.prompt_sets, found.turns)
+def fit_of(result: Comparison) -> Fit:
+    fitted = fit(result.log_ratios, result.orders, result.prompt_sets, result.turns)
     assert fitted is not None
     return fitted
 
@@ -44,17 +44,17 @@ def by_text(block: Block, *, other_round: int | None = None) -> Block:
 
 
 def test_acceptance_of_texts_that_repeat_is_an_exact_offset() -> None:
-    found = comparison(by_text)
-    assert statistics.pstdev(found.log_ratios) > 0.4
-    assert fit_of(found).error < 1e-6
+    result = comparison(by_text)
+    assert statistics.pstdev(result.log_ratios) > 0.4
+    assert fit_of(result).error < 1e-6
     expected = statistics.fmean(math.log((1 + accepted) * 10 / 14) for accepted in range(4))
-    assert fit_of(found).mean == pytest.approx(expected)
+    assert fit_of(result).mean == pytest.approx(expected)
 
 
 def test_acceptance_of_a_text_that_differs_between_rounds_is_noise_and_stays_in_the_mean() -> None:
-    found = comparison(lambda block: by_text(block, other_round=2))
-    assert fit_of(found).error > 0.05
-    assert fit_of(found).mean - fit_of(comparison(by_text)).mean == pytest.approx(math.log(4) / 16)
+    result = comparison(lambda block: by_text(block, other_round=2))
+    assert fit_of(result).error > 0.05
+    assert fit_of(result).mean - fit_of(comparison(by_text)).mean == pytest.approx(math.log(4) / 16)
 
 
 def test_even_prefill_has_the_mean_of_each_role_in_the_place_of_every_prefill() -> None:
@@ -62,11 +62,11 @@ def test_even_prefill_has_the_mean_of_each_role_in_the_place_of_every_prefill() 
         at = 3 * block.prompt_set + block.round
         return replace(block, prefill_ns=50_000_000 + 7_000_000 * at * (1 + block.role.k))
 
-    found = comparison(uneven, kind="full")
+    result = comparison(uneven, kind="full")
     of_role = {k: [50_000_000 + 7_000_000 * (3 * s + r) * (1 + k) for s in range(4) for r in range(4)] for k in (0, 3)}
     mean = {k: Fraction(sum(all_), len(all_)) for k, all_ in of_role.items()}
     block = {b.role.k: b for b in blocks_of(plan_of(), jitter=0.0) if not b.warmup}
     tokens = {k: len(b.tokens[0]) for k, b in block.items()}
     speed = {k: tokens[k] / (mean[k] + block[k].elapsed_ns) for k in (0, 3)}
-    assert found.even_prefill == pytest.approx([math.log(speed[3] / speed[0])] * 16)
-    assert statistics.pstdev(found.log_ratios) > 0.01
+    assert result.even_prefill == pytest.approx([math.log(speed[3] / speed[0])] * 16)
+    assert statistics.pstdev(result.log_ratios) > 0.01

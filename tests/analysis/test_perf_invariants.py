@@ -43,7 +43,7 @@ def certified(
     engines = {key: replace(facts, kernels=kernels) for key, facts in run.engines.items()}
     made = certificates(plan, run.cells, run.comparisons, blocks, engines, traces)
     assert set(made) == {c.key for c in plan.cells}
-    (spec,) = (found for key, found in made.items() if "spec" in key)
+    (spec,) = (result for key, result in made.items() if "spec" in key)
     assert tuple(i.id for i in spec) == IDS
     return {i.id: i for i in spec}
 
@@ -54,9 +54,9 @@ def all_of(plan: Plan, **changes: int) -> list[Block]:
 
 def test_a_quiet_tuned_engine_holds_all_seven() -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan), traces_of(plan))
-    assert {i.held for i in found.values()} == {Held.HELD}
-    assert "8 launches of 1 kernels in 4 steps" in found["I1"].message
+    certificate = certified(plan, all_of(plan), traces_of(plan))
+    assert {i.held for i in certificate.values()} == {Held.HELD}
+    assert "8 launches of 1 kernels in 4 steps" in certificate["I1"].message
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_quiet_tuned_engine_holds_all_seven() -> None:
 )
 def test_what_a_trace_shows_breaks_exactly_its_invariant(id_: str, code: str, changes: dict[str, object]) -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan), traces_of(plan, **changes))
-    assert [i.id for i in found.values() if i.held is not Held.HELD] == [id_]
-    assert (found[id_].held, found[id_].reason_code) == (Held.BROKEN, code)
+    certificate = certified(plan, all_of(plan), traces_of(plan, **changes))
+    assert [i.id for i in certificate.values() if i.held is not Held.HELD] == [id_]
+    assert (certificate[id_].held, certificate[id_].reason_code) == (Held.BROKEN, code)
 
 
 @pytest.mark.parametrize(
@@ -89,31 +89,33 @@ def test_what_a_trace_shows_breaks_exactly_its_invariant(id_: str, code: str, ch
 )
 def test_what_counters_show_breaks_exactly_its_invariant(id_: str, code: str, changes: dict[str, int]) -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan, **changes), traces_of(plan))
-    assert [(i.id, i.reason_code) for i in found.values() if i.held is Held.BROKEN] == [(id_, code)]
+    certificate = certified(plan, all_of(plan, **changes), traces_of(plan))
+    assert [(i.id, i.reason_code) for i in certificate.values() if i.held is Held.BROKEN] == [(id_, code)]
 
 
 @pytest.mark.parametrize(
-    ("counters", "held", "said"),
+    ("counters", "state", "message"),
     [
         ({}, Held.HELD, "kv_integrity_failures = 0 over"),
         ({"tree_tokens": 60, "mask_integrity_failures": 0}, Held.HELD, "mask_integrity_failures = 0 over"),
         ({"tree_tokens": 60}, Held.UNSEEN, "does not count mask_integrity_failures in every block"),
     ],
 )
-def test_masks_are_part_of_integrity_where_trees_are_drafted(counters: dict[str, int], held: Held, said: str) -> None:
+def test_masks_are_part_of_integrity_where_trees_are_drafted(
+    counters: dict[str, int], state: Held, message: str
+) -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan, **counters), traces_of(plan))["I4"]
-    assert found.held is held
-    assert said in found.message
+    certificate = certified(plan, all_of(plan, **counters), traces_of(plan))["I4"]
+    assert certificate.held is state
+    assert message in certificate.message
 
 
 def test_whole_masks_do_not_make_up_for_a_cache_that_nobody_checks() -> None:
     plan = perf_plan()
     counters = {"tree_tokens": 60, "mask_integrity_failures": 0}
-    found = certified(plan, [replace(b, counters=counters) for b in blocks_of(plan)], traces_of(plan))["I4"]
-    assert (found.held, found.evidence) == (Held.UNSEEN, {"mask_integrity_failures": 0})
-    assert "kv_integrity_failures" in found.message
+    certificate = certified(plan, [replace(b, counters=counters) for b in blocks_of(plan)], traces_of(plan))["I4"]
+    assert (certificate.held, certificate.evidence) == (Held.UNSEEN, {"mask_integrity_failures": 0})
+    assert "kv_integrity_failures" in certificate.message
 
 
 def test_one_broken_mask_counts_although_other_blocks_have_none() -> None:
@@ -126,34 +128,39 @@ def test_one_broken_mask_counts_although_other_blocks_have_none() -> None:
 
 def test_tokens_that_leave_the_baseline_break_determinism() -> None:
     plan = perf_plan()
-    found = certified(plan, blocks_of(plan, change=lambda b: corrupt(counted(b), at=9)), traces_of(plan))
-    assert (found["I7"].held, found["I7"].reason_code) == (Held.BROKEN, "token_mismatch")
-    assert "leaves the baseline at token 9" in found["I7"].message
+    certificate = certified(plan, blocks_of(plan, change=lambda b: corrupt(counted(b), at=9)), traces_of(plan))
+    assert (certificate["I7"].held, certificate["I7"].reason_code) == (Held.BROKEN, "token_mismatch")
+    assert "leaves the baseline at token 9" in certificate["I7"].message
 
 
 def test_texts_that_an_engine_draws_by_numbers_of_its_own_break_nothing_and_prove_nothing() -> None:
     run = run_of(plan_of(), blocks_of(plan_of()))
     (facts,) = run.engines.values()
-    broken, held = Invariant("I7", Held.BROKEN, "token_mismatch", "x"), Invariant("I7", Held.HELD, "deterministic", "x")
+    broken, invariant = (
+        Invariant("I7", Held.BROKEN, "token_mismatch", "x"),
+        Invariant("I7", Held.HELD, "deterministic", "x"),
+    )
     own = replace(facts, details={OWN_NUMBERS: "the server's own"})
-    assert drawn_anew(broken, facts) is broken and drawn_anew(held, own) is held
+    assert drawn_anew(broken, facts) is broken and drawn_anew(invariant, own) is invariant
     assert (drawn_anew(broken, own).held, drawn_anew(broken, own).reason_code) == (Held.UNSEEN, "own_random_numbers")
 
 
 def test_a_copy_to_the_device_and_host_bookkeeping_are_no_fault() -> None:
     plan = perf_plan()
     quiet = {"cudaGraphLaunch": 4, "cudaEventRecord": 4, "cudaStreamIsCapturing": 4, "cudaMemcpyAsync": 1}
-    found = certified(plan, all_of(plan), traces_of(plan, calls=quiet, copies={"Memcpy HtoD (Pinned -> Device)": 1}))
-    assert found["I6"].held is Held.HELD
+    certificate = certified(
+        plan, all_of(plan), traces_of(plan, calls=quiet, copies={"Memcpy HtoD (Pinned -> Device)": 1})
+    )
+    assert certificate["I6"].held is Held.HELD
 
 
 def test_what_cannot_be_seen_is_never_held() -> None:
     plan = perf_plan()
     bare = [replace(b, counters={}) for b in blocks_of(plan)]
-    found = certified(plan, bare, {}, kernels=None)
-    assert [i.id for i in found.values() if i.held is Held.UNSEEN] == ["I1", "I2", "I4", "I6"]
-    assert found["I1"].message == "no block was traced"
-    assert found["I3"].held is Held.HELD, "the steps show it, whatever an engine counts"
+    certificate = certified(plan, bare, {}, kernels=None)
+    assert [i.id for i in certificate.values() if i.held is Held.UNSEEN] == ["I1", "I2", "I4", "I6"]
+    assert certificate["I1"].message == "no block was traced"
+    assert certificate["I3"].held is Held.HELD, "the steps show it, whatever an engine counts"
     unseen = certified(plan, bare, traces_of(plan, unseen="no CUDA device"), kernels=None)
     assert unseen["I6"].message == "no CUDA device"
     assert certified(plan, all_of(plan), traces_of(plan), kernels=None)["I1"].reason_code == "no_allow_list"
@@ -168,19 +175,19 @@ def test_drafts_that_are_missing_break_multi_token_mode_although_the_engine_coun
         return counted(replace(b, accepted=accepted, drafted=drafted, tokens=tokens))
 
     plan = perf_plan()
-    found = certified(plan, blocks_of(plan, change=pause), traces_of(plan))["I3"]
-    assert (found.held, found.reason_code) == (Held.BROKEN, "left_multi_token_mode")
-    assert found.message == "disabled_multitoken_other = 8 over 8 timed blocks"
+    certificate = certified(plan, blocks_of(plan, change=pause), traces_of(plan))["I3"]
+    assert (certificate.held, certificate.reason_code) == (Held.BROKEN, "left_multi_token_mode")
+    assert certificate.message == "disabled_multitoken_other = 8 over 8 timed blocks"
 
 
 def test_a_trace_that_the_engine_brought_itself_holds_nothing() -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan), traces_of(plan, source="engine"))
-    assert {i.id: i.reason_code for i in found.values() if i.held is Held.UNSEEN} == {
+    certificate = certified(plan, all_of(plan), traces_of(plan, source="engine"))
+    assert {i.id: i.reason_code for i in certificate.values() if i.held is Held.UNSEEN} == {
         "I1": "engines_own_word",
         "I6": "engines_own_word",
     }
-    assert "8 launches of 1 kernels" in found["I1"].message
+    assert "8 launches of 1 kernels" in certificate["I1"].message
 
 
 @pytest.mark.parametrize(
@@ -193,8 +200,8 @@ def test_a_trace_that_the_engine_brought_itself_holds_nothing() -> None:
 )
 def test_what_an_engine_says_against_itself_is_believed(id_: str, code: str, changes: dict[str, object]) -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan), traces_of(plan, source="engine", **changes))
-    assert (found[id_].held, found[id_].reason_code) == (Held.BROKEN, code)
+    certificate = certified(plan, all_of(plan), traces_of(plan, source="engine", **changes))
+    assert (certificate[id_].held, certificate[id_].reason_code) == (Held.BROKEN, code)
 
 
 def test_scenarios_that_do_not_ask_for_it_get_no_certificate() -> None:
@@ -210,34 +217,36 @@ LOOP = LoopFigures(1_000_000, 970_000, 7, 1_000, 9_000, 12_000, bytes_to_host=32
 
 def test_a_servers_own_profiler_can_hold_an_invariant_and_is_named() -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan), traces_of(plan, source="server-profiler", allowed=("mi*",)), kernels=None)
-    assert {i.held for i in found.values()} == {Held.HELD}
-    assert found["I1"].message == (
+    certificate = certified(
+        plan, all_of(plan), traces_of(plan, source="server-profiler", allowed=("mi*",)), kernels=None
+    )
+    assert {i.held for i in certificate.values()} == {Held.HELD}
+    assert certificate["I1"].message == (
         "8 launches of 1 kernels in 4 steps, all on the list of those that are allowed, by the server's own profiler"
     )
-    assert found["I6"].message.endswith("by the server's own profiler") and found["I6"].evidence["source"] == (
-        "server-profiler"
-    )
+    assert certificate["I6"].message.endswith("by the server's own profiler") and certificate["I6"].evidence[
+        "source"
+    ] == ("server-profiler")
 
 
 def test_a_server_that_copies_its_tokens_breaks_the_quiet_loop_with_numbers_per_step() -> None:
     plan = perf_plan()
     seen = {"copies": {"Memcpy DtoH (Device -> Pinned)": 4}, "calls": {"cudaEventSynchronize": 4}, "loop": LOOP}
-    found = certified(plan, all_of(plan), traces_of(plan, source="server-profiler", **seen))["I6"]
-    assert (found.held, found.reason_code) == (Held.BROKEN, "d2h_in_loop")
-    assert found.message == (
+    certificate = certified(plan, all_of(plan), traces_of(plan, source="server-profiler", **seen))["I6"]
+    assert (certificate.held, certificate.reason_code) == (Held.BROKEN, "d2h_in_loop")
+    assert certificate.message == (
         "per step 1.00 copies to the host (8 bytes), 1.00 waits (1.00 on other threads than the loop's) and 0.00 "
         "allocations, in 4 steps"
     )
-    assert found.evidence["gpu_busy_share"] == 0.97 and found.evidence["sync_in_loop"] == 4
+    assert certificate.evidence["gpu_busy_share"] == 0.97 and certificate.evidence["sync_in_loop"] == 4
 
 
 def test_kernels_of_a_server_are_held_against_the_list_of_its_user_and_else_only_shown() -> None:
     plan = perf_plan()
     shown = {"source": "server-profiler", "kernels": {"mine": 8, "cutlass_80_gemm": 2}}
-    found = certified(plan, all_of(plan), traces_of(plan, **shown), kernels=None)["I1"]
-    assert (found.held, found.reason_code) == (Held.UNSEEN, "no_allow_list")
-    assert found.evidence == {"mine": 8, "cutlass_80_gemm": 2}
+    certificate = certified(plan, all_of(plan), traces_of(plan, **shown), kernels=None)["I1"]
+    assert (certificate.held, certificate.reason_code) == (Held.UNSEEN, "no_allow_list")
+    assert certificate.evidence == {"mine": 8, "cutlass_80_gemm": 2}
     held_to_it = certified(plan, all_of(plan), traces_of(plan, **shown, allowed=("mine",)), kernels=None)["I1"]
     assert (held_to_it.held, held_to_it.evidence) == (Held.BROKEN, {"cutlass_80_gemm": 2})
     assert "not on the list of those that are allowed, e.g. cutlass_80_gemm (2 launches)" in held_to_it.message
@@ -252,17 +261,19 @@ def finding(invariant: StatedInvariant, breaks: bool) -> Finding:
 @pytest.mark.parametrize("id_", ["I1", "I2", "I3"])
 def test_what_the_engine_says_against_itself_breaks_its_invariant_with_file_and_line(id_: StatedInvariant) -> None:
     plan = perf_plan()
-    found = certified(plan, all_of(plan), traces_of(plan, findings=(finding(id_, True), finding(id_, False))))
-    assert [i.id for i in found.values() if i.held is not Held.HELD] == [id_]
-    assert (found[id_].held, found[id_].reason_code) == (Held.BROKEN, "fallback_kernel")
-    assert found[id_].message == "no fused kernel: server.log:7: No feasible kernel found (2 times)"
+    certificate = certified(plan, all_of(plan), traces_of(plan, findings=(finding(id_, True), finding(id_, False))))
+    assert [i.id for i in certificate.values() if i.held is not Held.HELD] == [id_]
+    assert (certificate[id_].held, certificate[id_].reason_code) == (Held.BROKEN, "fallback_kernel")
+    assert certificate[id_].message == "no fused kernel: server.log:7: No feasible kernel found (2 times)"
 
 
 def test_what_the_engine_says_for_itself_stands_beside_what_is_unseen_and_holds_nothing() -> None:
     plan = perf_plan()
     bare = [replace(b, counters={}) for b in blocks_of(plan)]
     seen = traces_of(plan, unseen="behind a server", findings=(finding("I2", False),))
-    found = certified(plan, bare, seen, kernels=None)["I2"]
-    assert found.held is Held.UNSEEN and found.message.endswith("server.log:7: No feasible kernel found (2 times)")
+    certificate = certified(plan, bare, seen, kernels=None)["I2"]
+    assert certificate.held is Held.UNSEEN and certificate.message.endswith(
+        "server.log:7: No feasible kernel found (2 times)"
+    )
     tuned = certified(plan, all_of(plan), traces_of(plan, findings=(finding("I2", False),)))["I2"]
     assert (tuned.held, tuned.message) == (Held.HELD, "all 320 look-ups found their tuned configuration")

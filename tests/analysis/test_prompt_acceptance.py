@@ -55,8 +55,8 @@ def test_the_interval_of_a_share_is_cochrans_over_prompts(accept: list[int]) -> 
             for row in b.accepted:
                 for slot, a in enumerate(row):
                     counts.setdefault((b.prompt_set, slot), []).append(a)
-        hits = np.array([sum(a >= i for a in found) for found in counts.values()], float)
-        steps = np.array([len(found) for found in counts.values()], float)
+        hits = np.array([sum(a >= i for a in number) for number in counts.values()], float)
+        steps = np.array([len(number) for number in counts.values()], float)
         share = hits.sum() / steps.sum()
         n = len(hits)
         error = np.sqrt(n / (n - 1) * np.sum((hits - share * steps) ** 2)) / steps.sum()

@@ -218,8 +218,8 @@ def ending_at(made: Block, ends: list[int]) -> Block:
     return replace(made, accepted=accepted, drafted=cut(made.drafted), tokens=tokens, finish=finish, counters={})
 
 
-def stopping_at_eos(asked: Scenario) -> Scenario:
-    return replace(asked, budget=replace(asked.budget, ignore_eos=False))
+def stopping_at_eos(workload: Scenario) -> Scenario:
+    return replace(workload, budget=replace(workload.budget, ignore_eos=False))
 
 
 @settings(max_examples=40)
@@ -343,16 +343,16 @@ def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_no
     blocks = blocks_of(plan)
     baseline, spec = run_of(plan, blocks).cells
     assert eagle_speculation(baseline, blocks, Budget(steps=12)) is None
-    found = eagle_speculation(spec, blocks, Budget(steps=12))
+    speculation = eagle_speculation(spec, blocks, Budget(steps=12))
     counts = [a for b in measured(blocks, "spec-3") for row in b.accepted for a in row]
-    assert found is not None
-    assert found["num_drafts"] == len(counts)
-    assert found["total_draft_tokens"] == 3 * len(counts)
-    assert found["total_accepted_tokens"] == sum(counts)
-    assert found["mean_acceptance_rate"] == pytest.approx(sum(counts) / len(counts) / 3)
-    assert found["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
-    assert found["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
-    assert found["rewound_tokens"] == sum(3 - a for a in counts)
+    assert speculation is not None
+    assert speculation["num_drafts"] == len(counts)
+    assert speculation["total_draft_tokens"] == 3 * len(counts)
+    assert speculation["total_accepted_tokens"] == sum(counts)
+    assert speculation["mean_acceptance_rate"] == pytest.approx(sum(counts) / len(counts) / 3)
+    assert speculation["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
+    assert speculation["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
+    assert speculation["rewound_tokens"] == sum(3 - a for a in counts)
 
 
 def test_wrong_tokens_withhold_no_speed_where_acceptance_was_forced() -> None:

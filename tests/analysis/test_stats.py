@@ -34,11 +34,11 @@ samples = st.lists(ratios, min_size=MIN_PAIRS, max_size=20)
 
 @given(samples)
 def test_pairs_of_one_order_get_the_plain_t_interval(d: list[float]) -> None:
-    found = order_interval(d, [1] * len(d))
-    assert found is not None
+    interval = order_interval(d, [1] * len(d))
+    assert interval is not None
     se = float(np.std(d, ddof=1) / math.sqrt(len(d)))
     half = float(scipy_stats.t.ppf(0.975, len(d) - 1)) * se
-    assert (found.low, found.high) == pytest.approx((np.mean(d) - half, np.mean(d) + half), abs=1e-9)
+    assert (interval.low, interval.high) == pytest.approx((np.mean(d) - half, np.mean(d) + half), abs=1e-9)
 
 
 @given(st.lists(ratios, min_size=2, max_size=10), st.lists(ratios, min_size=2, max_size=10))
@@ -48,10 +48,10 @@ def test_balanced_orders_agree_with_the_textbook_formula(first: list[float], sec
     mean, effect = d.mean(), (d * o).mean()
     residual = d - mean - effect * o
     half = scipy_stats.t.ppf(0.975, 2 * n - 2) * math.sqrt((residual @ residual) / (2 * n - 2) / (2 * n))
-    found = order_interval(d.tolist(), o.tolist())
-    assert found is not None
-    assert (found.mean, found.order_effect) == pytest.approx((mean, effect), abs=1e-9)
-    assert (found.low, found.high) == pytest.approx((mean - half, mean + half), abs=1e-9)
+    interval = order_interval(d.tolist(), o.tolist())
+    assert interval is not None
+    assert (interval.mean, interval.order_effect) == pytest.approx((mean, effect), abs=1e-9)
+    assert (interval.low, interval.high) == pytest.approx((mean - half, mean + half), abs=1e-9)
 
 
 @given(samples, st.floats(-0.5, 0.5))
@@ -74,9 +74,9 @@ def test_the_interval_covers_the_true_mean_nineteen_times_in_twenty() -> None:
     orders = [1, -1] * 4
     covered = 0
     for _ in range(800):
-        found = order_interval((0.3 + 0.05 * np.array(orders) + noise.normal(0, 0.02, 8)).tolist(), orders)
-        assert found is not None
-        covered += found.low <= 0.3 <= found.high
+        interval = order_interval((0.3 + 0.05 * np.array(orders) + noise.normal(0, 0.02, 8)).tolist(), orders)
+        assert interval is not None
+        covered += interval.low <= 0.3 <= interval.high
     assert 0.93 < covered / 800 < 0.97
 
 
@@ -86,10 +86,10 @@ def test_clusters_of_correlated_steps_widen_the_interval_until_it_covers() -> No
     covered, widths = 0, []
     for _ in range(400):
         rate = noise.beta(6, 4, 30)
-        found = cluster_interval(noise.binomial(60, rate).tolist(), [60] * 30)
-        assert found is not None
-        covered += found.low <= 0.6 <= found.high
-        widths.append(found.high - found.low)
+        interval = cluster_interval(noise.binomial(60, rate).tolist(), [60] * 30)
+        assert interval is not None
+        covered += interval.low <= 0.6 <= interval.high
+        widths.append(interval.high - interval.low)
     naive = 2 * 1.96 * math.sqrt(0.6 * 0.4 / (60 * 30))
     assert 0.92 < covered / 400 < 0.98
     assert float(np.mean(widths)) > 2 * naive
@@ -98,10 +98,10 @@ def test_clusters_of_correlated_steps_widen_the_interval_until_it_covers() -> No
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=MIN_PAIRS, max_size=12))
 def test_the_cluster_mean_is_the_ratio_of_the_sums(sums: list[tuple[int, int]]) -> None:
     numerators, denominators = zip(*sums, strict=True)
-    found = cluster_interval(numerators, denominators)
-    assert found is not None
-    assert found.mean == pytest.approx(sum(numerators) / sum(denominators))
-    assert found.low <= found.mean <= found.high
+    interval = cluster_interval(numerators, denominators)
+    assert interval is not None
+    assert interval.mean == pytest.approx(sum(numerators) / sum(denominators))
+    assert interval.low <= interval.mean <= interval.high
 
 
 def test_clusters_without_steps_give_no_interval() -> None:

@@ -60,11 +60,11 @@ def test_cache_bytes_read_are_those_of_every_pass_over_the_tokens() -> None:
             read += cached * POSITION
             cached += accepts[step % len(accepts)] + 1
             emitted += accepts[step % len(accepts)] + 1
-        found = mode(group, role)
-        assert found.read_bytes == pytest.approx(read / emitted)
-        assert found.passes is not None and found.passes.full == pytest.approx(12 / emitted)
+        row = mode(group, role)
+        assert row.read_bytes == pytest.approx(read / emitted)
+        assert row.passes is not None and row.passes.full == pytest.approx(12 / emitted)
         draft = 512 if role != "baseline" else 0
-        assert found.held_bytes == (64 + 1 + emitted) * (POSITION + draft)
+        assert row.held_bytes == (64 + 1 + emitted) * (POSITION + draft)
 
 
 def test_what_an_engine_counts_of_partial_passes_takes_the_place_of_whole_ones() -> None:
@@ -74,11 +74,11 @@ def test_what_an_engine_counts_of_partial_passes_takes_the_place_of_whole_ones()
         speculative = made.role.speculative and "pv" in made.point.scenario
         return replace(made, counters={**made.counters, **counters}) if speculative else made
 
-    found = mode(group_of(counting, variant("pv")), "spec-3+pv")
+    row = mode(group_of(counting, variant("pv")), "spec-3+pv")
     emitted = sum((3, 1, 2, 0, 3, 2)) * 2 + 12
-    assert found.read_bytes == pytest.approx(400 * POSITION / emitted)
-    assert found.passes is not None
-    assert (found.passes.full, found.passes.partial) == pytest.approx((3 / emitted, 9 / emitted))
+    assert row.read_bytes == pytest.approx(400 * POSITION / emitted)
+    assert row.passes is not None
+    assert (row.passes.full, row.passes.partial) == pytest.approx((3 / emitted, 9 / emitted))
 
 
 def test_text_is_held_against_plain_decoding_whatever_its_own_baseline_says() -> None:
@@ -121,8 +121,8 @@ def test_drawn_text_is_not_held_against_greedy_text() -> None:
 
 def test_a_lossy_mode_keeps_its_speed_and_says_so() -> None:
     group = group_of(lambda b: corrupt(b) if "+pv" in b.point.scenario else b, variant("pv"), lossy="+pv")
-    found = mode(group, "spec-3+pv")
-    assert found.lossy and found.tok_s is not None
+    row = mode(group, "spec-3+pv")
+    assert row.lossy and row.tok_s is not None
     wrong = mode(group_of(lambda b: corrupt(b) if "+pv" in b.point.scenario else b, variant("pv")), "spec-3+pv")
     assert not wrong.lossy and wrong.tok_s is None
 

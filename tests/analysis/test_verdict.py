@@ -91,10 +91,10 @@ def test_a_run_that_lacks_a_kind_of_judgement_is_not_judged(kind: Kind, how: str
         "a rule of another scenario": [replace(own, scenario="elsewhere")],
         "a rule of another role": [replace(own, role="spec-9")],
     }[how]
-    asked = policy(*others, *changed)
-    run = judge(RUN, asked)
+    rules = policy(*others, *changed)
+    run = judge(RUN, rules)
     cells = tuple(r.cell.key for r in RUN.cells if kind in wanted(r.cell))
-    assert run.not_judged == (Gap(kind, cells, None),) == foreseeable(PLAN.cells, asked, kinds_of(asked))
+    assert run.not_judged == (Gap(kind, cells, None),) == foreseeable(PLAN.cells, rules, kinds_of(rules))
     assert overall(run) == (State.NOT_JUDGED, ExitCode.NOT_JUDGED)
 
 
@@ -143,8 +143,8 @@ def test_no_slower_than_the_baseline_is_a_judgement_of_speed_and_no_slower_than_
     def regression(against: str) -> Rule:
         return Rule("r", "regression", True, params={"against": against, "margin_pct": 2.0})
 
-    asked = policy(*RULES[:3], regression("baseline"))
-    assert kinds_of(asked)["r"] == ("speed",)
+    rules = policy(*RULES[:3], regression("baseline"))
+    assert kinds_of(rules)["r"] == ("speed",)
     assert kinds_of(policy(regression("spec-2")))["r"] == ()
-    run = judge(RUN, asked)
-    assert run.not_judged == not_judged(run, asked, kinds_of(asked)) == ()
+    run = judge(RUN, rules)
+    assert run.not_judged == not_judged(run, rules, kinds_of(rules)) == ()

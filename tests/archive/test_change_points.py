@@ -45,9 +45,9 @@ readings = st.lists(st.floats(-3, 3).map(lambda x: round(x, 4)), min_size=6, max
 
 @given(readings)
 def test_the_statistic_is_the_standardised_difference_of_two_means(logs: list[float]) -> None:
-    found = standardised_steps(np.asarray(logs)[None, :])[0]
+    result = standardised_steps(np.asarray(logs)[None, :])[0]
     n = len(logs)
-    for place, step in zip(range(MIN_SIDE, n - MIN_SIDE + 1), found, strict=True):
+    for place, step in zip(range(MIN_SIDE, n - MIN_SIDE + 1), result, strict=True):
         before, after = np.mean(logs[:place]), np.mean(logs[place:])
         assert step == pytest.approx(abs(before - after) * math.sqrt(place * (n - place) / n), abs=1e-9)
 
@@ -70,17 +70,17 @@ def test_no_step_can_be_rarer_than_the_least_p(readings: int) -> None:
 
 
 def test_a_step_is_found_where_it_is_with_the_levels_beside_it() -> None:
-    (found,) = with_changes([series_of(noisy(1, 100.0, 110.0))])
-    assert found.changes is not None
-    (change,) = found.changes
+    (result,) = with_changes([series_of(noisy(1, 100.0, 110.0))])
+    assert result.changes is not None
+    (change,) = result.changes
     assert change.at == 10 and change.p <= BUDGET
     assert (change.before, change.after) == pytest.approx((100.0, 110.0), rel=0.02)
 
 
 def test_two_steps_are_both_found_and_levels_end_at_the_next() -> None:
-    (found,) = with_changes([series_of(noisy(2, 100.0, 120.0, 90.0, each=14))])
-    assert found.changes is not None
-    first, second = found.changes
+    (result,) = with_changes([series_of(noisy(2, 100.0, 120.0, 90.0, each=14))])
+    assert result.changes is not None
+    first, second = result.changes
     assert (first.at, second.at) == (14, 28)
     assert first.after == second.before == pytest.approx(120.0, rel=0.02)
 

@@ -41,9 +41,9 @@ def test_the_source_tree_is_what_a_trend_shows_and_weights_part_it(folder: Path)
     rewrite(late, replace(run, fingerprint={**run.fingerprint, "source_tree_sha256": "9" * 64}))
     assert len(trends_of(folder).groups) == 1
     rewrite(late, replace(run, engines={k: replace(f, draft_sha256="f" * 64) for k, f in run.engines.items()}))
-    found = trends_of(folder)
-    assert len(found.groups) == 2
-    assert all(len(s.readings) == 1 for s in found.series)
+    trends = trends_of(folder)
+    assert len(trends.groups) == 2
+    assert all(len(s.readings) == 1 for s in trends.series)
 
 
 def test_a_copy_of_a_run_is_counted_once(folder: Path) -> None:
@@ -65,9 +65,9 @@ def test_cells_that_are_not_whole_are_no_reading(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(folder: Path) -> None:
     (folder / "late" / "run.json").write_text("{}")
-    found = trends_of(folder)
-    assert [run.id for run in found.runs] == ["early"]
-    (why,) = found.unread
+    trends = trends_of(folder)
+    assert [run.id for run in trends.runs] == ["early"]
+    (why,) = trends.unread
     assert "late: run.json: its SHA-256" in why
 
 

@@ -32,10 +32,10 @@ def running(folder: Path) -> None:
 
 
 def test_a_run_is_read_with_its_policy_and_measured_blocks(folder: Path) -> None:
-    found = load_run(folder)
-    assert found.run.id == "one" and found.policy.name == "test"
-    assert len(found.blocks()) == sum(c.blocks for c in found.run.cells)
-    assert not any(b.warmup for b in found.blocks())
+    run = load_run(folder)
+    assert run.run.id == "one" and run.policy.name == "test"
+    assert len(run.blocks()) == sum(c.blocks for c in run.run.cells)
+    assert not any(b.warmup for b in run.blocks())
 
 
 def test_a_changed_file_is_refused_and_named(folder: Path) -> None:
@@ -63,9 +63,9 @@ def test_a_run_that_ended_and_lacks_its_manifest_is_refused(folder: Path) -> Non
 
 def test_a_run_that_was_killed_shows_its_finished_blocks_and_is_never_green(folder: Path) -> None:
     running(folder)
-    found = load_run(folder)
-    assert found.run.failures["run"] == "it never ended"
-    assert found.run.cells and all(c.blocks for c in found.run.cells)
+    run = load_run(folder)
+    assert run.run.failures["run"] == "it never ended"
+    assert run.run.cells and all(c.blocks for c in run.run.cells)
 
 
 def test_a_torn_journal_of_a_killed_run_is_refused_and_left_alone(folder: Path) -> None:

@@ -104,8 +104,8 @@ def test_one_byte_anywhere_is_found(
     content = bytearray(file.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     file.write_bytes(content)
-    found = differences(run)
-    assert any(file.name in line or "MANIFEST" in line for line in found), found
+    lines = differences(run)
+    assert any(file.name in line or "MANIFEST" in line for line in lines), lines
 
 
 def test_an_edited_byte_is_exit_6_with_the_files_name(run: Path) -> None:
@@ -153,7 +153,7 @@ def gone(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "said"),
+    ("file", "change", "message"),
     [
         ("run.json", figure, "run.json: cells[1].values.acceptance_length.value: "),
         ("run.json", extra, "run.json: cells[0].values.invented: does not follow from the samples"),
@@ -175,12 +175,12 @@ def gone(data: Any) -> None:
     ],
 )
 def test_a_changed_figure_is_found_behind_a_mended_manifest(
-    run: Path, file: str, change: Callable[[Any], None], said: str
+    run: Path, file: str, change: Callable[[Any], None], message: str
 ) -> None:
     change_json(run / file, change)
     mend(run)
-    found = differences(run)
-    assert any(line.startswith(said) for line in found), found
+    lines = differences(run)
+    assert any(line.startswith(message) for line in lines), lines
 
 
 def test_a_changed_sample_changes_what_follows_from_it(run: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_changed_sample_changes_what_follows_from_it(run: Path) -> None:
     block["elapsed_ns"] *= 2
     file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
     mend(run)
-    found = differences(run)
-    assert any("comparisons" in line and "log_ratios" in line for line in found), found
-    assert any(line.startswith("report.html: line ") for line in found), found
+    changes = differences(run)
+    assert any("comparisons" in line and "log_ratios" in line for line in changes), changes
+    assert any(line.startswith("report.html: line ") for line in changes), changes
 
 
 def test_a_changed_figure_on_the_page_or_in_a_table_is_found(run: Path) -> None:
@@ -208,8 +208,8 @@ def test_a_run_that_was_changed_with_its_manifest_is_found_by_the_ledger(run: Pa
     change_json(run / "env.json", lambda d: d["host"].update(cpu="a better one"))
     change_json(run / "run.json", lambda d: d["environment"]["host"].update(cpu="a better one"))
     RunFolder(run).write_manifest()
-    found = differences(run)
-    assert any("ledger.jsonl" in line and "manifest_sha256" in line for line in found), found
+    lines = differences(run)
+    assert any("ledger.jsonl" in line and "manifest_sha256" in line for line in lines), lines
 
 
 def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Path) -> None:
@@ -219,8 +219,8 @@ def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Pat
     block["phase_ns"]["draft"] = 10**400
     file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
     mend(run)
-    found = differences(run)
-    assert any("cannot be recomputed: " in line and "at most 9223372036854775807" in line for line in found), found
+    changes = differences(run)
+    assert any("cannot be recomputed: " in line and "at most 9223372036854775807" in line for line in changes), changes
 
 
 def test_changed_files_are_named_and_nothing_is_derived_from_them(run: Path) -> None:
@@ -234,38 +234,38 @@ def test_a_torn_journal_is_reported_and_left_as_it_is(run: Path) -> None:
     file = run / "samples" / "blocks.jsonl"
     file.write_text(torn := file.read_text()[:-20])
     mend(run)
-    found = differences(run)
-    assert any("an unfinished line" in line for line in found), found
+    lines = differences(run)
+    assert any("an unfinished line" in line for line in lines), lines
     assert file.read_text() == torn
 
 
 def test_the_last_digits_of_another_machine_are_no_difference_and_the_ninth_is() -> None:
     stored = {"figures": [-0.00024844178997684985, 1.5]}
     assert not list(differences_of("run.json", stored, {"figures": [-0.0002484417899766278, 1.5]}))
-    (found,) = differences_of("run.json", stored, {"figures": [-0.00024844178997684985, 1.50000001]})
-    assert (found.file, found.place) == ("run.json", "figures[1]")
+    (difference,) = differences_of("run.json", stored, {"figures": [-0.00024844178997684985, 1.50000001]})
+    assert (difference.file, difference.place) == ("run.json", "figures[1]")
 
 
 def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is() -> None:
     stored = "run-1,spec-3,1.8563021794385072,PASS\nrun-1,spec-4,2.25,PASS\n"
     assert not list(line_differences("summary.csv", stored, stored.replace("5072", "5070")))
     for was, now in (("1.8563021794385072", "1.85630219"), ("PASS\n", "FAIL\n"), ("spec-3", "spec-2")):
-        (found,) = line_differences("summary.csv", stored, stored.replace(was, now, 1))
-        assert (found.file, found.place) == ("summary.csv", "line 1")
+        (line_difference,) = line_differences("summary.csv", stored, stored.replace(was, now, 1))
+        assert (line_difference.file, line_difference.place) == ("summary.csv", "line 1")
 
 
 def test_a_full_run_holds(cli: Cli) -> None:
     cli.scenario("full", budget="new_tokens: 6")
-    asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
-    done = cli.run("full", *asked, "--override-order", "the order is not what is tested here")
+    options = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    done = cli.run("full", *options, "--override-order", "the order is not what is tested here")
     assert done.returncode == 0, done.stdout + done.stderr
     full = cli.newest()
     assert differences(full) == []
     by_another_source_tree(full)
     mend(full)
-    found = verify(full)
-    assert found.differences == found.untold == ()
-    assert f"the run was made by source tree {'0' * 12}" in " ".join(found.notes)
+    problems = verify(full)
+    assert problems.differences == problems.untold == ()
+    assert f"the run was made by source tree {'0' * 12}" in " ".join(problems.notes)
 
 
 def test_a_field_may_not_be_missing(run: Path) -> None:
@@ -344,9 +344,9 @@ def test_a_figure_in_a_table_of_another_source_tree_is_still_compared(run: Path)
     number = next(n for n, row in enumerate(rows) if row[rows[0].index("metric")] == "mean_tpot_ms")
     file.write_text(file.read_text().replace(rows[number][at], "0.125"))
     mend(run)
-    found = verify(run)
-    assert found.differences == ()
-    assert [(d.file, d.place.partition(",")[0]) for d in found.untold] == [("metrics.csv", f"line {number + 1}")]
+    problems = verify(run)
+    assert problems.differences == ()
+    assert [(d.file, d.place.partition(",")[0]) for d in problems.untold] == [("metrics.csv", f"line {number + 1}")]
 
 
 def test_a_column_that_only_one_version_writes_is_no_difference(run: Path) -> None:
@@ -356,8 +356,8 @@ def test_a_column_that_only_one_version_writes_is_no_difference(run: Path) -> No
         drop = rows[0].index("reason_code")
         file.write_text("".join(",".join(row[:drop] + row[drop + 1 :]) + "\n" for row in rows))
     mend(run)
-    found = verify(run)
-    assert found.differences == found.untold == ()
+    problems = verify(run)
+    assert problems.differences == problems.untold == ()
 
 
 def test_a_figure_that_only_another_source_tree_computes_is_left_to_that_tree(run: Path) -> None:
@@ -406,8 +406,8 @@ def test_a_verdict_that_the_ledger_states_otherwise_is_named(run: Path) -> None:
     file = run.parent / "ledger.jsonl"
     (run.parent / "ledger.head").unlink()
     file.write_text(file.read_text().replace('"state":"PASS","exit_code":0', '"state":"FAIL","exit_code":1'))
-    found = differences(run)
-    assert len(found) == 2 and all("ledger.jsonl" in line for line in found), found
+    lines = differences(run)
+    assert len(lines) == 2 and all("ledger.jsonl" in line for line in lines), lines
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen (OpenSSH) is not installed")
@@ -425,11 +425,11 @@ def test_a_signature_is_asked_for_by_naming_who_may_sign(cli: Cli, monkeypatch: 
     assert verified(signed)[0] == 0 and "signed by ours" in verified(signed)[1]
     monkeypatch.delenv("SPECGATE_SIGNING_KEY")
     assert cli.micro("--backend", "fake").returncode == 0
-    code, said = verified(cli.newest())
-    assert code == 6 and "signature: is missing: nobody has signed the entry" in said
+    code, text = verified(cli.newest())
+    assert code == 6 and "signature: is missing: nobody has signed the entry" in text
     signers.write_text(allowed(cli.folder, new_key(cli.folder, "theirs")).read_text())
-    code, said = verified(signed)
-    assert code == 6 and "signed by a key that" in said
+    code, text = verified(signed)
+    assert code == 6 and "signed by a key that" in text
     monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(new_key(cli.folder, "locked", "secret")))
     assert cli.micro("--backend", "fake").returncode == 2
 

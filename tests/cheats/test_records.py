@@ -123,9 +123,9 @@ def test_a_lie_makes_its_cell_invalid_with_both_figures(
 def test_hidden_misses_break_the_invariant_that_an_engine_would_count_itself(cli: Cli) -> None:
     rule = GPU_RULE.replace("none", "I1 I6")
     _, objections = judged(cli, "misses-hidden", "-o", "accept=3,0,0", "--perf-mode", rules=POLICY + rule)
-    (found,) = [v for v in objections[SPEC] if v["rule"] == "perf-mode"]
-    assert (found["state"], found["reason_code"]) == ("INVALID", "left_multi_token_mode")
-    assert re.search(r"disabled_multitoken_other = \d+ over 8 timed blocks", found["message"])
+    (result,) = [v for v in objections[SPEC] if v["rule"] == "perf-mode"]
+    assert (result["state"], result["reason_code"]) == ("INVALID", "left_multi_token_mode")
+    assert re.search(r"disabled_multitoken_other = \d+ over 8 timed blocks", result["message"])
 
 
 def test_an_engines_own_trace_is_labelled_so_and_proves_nothing(cli: Cli) -> None:
@@ -133,8 +133,10 @@ def test_an_engines_own_trace_is_labelled_so_and_proves_nothing(cli: Cli) -> Non
     traces = (cli.newest() / "samples" / "traces.jsonl").read_text().splitlines()
     assert {json.loads(line)["source"] for line in traces} == {"engine"}
     assert exit_code == 6
-    for said in objections.values():
-        assert [(v["rule"], v["state"], v["reason_code"]) for v in said] == [("perf-mode", "INVALID", "not_observable")]
+    for problem in objections.values():
+        assert [(v["rule"], v["state"], v["reason_code"]) for v in problem] == [
+            ("perf-mode", "INVALID", "not_observable")
+        ]
 
 
 def test_an_engine_without_a_model_is_faster_than_memory_allows(cli: Cli) -> None:
@@ -144,6 +146,8 @@ def test_an_engine_without_a_model_is_faster_than_memory_allows(cli: Cli) -> Non
     bandwidth.store(slow, Path(cli.folder / "runs"))
     exit_code, objections = judged(cli, "own-trace")
     assert exit_code == 6
-    for said in objections.values():
-        assert ("records", "INVALID", "faster_than_memory") in [(v["rule"], v["state"], v["reason_code"]) for v in said]
-        assert re.search(r"a step takes [\d.]+ ms on average, but it reads .* takes [\d.]+ ms", said[0]["message"])
+    for problem in objections.values():
+        assert ("records", "INVALID", "faster_than_memory") in [
+            (v["rule"], v["state"], v["reason_code"]) for v in problem
+        ]
+        assert re.search(r"a step takes [\d.]+ ms on average, but it reads .* takes [\d.]+ ms", problem[0]["message"])

@@ -74,8 +74,8 @@ def test_a_policy_may_leave_the_second_engine_out_and_every_verdict_then_says_so
     cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + NOT_SCORED)
     exit_code, run = cheating("OtherWeights")
     assert exit_code == 0
-    said = [v.message for v in run.verdicts if v.gate == "tokens"]
-    assert said and all("the engine's own word: the policy names no engine" in message for message in said)
+    messages = [v.message for v in run.verdicts if v.gate == "tokens"]
+    assert messages and all("the engine's own word: the policy names no engine" in message for message in messages)
 
 
 def test_a_baseline_that_says_it_ended_is_held_against_what_was_asked(cheating: Cheating) -> None:
@@ -89,9 +89,9 @@ def test_a_baseline_that_says_it_ended_is_held_against_what_was_asked(cheating: 
 def test_a_cycle_that_takes_less_than_a_baseline_step_is_invalid(cheating: Cheating, cli: Cli, engine: str) -> None:
     exit_code, run = fed(lambda: cheating(engine), cli.newest, lambda end: "faster_than_verification" in codes(end[1]))
     assert exit_code == 6
-    found = {v.reason_code: v.message for v in objections(run)}
-    assert "faster_than_verification" in found
-    assert "times the baseline's speed with" in found["faster_than_verification"]
+    data = {v.reason_code: v.message for v in objections(run)}
+    assert "faster_than_verification" in data
+    assert "times the baseline's speed with" in data["faster_than_verification"]
 
 
 def codes(run: Run) -> set[str]:

@@ -107,7 +107,7 @@ def test_experts_in_mxfp4_stay_packed_and_all_else_has_the_dtype_asked_for(quant
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"quantization_config": {"quant_method": "awq"}}, r"quantization_config.quant_method = .awq."),
         ({"quantization_config": {"quant_method": "mxfp4"}, "hidden_size": 72}, "hidden_size = 72.*blocks of 32"),
@@ -123,12 +123,12 @@ def test_experts_in_mxfp4_stay_packed_and_all_else_has_the_dtype_asked_for(quant
         ({"swiglu_limit": -1}, "swiglu_limit = -1"),
     ],
 )
-def test_an_odd_config_is_refused(written: Path, changes: dict[str, Any], said: str) -> None:
+def test_an_odd_config_is_refused(written: Path, changes: dict[str, Any], message: str) -> None:
     edit_config(written, **changes)
     with pytest.raises(CheckpointError) as caught:
         target_geometry(read_config(written))
     text = str(caught.value).replace("\n", " ")
-    assert re.search(said, text), text
+    assert re.search(message, text), text
 
 
 def change(name: str, edit: Callable[[Tensor], Tensor]) -> Callable[[Tensors], object]:
@@ -140,7 +140,7 @@ EXPERTS = f"{LAYER}mlp.experts."
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
         (change(f"{EXPERTS}gate_up_proj_scales", lambda t: t[:, :, :1]), "gate_up_proj_scales is .6, 192, 1., not"),
         (change(f"{EXPERTS}down_proj_blocks", lambda t: t[:5]), "down_proj_blocks is .5, 64, 3, 16., not .6,"),
@@ -152,7 +152,7 @@ EXPERTS = f"{LAYER}mlp.experts."
         (change(f"{EXPERTS}down_proj_scales", lambda t: t.fill_(255)), "down_proj_scales has a scale of 255"),
     ],
 )
-def test_odd_tensors_are_refused(quantised: Path, edit: Callable[[Tensors], object], said: str) -> None:
+def test_odd_tensors_are_refused(quantised: Path, edit: Callable[[Tensors], object], message: str) -> None:
     edit_tensors(quantised, edit)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         load_target(quantised, torch.float32, "cpu")

@@ -63,7 +63,7 @@ def test_records_of_different_draft_lengths_do_not_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"hist": (1, 1)}, "3 histogram bins"),
         ({"hist": (1, -1, 2)}, "negative"),
@@ -72,12 +72,12 @@ def test_records_of_different_draft_lengths_do_not_pool() -> None:
         ({"drafted_at_pos": (3, 4)}, "increases"),
     ],
 )
-def test_a_broken_identity_is_named(change: dict[str, object], said: str) -> None:
+def test_a_broken_identity_is_named(change: dict[str, object], message: str) -> None:
     good = AcceptanceRecord(2, (1, 0, 2), (3, 3), 7, 0)
     good.check()
     with pytest.raises(InvalidResult) as caught:
         replace(good, **change).check()  # type: ignore[arg-type]  # deliberately of any shape
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_record_without_steps_has_no_length() -> None:
@@ -111,7 +111,7 @@ def test_totals_give_every_figure_that_follows_from_them(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"totals": Totals(4, 12, 13)}, "accepted = 13 ≤ drafted = 12"),
         ({"totals": Totals(4, 13, 6)}, "k · steps = 12"),
@@ -123,8 +123,8 @@ def test_totals_give_every_figure_that_follows_from_them(
         ({"hist": (), "totals": None}, "needs 4 histogram bins"),
     ],
 )
-def test_totals_that_contradict_the_counts_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_totals_that_contradict_the_counts_are_refused(changes: dict[str, Any], message: str) -> None:
     record = AcceptanceRecord(3, (1, 1, 1, 1), (4, 4, 4), 10, 0, Totals(4, 12, 6))
     record.check()
-    with pytest.raises(InvalidResult, match=re.escape(said)):
+    with pytest.raises(InvalidResult, match=re.escape(message)):
         replace(record, **changes).check()

@@ -23,11 +23,11 @@ def rows_of(slots: list[list[int]]) -> list[tuple[int, ...]]:
 @given(RUNS)
 def test_what_is_rewound_is_what_was_drafted_and_not_accepted(run: tuple[int, list[list[int]]]) -> None:
     k, slots = run
-    found = speculation_counters(rows_of(slots), [Finish.STEPS] * len(slots), k)
+    result = speculation_counters(rows_of(slots), [Finish.STEPS] * len(slots), k)
     steps, accepted = sum(map(len, slots)), sum(map(sum, slots))
-    assert found["rewound_tokens"] + accepted == k * steps
-    assert found["rewind_steps"] + sum(taken.count(k) for taken in slots) == steps
-    assert found["rewind_steps"] <= found["rewound_tokens"] <= k * found["rewind_steps"]
+    assert result["rewound_tokens"] + accepted == k * steps
+    assert result["rewind_steps"] + sum(taken.count(k) for taken in slots) == steps
+    assert result["rewind_steps"] <= result["rewound_tokens"] <= k * result["rewind_steps"]
 
 
 @given(RUNS)
@@ -40,8 +40,8 @@ def test_chains_of_one_length_count_as_if_each_had_been_written_down(run: tuple[
 
 
 def test_of_shorter_chains_less_is_rewound() -> None:
-    found = speculation_counters([(1, 0), (2, -1)], ["steps", "eos"], [(1, 3), (4, -1)])
-    assert (found["rewound_tokens"], found["rewind_steps"]) == (0 + 3 + 2, 2)
+    result = speculation_counters([(1, 0), (2, -1)], ["steps", "eos"], [(1, 3), (4, -1)])
+    assert (result["rewound_tokens"], result["rewind_steps"]) == (0 + 3 + 2, 2)
 
 
 @given(RUNS, st.integers(1, 5))
@@ -55,9 +55,9 @@ def test_steps_of_finished_slots_count_for_nothing(run: tuple[int, list[list[int
 @given(st.lists(st.sampled_from(Finish), min_size=1, max_size=12), st.booleans())
 def test_every_slot_that_ended_is_counted_once_under_its_reason(ends: list[Finish], plain: bool) -> None:
     """Reasons may come as the enumeration or as its values, which is what `protocols.Decoded` holds."""
-    said = [end.value for end in ends] if plain else ends
-    found = speculation_counters([(0,) * len(ends)], said, 3)
-    disabled = {reason: n for reason, n in found.items() if reason.startswith("disabled_")}
+    reasons = [end.value for end in ends] if plain else ends
+    result = speculation_counters([(0,) * len(ends)], reasons, 3)
+    disabled = {reason: n for reason, n in result.items() if reason.startswith("disabled_")}
     assert disabled == {
         "disabled_multitoken_eos": ends.count(Finish.EOS),
         "disabled_multitoken_stop": ends.count(Finish.STOP),

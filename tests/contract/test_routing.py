@@ -14,9 +14,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 9), min_si
 
 @given(st.lists(st.integers(0, 12), max_size=20))
 def test_a_histogram_counts_every_value_as_far_as_the_largest(values: list[int]) -> None:
-    found = histogram(values)
-    assert [n for n, times in enumerate(found) for _ in range(times)] == sorted(values)
-    assert not found or found[-1] > 0
+    result = histogram(values)
+    assert [n for n, times in enumerate(result) for _ in range(times)] == sorted(values)
+    assert not result or result[-1] > 0
 
 
 @given(STEPS)

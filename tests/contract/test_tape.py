@@ -109,8 +109,8 @@ def journal(
     ignore_eos: bool = True,
 ) -> Path:
     """A run folder as a run that has not ended leaves it, its engine's drafts made by a stand-in."""
-    asked = scenario(spec=(2, 3), batch=(2,))
-    plan = plan_of(replace(asked, budget=replace(asked.budget, ignore_eos=ignore_eos)))
+    small_scenario = scenario(spec=(2, 3), batch=(2,))
+    plan = plan_of(replace(small_scenario, budget=replace(small_scenario.budget, ignore_eos=ignore_eos)))
     made = run_of(plan, (), status="running", ended=None)
     engines, (point,) = made.engines, plan.points
     hashes = [f"hash {i}" for i in range(4)]

@@ -26,8 +26,8 @@ SLOTS = st.lists(st.builds(Slot, st.integers(0, 60), st.integers(1, 8)), min_siz
 def cached_positions_seen(slot: Slot, query_rows: int, window: int | None) -> int:
     """Every row looks back from its own position; what was cached before the pass is counted once."""
     rows = range(slot.cached + slot.rows - query_rows, slot.cached + slot.rows)
-    found = {p for row in rows for p in range(row + 1) if window is None or p > row - window}
-    return len(found & set(range(slot.cached)))
+    result = {p for row in rows for p in range(row + 1) if window is None or p > row - window}
+    return len(result & set(range(slot.cached)))
 
 
 @given(st.integers(0, 60), st.integers(1, 8), st.data(), WINDOWS)

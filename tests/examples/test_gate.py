@@ -34,8 +34,8 @@ def rule(percentile: float = 90.0, max_ms: float = 20.0, role: str = "*") -> Rul
     return Rule("slow", "tpot-percentile", True, role=role, params={"percentile": percentile, "max_ms": max_ms})
 
 
-def verdicts(asked: Rule, run: Run) -> list[Verdict]:
-    return list(MODULE.GATE.judge(asked, run))
+def verdicts(judged_rule: Rule, run: Run) -> list[Verdict]:
+    return list(MODULE.GATE.judge(judged_rule, run))
 
 
 def measured(rounds: int = 4, change: Callable[[Block], Block] = lambda block: block) -> Run:
@@ -89,8 +89,8 @@ def test_a_cell_without_figures_is_invalid() -> None:
 
 
 def test_a_rule_that_selects_no_cell_is_skipped() -> None:
-    (found,) = verdicts(rule(role="spec-9"), measured())
-    assert (found.state, found.cell) == (State.SKIPPED, "")
+    (judgement,) = verdicts(rule(role="spec-9"), measured())
+    assert (judgement.state, judgement.cell) == (State.SKIPPED, "")
 
 
 # ── a kind of its own ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -109,9 +109,9 @@ def overall_of(run: Run, monkeypatch: pytest.MonkeyPatch, gate: Gate, *exempt: s
     monkeypatch.setattr(plugins, "gate", lambda name: gate if name == "tpot-percentile" else real(name))
     given_up = tuple(Exemption(kind, "the gate from outside judges this run") for kind in exempt)
     rules = (Rule("records", "validity", True), rule(role="spec-3"))
-    found = judge(run, Policy("own", rules, not_judged=given_up))
+    outcome = judge(run, Policy("own", rules, not_judged=given_up))
     monkeypatch.undo()
-    return overall(found)[0], {gap.kind for gap in found.not_judged or () if gap.why is None}
+    return overall(outcome)[0], {gap.kind for gap in outcome.not_judged or () if gap.why is None}
 
 
 def test_its_own_kind_makes_a_run_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +136,6 @@ def test_it_sees_no_other_verdict_and_nothing_of_the_machine() -> None:
     assert verdicts(rule(), measured()) == list(MODULE.GATE.judge(rule(), view))
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(50.0, 2.0), (75.0, 3.0), (90.0, 3.6)])
-def test_percentiles_lie_between_order_statistics(asked: float, expected: float) -> None:
-    assert MODULE.percentile_of(Distribution(5, (0.0, 1.0, 2.0, 3.0, 4.0)), asked) == pytest.approx(expected)
+@pytest.mark.parametrize(("number", "expected"), [(50.0, 2.0), (75.0, 3.0), (90.0, 3.6)])
+def test_percentiles_lie_between_order_statistics(number: float, expected: float) -> None:
+    assert MODULE.percentile_of(Distribution(5, (0.0, 1.0, 2.0, 3.0, 4.0)), number) == pytest.approx(expected)

@@ -98,7 +98,7 @@ def test_the_gate_judges_every_cell_that_its_rule_selects(run: Run) -> None:
 
 @pytest.mark.usefixtures("seen")
 @pytest.mark.parametrize(
-    ("correct", "wrong", "said"),
+    ("correct", "wrong", "message"),
     [
         ("max_ms", "max_msec", "max_msec.*max_ms"),
         ("max_ms: 1000", "max_ms: soon", "takes a float"),
@@ -106,20 +106,22 @@ def test_the_gate_judges_every_cell_that_its_rule_selects(run: Run) -> None:
         ("percentile: 90", "percentile: 100", "percentile: 100: it lies between 0 and 100"),
     ],
 )
-def test_a_parameter_that_the_gate_cannot_take_is_refused(tmp_path: Path, correct: str, wrong: str, said: str) -> None:
+def test_a_parameter_that_the_gate_cannot_take_is_refused(
+    tmp_path: Path, correct: str, wrong: str, message: str
+) -> None:
     file = tmp_path / "wrong.yaml"
     policy = POLICY.replace("micro: [gate.yaml]\n", "").replace("MIN", "1.0")
     file.write_text(policy + RULE.replace(correct, wrong))
-    with pytest.raises(UsageError, match=rf"wrong\.yaml:{len(policy.splitlines()) + 1}.*{said}"):
+    with pytest.raises(UsageError, match=rf"wrong\.yaml:{len(policy.splitlines()) + 1}.*{message}"):
         load_policy(file, plugins.gates())
 
 
 def test_the_report_is_in_the_run_folder_and_prometheus_reads_it(folder: Path) -> None:
     text = (folder / "specgate.prom").read_text(encoding="utf-8")
-    found = {family.name: family.samples for family in text_string_to_metric_families(text)}
-    lengths = {s.labels["role"]: s.value for s in found["specgate_acceptance_length"]}
+    data = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    lengths = {s.labels["role"]: s.value for s in data["specgate_acceptance_length"]}
     assert lengths["spec-3"] == 3.0 and "baseline" not in lengths
-    assert [s.value for s in found["specgate_exit_code"]] == [0.0]
+    assert [s.value for s in data["specgate_exit_code"]] == [0.0]
 
 
 @pytest.mark.usefixtures("seen")

@@ -20,8 +20,8 @@ def run() -> Run:
     return judged(run_of(plan, blocks_of(plan)), POLICY)
 
 
-def read(found: Run) -> dict[str, list[Sample]]:
-    return {family.name: family.samples for family in text_string_to_metric_families(REPORT.render(found, POLICY))}
+def read(result: Run) -> dict[str, list[Sample]]:
+    return {family.name: family.samples for family in text_string_to_metric_families(REPORT.render(result, POLICY))}
 
 
 def test_it_keeps_the_protocol() -> None:
@@ -29,9 +29,9 @@ def test_it_keeps_the_protocol() -> None:
 
 
 def test_every_figure_of_a_cell_is_a_sample() -> None:
-    found = run()
-    samples = read(found)
-    for result in found.cells:
+    output = run()
+    samples = read(output)
+    for result in output.cells:
         for value in result.values.values():
             of_metric = samples.get(f"specgate_{value.metric.partition('[')[0]}", [])
             of_cell = [s.value for s in of_metric if s.labels["role"] == result.cell.role.name]
@@ -44,10 +44,10 @@ def test_a_figure_by_position_has_the_position_as_a_label() -> None:
 
 
 def test_the_speed_up_and_the_verdicts_are_there() -> None:
-    found = run()
-    samples = read(found)
-    assert [s.value for s in samples["specgate_decode_speedup_ratio"]] == [found.comparisons[0].speedup.value]
-    assert sum(s.value for s in samples["specgate_verdicts"]) == len(found.verdicts)
+    output = run()
+    samples = read(output)
+    assert [s.value for s in samples["specgate_decode_speedup_ratio"]] == [output.comparisons[0].speedup.value]
+    assert sum(s.value for s in samples["specgate_verdicts"]) == len(output.verdicts)
 
 
 def test_names_cannot_break_out_of_their_quotes() -> None:

@@ -28,10 +28,10 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-@given(known=st.binary(max_size=40), found=st.binary(max_size=40))
-def test_content_is_known_by_size_and_hash(known: bytes, found: bytes) -> None:
-    assert (content_of(known).contradiction(found) is None) == (known == found)
-    assert (content_of(known, open_end=True).contradiction(found) is None) == found.startswith(known)
+@given(known=st.binary(max_size=40), result=st.binary(max_size=40))
+def test_content_is_known_by_size_and_hash(known: bytes, result: bytes) -> None:
+    assert (content_of(known).contradiction(result) is None) == (known == result)
+    assert (content_of(known, open_end=True).contradiction(result) is None) == result.startswith(known)
 
 
 def test_what_the_harness_wrote_passes(folder: RunFolder) -> None:

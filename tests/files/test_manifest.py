@@ -56,7 +56,7 @@ def listen(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (link, "env.json: is a symbolic link"),
         (folder_link, "logs/more: is a symbolic link"),
@@ -73,23 +73,23 @@ def listen(run: Path) -> None:
         (lambda run: (run / "logs" / "worker-0.log").unlink(), "logs/worker-0.log: is missing"),
     ],
 )
-def test_what_is_no_listed_plain_file_is_named(run: Path, change: Callable[[Path], object], said: str) -> None:
+def test_what_is_no_listed_plain_file_is_named(run: Path, change: Callable[[Path], object], message: str) -> None:
     change(run)
-    assert len(found(run)) == 1 and found(run)[0].startswith(said), found(run)
+    assert len(found(run)) == 1 and found(run)[0].startswith(message), found(run)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (f"{'0' * 64}  ../outside", "../outside lies outside of the run folder"),
         (f"{'0' * 64}  /etc/passwd", "/etc/passwd lies outside of the run folder"),
         ("0000  env.json", "is not a SHA-256"),
     ],
 )
-def test_a_manifest_lists_files_of_its_folder_only(run: Path, line: str, said: str) -> None:
+def test_a_manifest_lists_files_of_its_folder_only(run: Path, line: str, message: str) -> None:
     with (run / MANIFEST).open("a") as file:
         file.write(f"{line}\n")
-    assert any(said in text for text in found(run)), found(run)
+    assert any(message in text for text in found(run)), found(run)
 
 
 def test_a_file_that_is_listed_twice_is_named(run: Path) -> None:

@@ -148,9 +148,9 @@ def test_a_signed_token_is_masked(body: str, signature: str) -> None:
 @given(st.text(LETTERS_AND_DIGITS + "-._~+/", min_size=1, max_size=40))
 def test_an_authorization_header_is_masked_whatever_its_value(value: str) -> None:
     for text in (f"Authorization: Bearer {value}", f"'authorization': 'Basic {value}'", f"AUTHORIZATION={value}"):
-        found = masked(text)
-        assert found.rstrip("'").endswith(MASK) and value not in found[14:].replace("Basic", "").replace("Bearer", "")
-        assert masked(found) == found
+        result = masked(text)
+        assert result.rstrip("'").endswith(MASK) and value not in result[14:].replace("Basic", "").replace("Bearer", "")
+        assert masked(result) == result
 
 
 @given(random_text(12), random_text(12))
@@ -177,7 +177,7 @@ def test_a_private_key_is_masked_also_where_its_end_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "non-default args: {'api_key': 'horse-battery-9', 'port': 8000}",
         "Namespace(hf_token='horse-battery-9', port=8000)",
@@ -186,8 +186,8 @@ def test_a_private_key_is_masked_also_where_its_end_is_missing() -> None:
         "Bearer horse-battery-9",
     ],
 )
-def test_what_servers_print_about_themselves_is_masked(said: str) -> None:
-    assert "horse-battery-9" not in masked(said)
+def test_what_servers_print_about_themselves_is_masked(message: str) -> None:
+    assert "horse-battery-9" not in masked(message)
 
 
 # ── what must stay ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -137,8 +137,8 @@ def shapes_clash(*trees: object) -> bool:
     ],
 )  # fmt: skip
 def test_unquoted_scalars_are_those_of_yaml_1_2(tmp_path: Path, scalar: str, value: object) -> None:
-    found = load(written(tmp_path, f"a: {scalar}\n")).data["a"]
-    assert found == value and type(found) is type(value)
+    data = load(written(tmp_path, f"a: {scalar}\n")).data["a"]
+    assert data == value and type(data) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,11 @@ def kill_some(count: int, slots: int) -> list[int]:
 
 def twice_or_missing(folder: RunFolder, plan: Plan) -> tuple[int, int]:
     """(blocks that are there more than once, blocks that are missing)"""
-    found = Counter(
+    counter = Counter(
         (block.cell.key, block.prompt_set, block.round) for block in folder.lines(Block) if not block.warmup
     )
     planned = sum(len(round_.order) for round_ in plan.rounds if not round_.warmup)
-    return sum(count - 1 for count in found.values()), planned - len(found)
+    return sum(count - 1 for count in counter.values()), planned - len(counter)
 
 
 def main() -> int:

@@ -32,10 +32,12 @@ schedule: {rounds: 2, warmup_rounds: 1}
 
 
 def spread(cli: Cli, *arguments: str, contexts: str = "16, 24") -> subprocess.CompletedProcess[str]:
-    asked = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
-    asked += [] if "--resume" in arguments else ["--backend", "fake"]
+    options = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
+    options += [] if "--resume" in arguments else ["--backend", "fake"]
     cli.write("many.yaml", SCENARIO.replace("16, 24", contexts))
-    return cli.run("micro", "--on", "gpus", *asked, "--task-points", "1", *arguments, pair="--resume" not in arguments)
+    return cli.run(
+        "micro", "--on", "gpus", *options, "--task-points", "1", *arguments, pair="--resume" not in arguments
+    )
 
 
 def check_whole(cli: Cli, points: int = 2) -> Path:
@@ -108,7 +110,7 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--on", "moon"), 2, "--on 'moon': no such machines\n  gpus, ray, or ray=ADDRESS"),
         (("--slots", "0"), 2, "--slots"),
@@ -117,11 +119,11 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
     ],
 )
 def test_where_it_cannot_measure_it_says_what_would_be_right(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     ran = spread(cli, *arguments)
-    assert ran.returncode == code and said in ran.stderr
+    assert ran.returncode == code and message in ran.stderr
     assert not (cli.folder / "runs").exists()
 
 

@@ -41,7 +41,7 @@ def test_another_gpu_of_the_same_kind_is_alike(machine: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("gpu driver", "575", "GPU driver: 575 here, 580 where the run began"),
         ("gpu name", "NVIDIA H100", "GPU name: NVIDIA H100 here"),
@@ -51,12 +51,12 @@ def test_another_gpu_of_the_same_kind_is_alike(machine: dict[str, Any]) -> None:
     ],
 )
 def test_an_unlike_machine_is_named_with_both_values(
-    machine: dict[str, Any], key: str, value: object, said: str
+    machine: dict[str, Any], key: str, value: object, message: str
 ) -> None:
     began, (part, _, name) = copy.deepcopy(machine), key.partition(" ")
     (machine["gpus"][0] if part == "gpu" else machine["host"])[name] = value
-    (found,) = unlike(began, FACTS, FACTS)
-    assert found.startswith(said)
+    (result,) = unlike(began, FACTS, FACTS)
+    assert result.startswith(message)
 
 
 def test_other_software_is_named(machine: dict[str, Any]) -> None:

@@ -113,18 +113,18 @@ def test_slots_that_share_a_host_s_cpus_are_as_many_as_asked_for() -> None:
 
 @pytest.mark.usefixtures("no_gpus")
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("raise SystemExit('no memory left')", "its process ended with exit code 1: no memory left"),
         ("import os; os.kill(os.getpid(), 9)", "its process was ended by signal 9"),
     ],
 )
 def test_a_node_that_says_nothing_of_its_end_is_lost_with_its_last_words(
-    monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     nodes(monkeypatch, script)
     machines = LocalMachines()
-    with pytest.raises(NodeLost, match=said):
+    with pytest.raises(NodeLost, match=message):
         machines.carry_out(machines.slots[0], {})
 
 
@@ -136,8 +136,8 @@ def test_nodes_are_ended_with_the_fleet_and_none_is_started_after_it(
     ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if deaf else ""
     # An interrupt is lost within an import's callbacks, and while a file is closed that nobody holds any more. So
     # neither happens once it may come.
-    told = "import os, threading\nending = threading.Event()\nos.mkdir(f'{folder}/logs/up')\nending.wait()"
-    nodes(monkeypatch, ignored + told)
+    script = "import os, threading\nending = threading.Event()\nos.mkdir(f'{folder}/logs/up')\nending.wait()"
+    nodes(monkeypatch, ignored + script)
     monkeypatch.setattr(local, "ENDING_S", 0.5 if deaf else 20.0)
     machines, lost, begun = LocalMachines(), list[str](), threading.Event()
     really_started = local.started

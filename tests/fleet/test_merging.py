@@ -34,30 +34,30 @@ def task(point: int, first: int = 0) -> Task:
 
 
 def part(
-    folder: Path, asked: Task, measured: Task | None = None, engine: EngineFacts | None = None
+    folder: Path, job: Task, measured: Task | None = None, engine: EngineFacts | None = None
 ) -> tuple[Files, Done]:
-    """What a node leaves that was given `asked` and has measured `measured`."""
+    """What a node leaves that was given `job` and has measured `measured`."""
     made = RunFolder.create(folder, "micro", "part", "0" * 64)
-    points = (measured or asked).points
+    points = (measured or job).points
     for point in points:
         made.append(PointEngine(point, engine or facts()))
     for block in blocks_of(plan()):
         if block.point.key in points:
-            made.append(replace(block, worker_generation=(measured or asked).first_generation))
+            made.append(replace(block, worker_generation=(measured or job).first_generation))
     with made.watch_file.open("w") as out:
         for _ in range(2):
-            out.write(line_of(sample(0, worker_generation=(measured or asked).first_generation)))
+            out.write(line_of(sample(0, worker_generation=(measured or job).first_generation)))
     files = {f"samples/{file.name}": file.read_bytes() for file in (made.path / "samples").iterdir()}
-    told = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    return {**files, "logs/worker-0.log": b"said\n", "logs/rescoring.log": b"said\n"}, Done(told)
+    data = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return {**files, "logs/worker-0.log": b"said\n", "logs/rescoring.log": b"said\n"}, Done(data)
 
 
 def whole(folder: Path) -> RunFolder:
     return RunFolder.create(folder, "micro", "whole", "0" * 64)
 
 
-def take(files: Files, done: Done, asked: Task, run: RunFolder) -> int:
-    return merge(asked, files, done, run, plan(), lambda engine: None, engines_of(run))
+def take(files: Files, done: Done, job: Task, run: RunFolder) -> int:
+    return merge(job, files, done, run, plan(), lambda engine: None, engines_of(run))
 
 
 def test_tasks_together_are_the_run_and_its_folder_still_vouches_for_itself(tmp_path: Path) -> None:
@@ -77,32 +77,32 @@ def test_tasks_together_are_the_run_and_its_folder_still_vouches_for_itself(tmp_
 
 
 def test_a_point_that_is_measured_anew_counts_as_the_newer_machine_measured_it(tmp_path: Path) -> None:
-    run, asked = whole(tmp_path), task(0)
+    run, job = whole(tmp_path), task(0)
     for first in (0, 1000):
         files, done = part(tmp_path, task(0, first))
         take(files, done, task(0, first), run)
-    judged = [block for block in whole_rounds(only(plan(), asked.points), run.lines(Block)) if not block.warmup]
+    judged = [block for block in whole_rounds(only(plan(), job.points), run.lines(Block)) if not block.warmup]
     assert {block.worker_generation for block in judged} == {1000}
-    assert len(judged) == sum(not block.warmup for block in blocks_of(only(plan(), asked.points)))
+    assert len(judged) == sum(not block.warmup for block in blocks_of(only(plan(), job.points)))
 
 
 def test_samples_that_nothing_watched_are_lost(tmp_path: Path) -> None:
     files, done = part(tmp_path, task(0))
     kept = {name: content for name, content in files.items() if name != "samples/environment.jsonl"}
-    told = {name: sha for name, sha in done.samples.items() if name in kept}
+    data = {name: sha for name, sha in done.samples.items() if name in kept}
     run = whole(tmp_path)
     with pytest.raises(NodeLost, match="its monitor has watched nothing"):
-        take(kept, Done(told), task(0), run)
+        take(kept, Done(data), task(0), run)
     assert not run.lines(Block)
 
 
 def test_half_a_line_is_refused_before_anything_is_taken_in(tmp_path: Path) -> None:
     files, _ = part(tmp_path, task(0))
     torn = {**files, "samples/engines.jsonl": files["samples/engines.jsonl"][:-1]}
-    told = {name: hashlib.sha256(content).hexdigest() for name, content in torn.items() if name.startswith("samples")}
+    data = {name: hashlib.sha256(content).hexdigest() for name, content in torn.items() if name.startswith("samples")}
     run = whole(tmp_path)
     with pytest.raises(InvalidResult):
-        take(torn, Done(told), task(0), run)
+        take(torn, Done(data), task(0), run)
     assert not run.lines(Block) and not run.engines()
 
 
@@ -145,17 +145,17 @@ def test_engine_processes_of_another_task_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "engine"),
+    ("message", "engine"),
     [
         ("target_sha256: another", replace(facts(), target_sha256="another")),
         ("device: NVIDIA H100", replace(facts(), device="NVIDIA H100")),
     ],
 )
-def test_other_weights_and_other_devices_are_not_mixed(tmp_path: Path, said: str, engine: EngineFacts) -> None:
+def test_other_weights_and_other_devices_are_not_mixed(tmp_path: Path, message: str, engine: EngineFacts) -> None:
     run = whole(tmp_path)
     take(*part(tmp_path, task(0)), task(0), run)
     files, done = part(tmp_path, task(1, 1000), engine=engine)
-    with pytest.raises(InvalidResult, match=f"(?s){said}, but .* need the same weights"):
+    with pytest.raises(InvalidResult, match=f"(?s){message}, but .* need the same weights"):
         take(files, done, task(1, 1000), run)
     assert {block.point for block in run.lines(Block)} == {plan().points[0]}, "nothing of it was taken in"
 

@@ -112,9 +112,9 @@ def alike(draw: Draw, old: Any) -> Any:
 
 def edit(draw: Draw, document: Any, mildly: bool) -> None:
     """Change one place of `document`; `mildly`: to a value of the same type."""
-    if not (found := list(places(document))):
+    if not (results := list(places(document))):
         return
-    *above, key = draw(st.sampled_from(found))
+    *above, key = draw(st.sampled_from(results))
     parent = at(document, tuple(above))
     old = parent[key]
     if mildly:
@@ -128,7 +128,7 @@ def edit(draw: Draw, document: Any, mildly: bool) -> None:
         case "rename" if isinstance(parent, dict):
             parent[draw(ODD_KEYS)] = parent.pop(key)
         case "move":
-            parent[key] = copy.deepcopy(at(document, draw(st.sampled_from(found))))
+            parent[key] = copy.deepcopy(at(document, draw(st.sampled_from(results))))
         case "wrap":
             parent[key] = draw(st.sampled_from(([old], {"a": old}, [old, old])))
         case "scale" if isinstance(old, int | float):
@@ -155,10 +155,10 @@ TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null')
 
 def with_raw_token(draw: Draw, text: str, raw: Sequence[str], token: re.Pattern[str]) -> str:
     """`text` with one of its tokens replaced by raw text."""
-    found = [m.span() for m in token.finditer(text)]
-    if not found:
+    spans = [m.span() for m in token.finditer(text)]
+    if not spans:
         return text
-    start, end = draw(st.sampled_from(found))
+    start, end = draw(st.sampled_from(spans))
     token_instead: str = draw(st.sampled_from(raw))
     return text[:start] + token_instead + text[end:]
 

@@ -100,10 +100,10 @@ def a_ledger(folder: Path, entries: int = 3) -> Path:
     """A ledger with a few entries; the file of its lines."""
     ledger = Ledger(folder)
     for i in range(entries):
-        said = {"policy": "cpu", "pair": "demo"}
+        data = {"policy": "cpu", "pair": "demo"}
         print_ = {"source_tree_sha256": "a" * 64, "device": None}
         time = f"2026-11-22T10:00:0{i}+00:00"
-        ledger.append(Entry(time, f"run-{i}", "micro", said, {"gate": "b" * 64}, print_, State.PASS, 0, 1, time))
+        ledger.append(Entry(time, f"run-{i}", "micro", data, {"gate": "b" * 64}, print_, State.PASS, 0, 1, time))
     return ledger.file
 
 

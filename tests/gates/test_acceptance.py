@@ -12,8 +12,8 @@ from tests.support.factories import blocks_of, plan_of, run_of
 
 
 def verdict(run: Run, floor: float) -> Verdict:
-    (found,) = GATE.judge(Rule("acceptance", "acceptance", True, params={"min": floor}), run)
-    return found
+    (outcome,) = GATE.judge(Rule("acceptance", "acceptance", True, params={"min": floor}), run)
+    return outcome
 
 
 def run(accept: tuple[int, ...] = (2,)) -> Run:
@@ -22,14 +22,14 @@ def run(accept: tuple[int, ...] = (2,)) -> Run:
 
 
 def test_a_length_at_the_floor_passes() -> None:
-    found = verdict(run(), 3.0)
-    assert (found.state, found.evidence["acceptance_length"], found.evidence["prompts"]) == (State.PASS, 3.0, 4)
+    outcome = verdict(run(), 3.0)
+    assert (outcome.state, outcome.evidence["acceptance_length"], outcome.evidence["prompts"]) == (State.PASS, 3.0, 4)
 
 
 def test_a_length_below_the_floor_fails_and_says_how_much_is_missing() -> None:
-    found = verdict(run(), 3.4)
-    assert (found.state, found.reason_code) == (State.FAIL, "below_min")
-    assert "3.4" in (found.next_step or "") and "0.40" in (found.next_step or "")
+    outcome = verdict(run(), 3.4)
+    assert (outcome.state, outcome.reason_code) == (State.FAIL, "below_min")
+    assert "3.4" in (outcome.next_step or "") and "0.40" in (outcome.next_step or "")
 
 
 def test_a_draft_that_is_as_good_as_not_there_is_suspected() -> None:
@@ -40,17 +40,17 @@ def test_a_draft_that_is_as_good_as_not_there_is_suspected() -> None:
 def test_the_interval_over_prompts_is_evidence_not_judgement() -> None:
     plan = plan_of()
     varied = blocks_of(plan, accept=(3, 0, 3, 2, 3))
-    found = verdict(run_of(plan, [*varied]), 2.9)
-    low, high = found.evidence["ci_low"], found.evidence["ci_high"]
+    outcome = verdict(run_of(plan, [*varied]), 2.9)
+    low, high = outcome.evidence["ci_low"], outcome.evidence["ci_high"]
     assert isinstance(low, float) and isinstance(high, float) and low <= high
-    assert found.state is State.PASS
+    assert outcome.state is State.PASS
 
 
 def test_without_a_drafted_step_it_cannot_be_judged() -> None:
     plan = plan_of()
     silent = blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={}))
-    found = verdict(run_of(plan, silent), 1.0)
-    assert (found.state, found.reason_code) == (State.INVALID, "no_drafts")
+    outcome = verdict(run_of(plan, silent), 1.0)
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "no_drafts")
 
 
 @pytest.mark.parametrize("floor", [1.0, 4.0])
@@ -58,16 +58,16 @@ def test_forced_acceptance_satisfies_no_floor(floor: float) -> None:
     forced = run()
     by_pair = replace(forced, pair=replace(forced.pair, acceptance="forced"))
     by_engine = replace(forced, engines={k: replace(f, acceptance="forced") for k, f in forced.engines.items()})
-    for found in (verdict(by_pair, floor), verdict(by_engine, floor)):
-        assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")
+    for values in (verdict(by_pair, floor), verdict(by_engine, floor)):
+        assert (values.state, values.reason_code) == (State.INVALID, "forced_acceptance")
 
 
 @pytest.mark.parametrize("floor", [1.0, 4.0])
 def test_a_stand_ins_acceptance_satisfies_no_floor(floor: float) -> None:
     measured = run()
     by_engine = replace(measured, engines={k: replace(f, acceptance="stand-in") for k, f in measured.engines.items()})
-    found = verdict(by_engine, floor)
-    assert (found.state, found.reason_code) == (State.INVALID, "stand_in_drafter")
+    outcome = verdict(by_engine, floor)
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "stand_in_drafter")
 
 
 def test_planted_acceptance_is_measured_and_counts() -> None:

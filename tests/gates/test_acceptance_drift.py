@@ -22,30 +22,30 @@ def run_with(drift: AcceptanceDrift | None) -> Run:
 
 
 def judged(run: Run, **params: float) -> Verdict:
-    [found] = GATE.judge(Rule("keeps", "acceptance-drift", True, params={"max_fall_pct": 2.0, **params}), run)
-    return found
+    [verdict] = GATE.judge(Rule("keeps", "acceptance-drift", True, params={"max_fall_pct": 2.0, **params}), run)
+    return verdict
 
 
 def test_no_fall_beyond_the_bound_passes() -> None:
-    found = judged(run_with(STEADY))
-    assert (found.state, found.reason_code) == (State.PASS, "keeps_up")
-    assert found.evidence["requests"] == 2000
+    outcome = judged(run_with(STEADY))
+    assert (outcome.state, outcome.reason_code) == (State.PASS, "keeps_up")
+    assert outcome.evidence["requests"] == 2000
 
 
 @pytest.mark.parametrize(("slope", "state"), [(-0.5, State.FAIL), (-0.03, State.PASS), (-0.06, State.INCONCLUSIVE)])
 def test_the_whole_interval_decides(slope: float, state: State) -> None:
     """Two percent of 3 tokens are 0.06 tokens, and the interval reaches 0.03 either way."""
-    found = judged(run_with(replace(STEADY, slope=slope)))
-    assert found.state is state
+    outcome = judged(run_with(replace(STEADY, slope=slope)))
+    assert outcome.state is state
     if state is State.INCONCLUSIVE:
-        assert "too short to say" in found.message and "requests would tell" in str(found.next_step)
+        assert "too short to say" in outcome.message and "requests would tell" in str(outcome.next_step)
     if state is State.FAIL:
-        assert "falls by 17 % per 1,000 requests" in found.message and found.next_step
+        assert "falls by 17 % per 1,000 requests" in outcome.message and outcome.next_step
 
 
 def test_an_acceptance_that_rises_is_no_fall() -> None:
-    found = judged(run_with(replace(STEADY, slope=0.5)))
-    assert found.state is State.PASS and "rises by 17 %" in found.message
+    outcome = judged(run_with(replace(STEADY, slope=0.5)))
+    assert outcome.state is State.PASS and "rises by 17 %" in outcome.message
 
 
 def test_prompt_sets_that_disagree_leave_it_open() -> None:
@@ -54,8 +54,8 @@ def test_prompt_sets_that_disagree_leave_it_open() -> None:
 
 def test_fewer_requests_than_asked_for_decide_nothing() -> None:
     for slope in (0.0, -0.5):
-        found = judged(run_with(replace(STEADY, slope=slope)), min_requests=5000)
-        assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "few_requests")
+        outcome = judged(run_with(replace(STEADY, slope=slope)), min_requests=5000)
+        assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "few_requests")
 
 
 def test_a_cell_without_enough_blocks_is_open_and_forced_acceptance_is_skipped() -> None:
@@ -64,5 +64,5 @@ def test_a_cell_without_enough_blocks_is_open_and_forced_acceptance_is_skipped()
 
 
 def test_the_baseline_is_not_judged() -> None:
-    [found] = GATE.judge(Rule("keeps", "acceptance-drift", True, role="baseline", params={"max_fall_pct": 2.0}), RUN)
-    assert (found.state, found.reason_code) == (State.SKIPPED, "no_cell")
+    [verdict] = GATE.judge(Rule("keeps", "acceptance-drift", True, role="baseline", params={"max_fall_pct": 2.0}), RUN)
+    assert (verdict.state, verdict.reason_code) == (State.SKIPPED, "no_cell")

@@ -34,8 +34,8 @@ def with_builds(*compared: ComparedBuild, commit: str | None = MAIN) -> Run:
 
 
 def verdict(run: Run, rule: Rule = RULE) -> Verdict:
-    (found,) = GATE.judge(rule, run)
-    return found
+    (outcome,) = GATE.judge(rule, run)
+    return outcome
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_the_word_of_the_comparison_decides(word: str | None, state: State) -> N
 
 
 def test_a_comparison_with_where_the_branch_left_counts_and_is_named_as_that() -> None:
-    found = verdict(with_builds(replace(COMPARED, base=LEFT)))
-    assert found.state is State.PASS and "main at bbbbbbbbbbbb, where the branch left it" in found.message
+    outcome = verdict(with_builds(replace(COMPARED, base=LEFT)))
+    assert outcome.state is State.PASS and "main at bbbbbbbbbbbb, where the branch left it" in outcome.message
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"base": OTHER}, "compared this build with commit cccccccccccc; main is aaaaaaaaaaaa"),
         ({"base": None}, "compared this build with a build without a commit"),
@@ -68,11 +68,11 @@ def test_a_comparison_with_where_the_branch_left_counts_and_is_named_as_that() -
         ({"scenarios": ("another",)}, "no comparison of this build with main"),
     ],
 )
-def test_a_comparison_of_something_else_leaves_the_run_not_judged(changes: dict[str, object], said: str) -> None:
+def test_a_comparison_of_something_else_leaves_the_run_not_judged(changes: dict[str, object], message: str) -> None:
     run = with_builds(replace(COMPARED, **changes))  # type: ignore[arg-type]
-    found = verdict(run)
-    assert found.state is State.NOT_JUDGED and said in found.message
-    assert overall(replace(run, verdicts=(found,), not_judged=()))[1] is ExitCode.NOT_JUDGED
+    outcome = verdict(run)
+    assert outcome.state is State.NOT_JUDGED and message in outcome.message
+    assert overall(replace(run, verdicts=(outcome,), not_judged=()))[1] is ExitCode.NOT_JUDGED
 
 
 def test_in_a_shallow_checkout_a_build_without_a_commit_is_not_where_the_branch_left() -> None:
@@ -93,15 +93,15 @@ def test_the_command_that_is_missing_is_said_whole() -> None:
 
 
 def test_without_the_revision_nothing_is_judged() -> None:
-    found = verdict(with_builds(COMPARED, commit=None))
-    assert (found.state, found.reason_code) == (State.NOT_JUDGED, "no_revision")
+    outcome = verdict(with_builds(COMPARED, commit=None))
+    assert (outcome.state, outcome.reason_code) == (State.NOT_JUDGED, "no_revision")
     assert verdict(RUN).state is State.NOT_JUDGED
 
 
 def test_a_loss_that_was_found_is_not_measured_away() -> None:
     later, earlier = replace(COMPARED, comparison="later"), replace(COMPARED, comparison="earlier", word="SLOWER")
-    found = verdict(with_builds(later, earlier))
-    assert found.state is State.FAIL and "earlier; one of 2 comparisons of this build" in found.message
+    outcome = verdict(with_builds(later, earlier))
+    assert outcome.state is State.FAIL and "earlier; one of 2 comparisons of this build" in outcome.message
     open_ = replace(COMPARED, comparison="earlier", word="CANNOT TELL")
     assert verdict(with_builds(later, open_)).state is State.PASS
 

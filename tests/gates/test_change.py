@@ -33,8 +33,8 @@ def verdict(metric: str = "acceptance_length", margin: float = 2.0, trust: bool 
         **fields,
     }
     rule = Rule("r", "change", True, params={"metric": metric, "margin_pct": margin, "trust_unpaired": trust})
-    (found,) = GATE.judge(rule, Contrast(RUN, RUN, (Change(**made),), (), (), ()))
-    return found
+    (outcome,) = GATE.judge(rule, Contrast(RUN, RUN, (Change(**made),), (), (), ()))
+    return outcome
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_which_way_is_worse_hangs_on_the_metric(metric: str, low: float, high: f
 def test_equivalence_is_said_where_both_one_sided_tests_prove_it(
     low: float, high: float, code: str, words: str
 ) -> None:
-    found = verdict(ratio=0.99, ci_low=low, ci_high=high)
-    assert found.reason_code == code and found.message.endswith(words)
+    outcome = verdict(ratio=0.99, ci_low=low, ci_high=high)
+    assert outcome.reason_code == code and outcome.message.endswith(words)
 
 
 SPEC, BASE = PLAN.cells[1], PLAN.cells[0]
@@ -93,21 +93,21 @@ def speedup(
         "trust_unpaired": trust,
     }
     rule = Rule("r", "change", True, role="spec-*", params=params)
-    (found,) = GATE.judge(rule, Contrast(RUN, RUN, changes, (), (), ()))
-    return found
+    (outcome,) = GATE.judge(rule, Contrast(RUN, RUN, changes, (), (), ()))
+    return outcome
 
 
 def test_a_build_that_is_faster_in_both_roles_does_not_fail_since_its_baseline_gained_more() -> None:
-    found = speedup(spec=(1.22, 1.23), base=(1.49, 1.51), ratio=(0.81, 0.83))
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "baseline_gained_more")
-    assert "because the baseline gained more" in found.message
-    assert "+22.5 % in spec-3, +50.0 % in baseline" in found.message
-    assert found.next_step is not None and "one session" in found.next_step
+    result = speedup(spec=(1.22, 1.23), base=(1.49, 1.51), ratio=(0.81, 0.83))
+    assert (result.state, result.reason_code) == (State.INCONCLUSIVE, "baseline_gained_more")
+    assert "because the baseline gained more" in result.message
+    assert "+22.5 % in spec-3, +50.0 % in baseline" in result.message
+    assert result.next_step is not None and "one session" in result.next_step
 
 
 def test_where_times_are_trusted_a_faster_build_passes_although_its_baseline_gained_more() -> None:
-    found = speedup(spec=(1.22, 1.23), base=(1.49, 1.51), ratio=(0.81, 0.83), trust=True)
-    assert (found.state, found.reason_code) == (State.PASS, "baseline_gained_more")
+    result = speedup(spec=(1.22, 1.23), base=(1.49, 1.51), ratio=(0.81, 0.83), trust=True)
+    assert (result.state, result.reason_code) == (State.PASS, "baseline_gained_more")
 
 
 @pytest.mark.parametrize("trust", [False, True])
@@ -123,32 +123,32 @@ def test_a_speed_up_that_fell_fails_unless_both_roles_are_proven_faster(
 
 
 def test_a_speed_up_that_rose_since_the_baseline_lost_more_is_no_improvement() -> None:
-    found = speedup(spec=(0.88, 0.92), base=(0.80, 0.82), ratio=(1.08, 1.12))
-    assert (found.state, found.reason_code) == (State.PASS, "baseline_lost_more")
+    result = speedup(spec=(0.88, 0.92), base=(0.80, 0.82), ratio=(1.08, 1.12))
+    assert (result.state, result.reason_code) == (State.PASS, "baseline_lost_more")
     assert speedup(spec=(1.01, 1.03), base=(0.94, 0.96), ratio=(1.08, 1.12)).state is State.IMPROVED
 
 
 def test_times_of_two_runs_prove_nothing_unless_the_rule_trusts_them() -> None:
-    found = verdict("mean_tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time")
+    outcome = verdict("mean_tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time")
     assert verdict("mean_tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3, trust=True).state is State.FAIL
 
 
 def test_figures_of_other_prompts_decide_nothing_even_where_times_are_trusted() -> None:
-    found = verdict("mean_tpot_ms", how=How.UNPAIRED, same_prompts=False, ci_low=1.2, ci_high=1.3, trust=True)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "prompts_differ")
+    outcome = verdict("mean_tpot_ms", how=How.UNPAIRED, same_prompts=False, ci_low=1.2, ci_high=1.3, trust=True)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "prompts_differ")
 
 
 def test_wrong_tokens_make_a_speed_invalid() -> None:
-    found = verdict("speedup_vs_ar_ratio", ratio=None, ci_low=None, ci_high=None, reason_code="token_mismatch")
-    assert found.state is State.INVALID
+    outcome = verdict("speedup_vs_ar_ratio", ratio=None, ci_low=None, ci_high=None, reason_code="token_mismatch")
+    assert outcome.state is State.INVALID
 
 
 @pytest.mark.parametrize("reason", ["acceptance_sources_differ", "not_measured"])
 def test_what_could_not_be_compared_is_inconclusive_with_the_reason(reason: str) -> None:
-    found = verdict(ratio=None, ci_low=None, ci_high=None, reason_code=reason)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, reason)
-    assert reason.replace("_", " ") in found.message
+    outcome = verdict(ratio=None, ci_low=None, ci_high=None, reason_code=reason)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, reason)
+    assert reason.replace("_", " ") in outcome.message
 
 
 def test_a_ratio_without_an_interval_is_inconclusive() -> None:
@@ -164,8 +164,8 @@ def test_a_metric_that_is_none_is_refused_with_those_there_are() -> None:
 def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:
     params: dict[str, float | str | bool] = {"metric": "mean_tpot_ms", "margin_pct": 1.0, "trust_unpaired": False}
     rule = Rule("r", "change", True, role="spec-9", params=params)
-    (found,) = GATE.judge(rule, Contrast(RUN, RUN, (), (), (), ()))
-    assert found.state is State.SKIPPED
+    (outcome,) = GATE.judge(rule, Contrast(RUN, RUN, (), (), (), ()))
+    assert outcome.state is State.SKIPPED
 
 
 def test_a_verdict_on_a_time_says_what_it_allows_for_between_processes_and_what_is_assumed() -> None:

@@ -57,11 +57,11 @@ def judged(samples: Sequence[Sample], rule: Rule = RULE) -> Verdict:
 
 
 def test_a_quiet_machine_passes_at_every_cell_with_its_figures() -> None:
-    found = judged(SAMPLES)
-    assert (found.state, found.reason_code) == (State.PASS, "undisturbed")
-    assert found.evidence["gpu"] == UUID
-    assert found.evidence["temperature_max_c"] == 51
-    assert found.evidence["other_cpu_share"] == pytest.approx(0.02)
+    outcome = judged(SAMPLES)
+    assert (outcome.state, outcome.reason_code) == (State.PASS, "undisturbed")
+    assert outcome.evidence["gpu"] == UUID
+    assert outcome.evidence["temperature_max_c"] == 51
+    assert outcome.evidence["other_cpu_share"] == pytest.approx(0.02)
     assert [v.cell for v in verdicts(SAMPLES)] == ["demo-64/fake/c64/b1/baseline", "demo-64/fake/c64/b1/spec-3"]
 
 
@@ -135,15 +135,15 @@ DISTURBANCES: dict[str, tuple[str, Callable[[], list[Sample]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("code", "samples", "said"), DISTURBANCES.values(), ids=list(DISTURBANCES))
+@pytest.mark.parametrize(("code", "samples", "message"), DISTURBANCES.values(), ids=list(DISTURBANCES))
 def test_each_disturbance_rejects_with_its_own_code_what_was_seen_and_what_to_do(
-    code: str, samples: Callable[[], list[Sample]], said: str
+    code: str, samples: Callable[[], list[Sample]], message: str
 ) -> None:
-    found = judged(samples())
-    assert (found.state, found.reason_code) == (State.ENV_REJECTED, code)
-    assert said in found.message
-    assert found.next_step
-    assert "also" not in found.evidence
+    outcome = judged(samples())
+    assert (outcome.state, outcome.reason_code) == (State.ENV_REJECTED, code)
+    assert message in outcome.message
+    assert outcome.next_step
+    assert "also" not in outcome.evidence
 
 
 def test_a_rejected_machine_ends_with_its_own_exit_code() -> None:
@@ -168,16 +168,16 @@ def test_what_a_sound_gpu_may_do_or_lack_does_not_reject(changes: dict[str, Any]
 
 def test_several_disturbances_are_all_named() -> None:
     hot = once(clock_event_reasons=0x40, processes=(OURS, GpuProcess(99, "foreign")))
-    found = judged(hot)
-    assert (found.reason_code, found.evidence["also"]) == ("foreign_process", "throttled")
+    outcome = judged(hot)
+    assert (outcome.reason_code, outcome.evidence["also"]) == ("foreign_process", "throttled")
 
 
 def test_the_driver_that_gives_zeros_everywhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Driver([liar(UUID)]))
     with GpuProbe(UUID, lambda pid: OURS) as probe:
         reading = probe.read()
-    found = judged(disturbed(lambda s: replace(s, gpu=reading), ALWAYS))
-    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "nvml_implausible")
+    outcome = judged(disturbed(lambda s: replace(s, gpu=reading), ALWAYS))
+    assert (outcome.state, outcome.reason_code) == (State.ENV_REJECTED, "nvml_implausible")
 
 
 def test_the_driver_of_a_healthy_gpu_at_work_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,16 +192,16 @@ def test_the_driver_of_a_healthy_gpu_at_work_is_believed(monkeypatch: pytest.Mon
 GPU_CODES = {"nvml_missing", "nvml_implausible", "foreign_process", "ecc_error", "throttled", "power_capped"}
 
 
-@pytest.mark.parametrize(("code", "samples", "said"), DISTURBANCES.values(), ids=list(DISTURBANCES))
+@pytest.mark.parametrize(("code", "samples", "message"), DISTURBANCES.values(), ids=list(DISTURBANCES))
 def test_without_gpu_only_the_host_is_judged_and_nothing_known_is_skipped(
-    code: str, samples: Callable[[], list[Sample]], said: str
+    code: str, samples: Callable[[], list[Sample]], message: str
 ) -> None:
-    found = judged(samples(), HOST_ONLY)
+    outcome = judged(samples(), HOST_ONLY)
     if code in GPU_CODES | {"clock_shift"}:
-        assert found.state is State.PASS
-        assert "gpu" not in found.evidence
+        assert outcome.state is State.PASS
+        assert "gpu" not in outcome.evidence
     else:
-        assert (found.state, found.reason_code) == (
+        assert (outcome.state, outcome.reason_code) == (
             State.SKIPPED if code == "unwatched" else State.ENV_REJECTED,
             code,
         )
@@ -236,19 +236,19 @@ def by_blocks(busy: int, samples: Sequence[Sample] = SAMPLES, quiet: CpuUse | No
 
 
 def test_a_disturbed_block_is_set_aside_and_the_verdict_says_how_many_and_why() -> None:
-    found = next(GATE.judge(BY_BLOCKS, by_blocks(1)))
-    assert (found.state, found.reason_code) == (State.PASS, "set_aside")
-    said = "2 of 8 rounds set aside: of 16 blocks 1 disturbed; a thread waited for a CPU for up to 50% of the block"
-    assert said in found.message
-    assert (found.evidence["disturbed_blocks"], found.evidence["set_aside_rounds"]) == (1, 2)
+    first = next(GATE.judge(BY_BLOCKS, by_blocks(1)))
+    assert (first.state, first.reason_code) == (State.PASS, "set_aside")
+    message = "2 of 8 rounds set aside: of 16 blocks 1 disturbed; a thread waited for a CPU for up to 50% of the block"
+    assert message in first.message
+    assert (first.evidence["disturbed_blocks"], first.evidence["set_aside_rounds"]) == (1, 2)
 
 
 def test_more_than_may_be_set_aside_rejects_the_run() -> None:
     run = by_blocks(5)
-    found = next(GATE.judge(BY_BLOCKS, run))
-    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "host_loaded")
-    assert "6 of 8 rounds are disturbed, and at most 25% may be set aside: of 16 blocks 5 disturbed" in found.message
-    assert overall(replace(run, verdicts=(found,))) == (State.ENV_REJECTED, ExitCode.ENV_REJECTED)
+    first = next(GATE.judge(BY_BLOCKS, run))
+    assert (first.state, first.reason_code) == (State.ENV_REJECTED, "host_loaded")
+    assert "6 of 8 rounds are disturbed, and at most 25% may be set aside: of 16 blocks 5 disturbed" in first.message
+    assert overall(replace(run, verdicts=(first,))) == (State.ENV_REJECTED, ExitCode.ENV_REJECTED)
 
 
 def test_a_quiet_host_is_said_to_be_quiet_only_where_it_was_seen() -> None:
@@ -258,10 +258,10 @@ def test_a_quiet_host_is_said_to_be_quiet_only_where_it_was_seen() -> None:
     run = by_blocks(0, blind, hidden)
     with_gpu, without = (next(GATE.judge(rule, run)) for rule in (BY_BLOCKS, host_only(BY_BLOCKS)))
     assert (with_gpu.state, without.state) == (State.PASS, State.SKIPPED)
-    for found in (with_gpu, without):
-        assert found.reason_code == "host_unseen"
-        assert "nothing disturbed 16 blocks" not in found.message
-        assert "not seen: the CPUs' busy time (hidden)" in found.message
+    for values in (with_gpu, without):
+        assert values.reason_code == "host_unseen"
+        assert "nothing disturbed 16 blocks" not in values.message
+        assert "not seen: the CPUs' busy time (hidden)" in values.message
 
 
 def host_only(rule: Rule) -> Rule:
@@ -270,18 +270,18 @@ def host_only(rule: Rule) -> Rule:
 
 def test_where_blocks_do_not_tell_of_others_the_mean_of_the_point_still_rejects() -> None:
     hidden = CpuUse(2 * SECOND, 2, 2.0, wanted_ns=2 * SECOND, waited_ns=0, unread={"busy_ns": "hidden"})
-    found = next(GATE.judge(BY_BLOCKS, by_blocks(0, loaded(), hidden)))
-    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "host_loaded")
-    assert "others used 90% of the CPU time" in found.message
+    first = next(GATE.judge(BY_BLOCKS, by_blocks(0, loaded(), hidden)))
+    assert (first.state, first.reason_code) == (State.ENV_REJECTED, "host_loaded")
+    assert "others used 90% of the CPU time" in first.message
     assert next(GATE.judge(BY_BLOCKS, by_blocks(0, loaded()))).state is State.PASS  # between the blocks only
 
 
 def test_a_rule_without_these_limits_judges_by_the_mean() -> None:
     run = by_blocks(5)
     before = replace(run, conditions={key: replace(c, host=None) for key, c in run.conditions.items()})
-    found = next(GATE.judge(RULE, before))
-    assert found == judged(SAMPLES)
-    assert found.message == "nothing disturbed 16 blocks (73 samples)"
+    first = next(GATE.judge(RULE, before))
+    assert first == judged(SAMPLES)
+    assert first.message == "nothing disturbed 16 blocks (73 samples)"
 
 
 # ── the power cap ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,11 +289,11 @@ def test_a_rule_without_these_limits_judges_by_the_mean() -> None:
 
 def test_a_gpu_at_its_power_cap_is_named_with_both_clocks_and_both_powers() -> None:
     capped = every(clock_event_reasons=0x4, sm_clock_mhz=1845, max_sm_clock_mhz=1980, power_mw=698_000)
-    found = judged(capped)
-    assert found.state is State.PASS
-    assert "the GPU was at its power cap in 100% of the samples" in found.message
-    assert "SM clock spec-3 1,845, baseline 1,845 MHz of at most 1,980, 698 W of 700 W" in found.message
-    assert (found.evidence["sm_clock_mhz"], found.evidence["max_sm_clock_mhz"]) == (1845, 1980)
+    outcome = judged(capped)
+    assert outcome.state is State.PASS
+    assert "the GPU was at its power cap in 100% of the samples" in outcome.message
+    assert "SM clock spec-3 1,845, baseline 1,845 MHz of at most 1,980, 698 W of 700 W" in outcome.message
+    assert (outcome.evidence["sm_clock_mhz"], outcome.evidence["max_sm_clock_mhz"]) == (1845, 1980)
     assert "power cap" not in judged(every(max_sm_clock_mhz=1980)).message
 
 

@@ -11,12 +11,12 @@ from tests.support.factories import blocks_of, plan_of, run_of, scenario
 RULE = Rule("perf-mode", "invariants", True)
 
 
-def run_with(*held: Held) -> Run:
+def run_with(*rows: Held) -> Run:
     """A run of one baseline and one spec cell, both with I1, I2, … as given."""
     plan = plan_of(replace(scenario(), perf_mode=True))
     certificate = tuple(
         Invariant(f"I{n}", h, "fallback_kernel" if h is Held.BROKEN else "seen", f"said of I{n}")
-        for n, h in enumerate(held, 1)
+        for n, h in enumerate(rows, 1)
     )
     return run_of(plan, blocks_of(plan), certificates={c.key: certificate for c in plan.cells})
 

@@ -27,12 +27,12 @@ def rule(**params: float) -> Rule:
 
 
 def judged(run: Run, **params: float) -> Verdict:
-    (found,) = GATE.judge(rule(**params), run)
-    return found
+    (verdict,) = GATE.judge(rule(**params), run)
+    return verdict
 
 
 @pytest.mark.parametrize(
-    ("asked", "state", "code", "cell"),
+    ("number", "state", "code", "cell"),
     [
         (1, State.PASS, "pays_up_to_min", "b1"),
         (8, State.PASS, "pays_up_to_min", "b8"),
@@ -43,25 +43,25 @@ def judged(run: Run, **params: float) -> Verdict:
     ],
 )
 def test_speculation_must_pay_up_to_the_level_that_is_asked_for(
-    run: Run, asked: float, state: State, code: str, cell: str
+    run: Run, number: float, state: State, code: str, cell: str
 ) -> None:
-    found = judged(run, min_break_even=asked)
-    assert (found.state, found.reason_code) == (state, code), found.message
-    assert found.cell == f"sweep/fake/c16/{cell}/spec-3"
-    assert "speculation stops paying at" in found.message and found.evidence["outcome"] == "crosses"
-    assert found.evidence["break_even"] == run.break_even[0].value
+    outcome = judged(run, min_break_even=number)
+    assert (outcome.state, outcome.reason_code) == (state, code), outcome.message
+    assert outcome.cell == f"sweep/fake/c16/{cell}/spec-3"
+    assert "speculation stops paying at" in outcome.message and outcome.evidence["outcome"] == "crosses"
+    assert outcome.evidence["break_even"] == run.break_even[0].value
 
 
 def test_near_the_break_even_it_is_inconclusive(run: Run) -> None:
     value = run.break_even[0].value
     assert value is not None and 8 < value < 16
-    found = judged(run, min_break_even=value)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "one_not_excluded")
+    outcome = judged(run, min_break_even=value)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "one_not_excluded")
 
 
 def test_too_few_pairs_for_an_interval_decide_nothing() -> None:
-    found = judged(loaded_run(load_scenario((1, 2), prompt_sets=2, rounds=1)), min_break_even=1)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "few_pairs")
+    outcome = judged(loaded_run(load_scenario((1, 2), prompt_sets=2, rounds=1)), min_break_even=1)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "few_pairs")
 
 
 def test_a_level_that_is_missing_or_withheld_makes_the_sweep_invalid(run: Run) -> None:
@@ -78,16 +78,16 @@ def test_a_level_that_is_missing_or_withheld_makes_the_sweep_invalid(run: Run) -
         )
 
     withheld = replace(run, comparisons=(wrong(run.comparisons[0]), *run.comparisons[1:]))
-    assert (found := judged(withheld, min_break_even=4)).reason_code == "token_mismatch"
-    assert found.state is State.INVALID
+    assert (outcome := judged(withheld, min_break_even=4)).reason_code == "token_mismatch"
+    assert outcome.state is State.INVALID
 
 
 def test_refused_requests_make_the_sweep_invalid_beyond_the_share_that_is_allowed() -> None:
     script = replace(SCRIPT, refuse_beyond=6)
     refusing = loaded_run(load_scenario((1, 4, 8), rounds=2), script)
-    found = judged(refusing, min_break_even=1)
-    assert (found.state, found.reason_code) == (State.INVALID, "requests_refused")
-    assert "c16/b8/" in found.message and "at most 0 %" in found.message
+    outcome = judged(refusing, min_break_even=1)
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "requests_refused")
+    assert "c16/b8/" in outcome.message and "at most 0 %" in outcome.message
     allowed = judged(refusing, min_break_even=1, max_refused=1.0)
     assert allowed.reason_code != "requests_refused"
     ((key, why),) = GATE.problems(rule(min_break_even=1, max_refused=1.5))
@@ -96,15 +96,15 @@ def test_refused_requests_make_the_sweep_invalid_beyond_the_share_that_is_allowe
 
 def test_an_open_loop_is_judged_by_its_rates() -> None:
     open_loop = loaded_run(load_scenario((8,), rates=(20.0, 100.0), requests=6))
-    found = judged(open_loop, min_break_even=20)
-    assert found.state is State.PASS and "20 requests/s" in found.message
+    outcome = judged(open_loop, min_break_even=20)
+    assert outcome.state is State.PASS and "20 requests/s" in outcome.message
     assert {c.speedup.metric for c in open_loop.comparisons} == {"latency_speedup_ratio"}
 
 
 def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> None:
     """A request takes 2.3 ms to 26 ms; one in twenty of that may pass before it is sent."""
-    asked = load_scenario((8,), rates=(20.0, 100.0), requests=6, goodput=LatencyLimits(e2e_ms=1e6))
-    on_time, late = (loaded_run(asked, replace(SCRIPT, send_lag_ns=lag)) for lag in (100_000, 5_000_000))
+    sweep = load_scenario((8,), rates=(20.0, 100.0), requests=6, goodput=LatencyLimits(e2e_ms=1e6))
+    on_time, late = (loaded_run(sweep, replace(SCRIPT, send_lag_ns=lag)) for lag in (100_000, 5_000_000))
     rules = (
         Rule("pays", "load", True, role="spec-*", params={"min_break_even": 20}),
         Rule("speed", "speed", True, role="spec-*", params={"min": 0.1}),
@@ -114,9 +114,9 @@ def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> 
     for asking in rules:
         gate = plugins.gate(asking.gate)
         assert {v.state for v in gate.judge(asking, on_time)} == {State.PASS}, asking.gate
-        for found in gate.judge(asking, late):
-            assert (found.state, found.reason_code) == (State.INVALID, "client_fell_behind"), asking.gate
-            assert "sent more than 5.000 ms after it was due" in found.message and found.next_step
+        for verdict in gate.judge(asking, late):
+            assert (verdict.state, verdict.reason_code) == (State.INVALID, "client_fell_behind"), asking.gate
+            assert "sent more than 5.000 ms after it was due" in verdict.message and verdict.next_step
     assert not late_clients(on_time.cells) and len(late_clients(late.cells)) == 4
 
 

@@ -78,13 +78,13 @@ def test_what_is_no_decision_by_name_is_left_alone(text: str) -> None:
 
 
 def test_no_name_of_a_gate_is_compared_outside_the_gates() -> None:
-    found = [
+    result = [
         f"{file}:{line}"
         for module, file in modules().items()
         if not module.startswith("specgate.gates")
         for line in by_name(ast.parse(file.read_text(encoding="utf-8")))
     ]
-    assert not found, "ask the gate (specgate.planning.gates):\n" + "\n".join(found)
+    assert not result, "ask the gate (specgate.planning.gates):\n" + "\n".join(result)
 
 
 def test_a_policy_knows_what_its_gates_declare() -> None:

@@ -24,8 +24,8 @@ def run(slower: float, jitter: float = 0.0005, rounds: int = 4) -> Run:
 
 def verdict(measured: Run, *, margin: float = 2.0, against: str = "spec-2", role: str = "spec-3") -> Verdict:
     rule = Rule("no-slower", "regression", True, role=role, params={"against": against, "margin_pct": margin})
-    (found,) = GATE.judge(rule, measured)
-    return found
+    (outcome,) = GATE.judge(rule, measured)
+    return outcome
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def verdict(measured: Run, *, margin: float = 2.0, against: str = "spec-2", role
     ],
 )
 def test_an_interval_beside_the_margin_decides(slower: float, state: State, code: str) -> None:
-    found = verdict(run(slower))
-    assert (found.state, found.reason_code) == (state, code)
+    outcome = verdict(run(slower))
+    assert (outcome.state, outcome.reason_code) == (state, code)
 
 
 def test_noise_wider_than_the_margin_is_not_decided_and_says_how_much_more_is_needed() -> None:
-    found = verdict(run(1.0, jitter=0.05), margin=10.0)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "margin_not_excluded")
-    assert "more rounds should decide it: --resume RUN --measurement-runs" in (found.next_step or "")
+    outcome = verdict(run(1.0, jitter=0.05), margin=10.0)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "margin_not_excluded")
+    assert "more rounds should decide it: --resume RUN --measurement-runs" in (outcome.next_step or "")
 
 
 def test_an_effect_below_what_the_machine_can_tell_is_no_improvement() -> None:
@@ -59,14 +59,14 @@ def test_against_the_baseline_the_margin_is_on_the_pairs_themselves() -> None:
 
 
 def test_a_fail_says_what_would_do() -> None:
-    found = verdict(run(1.1))
-    assert "7." in (found.next_step or "") and "less time" in (found.next_step or "")
+    outcome = verdict(run(1.1))
+    assert "7." in (outcome.next_step or "") and "less time" in (outcome.next_step or "")
 
 
 def test_speed_that_is_withheld_is_compared_with_nothing() -> None:
     plan = plan_of(scenario(spec=(2, 3)))
-    found = verdict(run_of(plan, blocks_of(plan, change=corrupt)))
-    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+    outcome = verdict(run_of(plan, blocks_of(plan, change=corrupt)))
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "token_mismatch")
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ def test_speed_that_is_withheld_is_compared_with_nothing() -> None:
     ],
 )
 def test_a_role_without_a_partner_is_not_judged(against: str, state: State, code: str) -> None:
-    found = verdict(run(1.0), against=against)
-    assert (found.state, found.reason_code) == (state, code)
+    outcome = verdict(run(1.0), against=against)
+    assert (outcome.state, outcome.reason_code) == (state, code)

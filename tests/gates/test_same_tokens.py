@@ -14,24 +14,24 @@ RUN = run_of(PLAN, blocks_of(PLAN))
 
 
 def verdict(tokens: TokenContrast, role: str = "*") -> Verdict:
-    (found,) = GATE.judge(Rule("r", "same-tokens", True, role=role), Contrast(RUN, RUN, (), (tokens,), (), ()))
-    return found
+    (outcome,) = GATE.judge(Rule("r", "same-tokens", True, role=role), Contrast(RUN, RUN, (), (tokens,), (), ()))
+    return outcome
 
 
 def test_equal_sequences_pass_with_their_number() -> None:
-    found = verdict(TokenContrast(PLAN.cells[1], 200, 8, 0, None))
-    assert found.state is State.PASS and "200 tokens of 8 sequences" in found.message
+    outcome = verdict(TokenContrast(PLAN.cells[1], 200, 8, 0, None))
+    assert outcome.state is State.PASS and "200 tokens of 8 sequences" in outcome.message
 
 
 def test_one_sequence_that_differs_fails_with_its_place() -> None:
-    found = verdict(TokenContrast(PLAN.cells[1], 200, 8, 1, 17))
-    assert found.state is State.FAIL and "1 of 8 sequences differ, the first one at token 17" in found.message
+    outcome = verdict(TokenContrast(PLAN.cells[1], 200, 8, 1, 17))
+    assert outcome.state is State.FAIL and "1 of 8 sequences differ, the first one at token 17" in outcome.message
 
 
 @pytest.mark.parametrize("reason", ["prompts_differ", "targets_differ", "acceptance_forced", "not_measured"])
 def test_tokens_that_could_not_be_compared_are_not_green(reason: str) -> None:
-    found = verdict(TokenContrast(PLAN.cells[1], 0, 0, 0, None, reason))
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, reason)
+    outcome = verdict(TokenContrast(PLAN.cells[1], 0, 0, 0, None, reason))
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, reason)
 
 
 def test_a_rule_for_another_role_is_skipped() -> None:

@@ -39,27 +39,27 @@ def test_every_shipped_gate_is_registered_under_its_own_name(gate: str) -> None:
 def test_globs_select_scenario_and_role(gate: str) -> None:
     plan = plan_of(scenario("cpu-a", spec=(2, 3)), scenario("cpu-b", spec=(3,)), scenario("gpu-c", spec=(3,)))
     run = run_of(plan, blocks_of(plan))
-    found = list(plugins.gate(gate).judge(rule(gate, scenario="cpu-*", role="spec-3"), run))
-    assert [v.cell for v in found] == ["cpu-a/fake/c64/b1/spec-3", "cpu-b/fake/c64/b1/spec-3"]
-    assert {(v.state, v.rule, v.gate, v.required) for v in found} == {(State.PASS, "r", gate, True)}
+    results = list(plugins.gate(gate).judge(rule(gate, scenario="cpu-*", role="spec-3"), run))
+    assert [v.cell for v in results] == ["cpu-a/fake/c64/b1/spec-3", "cpu-b/fake/c64/b1/spec-3"]
+    assert {(v.state, v.rule, v.gate, v.required) for v in results} == {(State.PASS, "r", gate, True)}
 
 
 @gates
 def test_a_rule_that_matches_no_cell_is_skipped_with_its_globs(gate: str) -> None:
     plan = plan_of()
-    (found,) = plugins.gate(gate).judge(rule(gate, scenario="nowhere", role="spec-9"), run_of(plan, blocks_of(plan)))
-    assert found.state is State.SKIPPED
-    assert "'nowhere'" in found.message and "'spec-9'" in found.message
+    (verdict,) = plugins.gate(gate).judge(rule(gate, scenario="nowhere", role="spec-9"), run_of(plan, blocks_of(plan)))
+    assert verdict.state is State.SKIPPED
+    assert "'nowhere'" in verdict.message and "'spec-9'" in verdict.message
 
 
 @gates
 def test_a_cell_that_was_not_measured_passes_no_gate_and_says_why(gate: str) -> None:
     plan = plan_of()
     run = run_of(plan, (), failures={plan.points[0].key: "the engine process was killed\nby signal 9"})
-    for found in plugins.gate(gate).judge(rule(gate), run):
-        assert found.state is State.INVALID
-        assert "the engine process was killed" in found.message
-        assert found.next_step
+    for verdict in plugins.gate(gate).judge(rule(gate), run):
+        assert verdict.state is State.INVALID
+        assert "the engine process was killed" in verdict.message
+        assert verdict.next_step
 
 
 @gates

@@ -98,22 +98,22 @@ def spec(run: Run, rule: Rule = RULE) -> Verdict:
     [(1.0, State.PASS), (1.03, State.INCONCLUSIVE), (1.4, State.FAIL), (1.07, State.FAIL), (0.9, State.IMPROVED)],
 )
 def test_what_a_cell_lost_decides_by_the_interval_beside_the_margin(slower: float, state: State) -> None:
-    found = verdicts(held_against(measured(slower=slower), measured()))
-    assert found["spec-3"].state is state
-    assert found["baseline"].state is State.PASS
+    judgements = verdicts(held_against(measured(slower=slower), measured()))
+    assert judgements["spec-3"].state is state
+    assert judgements["baseline"].state is State.PASS
 
 
 def test_a_loss_of_the_baseline_alone_is_seen_although_it_raises_the_speed_up() -> None:
-    found = verdicts(held_against(measured(slower=1.4, only="baseline"), measured()))
-    assert (found["baseline"].state, found["spec-3"].state) == (State.FAIL, State.PASS)
+    judgements = verdicts(held_against(measured(slower=1.4, only="baseline"), measured()))
+    assert (judgements["baseline"].state, judgements["spec-3"].state) == (State.FAIL, State.PASS)
 
 
 def test_the_verdict_names_the_run_its_commit_and_the_command_that_would_tell() -> None:
-    found = spec(held_against(measured(slower=1.03), measured()))
-    assert found.reason_code == "margin_not_excluded" and "suspect" in found.message
-    assert "against earlier (eeeeeeeeeeee)" in found.message
-    assert found.next_step is not None
-    assert found.next_step.startswith(f"specgate ab --base {'e' * 40} --scenario demo-64 --backend fake ")
+    outcome = spec(held_against(measured(slower=1.03), measured()))
+    assert outcome.reason_code == "margin_not_excluded" and "suspect" in outcome.message
+    assert "against earlier (eeeeeeeeeeee)" in outcome.message
+    assert outcome.next_step is not None
+    assert outcome.next_step.startswith(f"specgate ab --base {'e' * 40} --scenario demo-64 --backend fake ")
 
 
 def test_prefill_is_judged_in_full_runs_only_and_by_its_own_margin() -> None:
@@ -126,8 +126,8 @@ def test_prefill_is_judged_in_full_runs_only_and_by_its_own_margin() -> None:
 
 def test_noise_between_processes_alone_keeps_a_margin_of_one_percent_open() -> None:
     narrow = replace(RULE, params={"time_margin_pct": 1.0})
-    found = spec(held_against(measured(jitter=1e-6), measured(jitter=1e-6)), narrow)
-    assert found.state is State.INCONCLUSIVE and "two processes alone may differ by 2.0 %" in found.message
+    outcome = spec(held_against(measured(jitter=1e-6), measured(jitter=1e-6)), narrow)
+    assert outcome.state is State.INCONCLUSIVE and "two processes alone may differ by 2.0 %" in outcome.message
 
 
 # Nothing to be held against
@@ -164,8 +164,8 @@ def test_a_first_run_that_ended_at_half_its_plan_serves_to_find_the_same_losses(
 def test_a_first_run_of_unknown_weights_is_not_measured_for_later_ones() -> None:
     part = replace(measured(upto=2, jitter=0.006), earlier=NONE)
     unknown = {key: replace(facts, target_sha256=None) for key, facts in part.engines.items()}
-    found = verdicts(replace(part, engines=unknown))
-    assert {(v.state, v.reason_code) for v in found.values()} == {(State.SKIPPED, "weights_unknown")}
+    judgements = verdicts(replace(part, engines=unknown))
+    assert {(v.state, v.reason_code) for v in judgements.values()} == {(State.SKIPPED, "weights_unknown")}
     assert {v.reason_code for v in verdicts(part).values()} == {"plan_unfinished"}
 
 
@@ -176,9 +176,9 @@ def test_what_cannot_be_compared_says_why() -> None:
         run = held_against(measured(), before)
         assert run.earlier is not None
         other = replace(run.earlier.runs["demo-64"], **changes)  # type: ignore[arg-type]
-        found = spec(replace(run, earlier=Earlier({"demo-64": other})))
-        assert found.state is State.SKIPPED
-        return found.message
+        outcome = spec(replace(run, earlier=Earlier({"demo-64": other})))
+        assert outcome.state is State.SKIPPED
+        return outcome.message
 
     assert "earlier decoded other prompts" in why(prompts={})
     assert "earlier had another draft" in why(draft_sha256="0" * 64)
@@ -202,24 +202,24 @@ ACCEPTANCE = replace(RULE, params={"acceptance_margin_pct": 2.0})
 
 
 def test_the_same_texts_and_counts_are_the_same_without_an_interval() -> None:
-    found = spec(held_against(measured(), measured()), ACCEPTANCE)
-    assert found.state is State.PASS and "the same by count" in found.message
+    outcome = spec(held_against(measured(), measured()), ACCEPTANCE)
+    assert outcome.state is State.PASS and "the same by count" in outcome.message
 
 
 def test_a_lower_acceptance_of_the_same_texts_fails_by_count() -> None:
-    found = spec(held_against(measured(accept=LESS), measured()), ACCEPTANCE)
-    assert (found.state, found.reason_code) == (State.FAIL, "accepts_less")
-    assert found.evidence["same_texts"] == found.evidence["prompts"] == 8
+    outcome = spec(held_against(measured(accept=LESS), measured()), ACCEPTANCE)
+    assert (outcome.state, outcome.reason_code) == (State.FAIL, "accepts_less")
+    assert outcome.evidence["same_texts"] == outcome.evidence["prompts"] == 8
 
 
 def test_prompts_that_keep_their_text_can_show_that_nothing_was_lost() -> None:
-    found = spec(held_against(measured(text=4), measured()), ACCEPTANCE)
-    assert found.state is State.PASS and "4 of 8 prompts have another text" in found.message
+    outcome = spec(held_against(measured(text=4), measured()), ACCEPTANCE)
+    assert outcome.state is State.PASS and "4 of 8 prompts have another text" in outcome.message
 
 
 def test_an_acceptance_lost_with_every_text_changed_is_found_over_the_prompts() -> None:
-    found = spec(held_against(measured(text=8, accept=(0, 1, 0, 0, 1, 0)), measured()), ACCEPTANCE)
-    assert (found.state, found.reason_code) == (State.FAIL, "accepts_less")
+    outcome = spec(held_against(measured(text=8, accept=(0, 1, 0, 0, 1, 0)), measured()), ACCEPTANCE)
+    assert (outcome.state, outcome.reason_code) == (State.FAIL, "accepts_less")
 
 
 def test_two_repetitions_weigh_as_four_do() -> None:

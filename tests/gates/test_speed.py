@@ -16,8 +16,8 @@ from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenari
 
 
 def verdict(run: Run, floor: float) -> Verdict:
-    (found,) = GATE.judge(Rule("speed", "speed", True, params={"min": floor}), run)
-    return found
+    (outcome,) = GATE.judge(Rule("speed", "speed", True, params={"min": floor}), run)
+    return outcome
 
 
 def run(jitter: float = 0.002, prompt_sets: int = 4, rounds: int = 2) -> Run:
@@ -27,27 +27,27 @@ def run(jitter: float = 0.002, prompt_sets: int = 4, rounds: int = 2) -> Run:
 
 
 def test_an_interval_above_the_floor_passes() -> None:
-    found = verdict(run(), 1.5)
-    assert (found.state, found.evidence["pairs"]) == (State.PASS, 8)
+    outcome = verdict(run(), 1.5)
+    assert (outcome.state, outcome.evidence["pairs"]) == (State.PASS, 8)
 
 
 def test_an_interval_below_the_floor_fails_and_says_what_would_do() -> None:
-    found = verdict(run(), 2.5)
-    assert (found.state, found.reason_code) == (State.FAIL, "below_min")
-    speedup = found.evidence["decode_speedup_ratio"]
+    outcome = verdict(run(), 2.5)
+    assert (outcome.state, outcome.reason_code) == (State.FAIL, "below_min")
+    speedup = outcome.evidence["decode_speedup_ratio"]
     assert isinstance(speedup, float)
-    assert f"{2.5 / speedup:.2f} times as fast" in (found.next_step or "")
+    assert f"{2.5 / speedup:.2f} times as fast" in (outcome.next_step or "")
 
 
 def test_two_pairs_cannot_tell() -> None:
-    found = verdict(run(prompt_sets=2, rounds=1), 1.0)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "few_pairs")
+    outcome = verdict(run(prompt_sets=2, rounds=1), 1.0)
+    assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "few_pairs")
 
 
 def test_withheld_speed_is_invalid_with_the_reason_it_is_withheld_for() -> None:
     plan = plan_of()
-    found = verdict(run_of(plan, blocks_of(plan, change=corrupt)), 1.0)
-    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+    outcome = verdict(run_of(plan, blocks_of(plan, change=corrupt)), 1.0)
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "token_mismatch")
 
 
 def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
@@ -61,8 +61,8 @@ def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
 
 
 def test_the_speed_of_a_forced_run_is_judged_and_says_that_it_was_forced() -> None:
-    found = verdict(with_acceptance(run(), "forced"), 1.5)
-    assert found.state is State.PASS and found.message.endswith("acceptance was forced")
+    outcome = verdict(with_acceptance(run(), "forced"), 1.5)
+    assert outcome.state is State.PASS and outcome.message.endswith("acceptance was forced")
 
 
 def test_a_speed_that_hangs_on_other_than_real_acceptance_has_that_in_its_evidence() -> None:
@@ -71,15 +71,15 @@ def test_a_speed_that_hangs_on_other_than_real_acceptance_has_that_in_its_eviden
 
 
 def test_with_several_looks_the_verdict_names_the_one_that_decided_and_its_confidence() -> None:
-    found = verdict(run(rounds=4), 1.5)
-    assert found.state is State.PASS and "99.58 % interval" in found.message and "look 1 of 2" in found.message
-    assert (found.evidence["pairs"], found.evidence["look"], found.evidence["looks"]) == (8, 1, 2)
+    outcome = verdict(run(rounds=4), 1.5)
+    assert outcome.state is State.PASS and "99.58 % interval" in outcome.message and "look 1 of 2" in outcome.message
+    assert (outcome.evidence["pairs"], outcome.evidence["look"], outcome.evidence["looks"]) == (8, 1, 2)
 
 
 def test_a_run_that_ended_between_its_looks_is_to_be_continued() -> None:
     plan = plan_of(scenario(rounds=4))
-    found = verdict(run_of(plan, blocks_of(plan, jitter=0.3)[:20]), 2.0)
-    assert found.state is State.INCONCLUSIVE and "--resume" in (found.next_step or "")
+    outcome = verdict(run_of(plan, blocks_of(plan, jitter=0.3)[:20]), 2.0)
+    assert outcome.state is State.INCONCLUSIVE and "--resume" in (outcome.next_step or "")
 
 
 def test_a_fail_names_the_acceptance_length_that_would_do_where_the_draft_length_allows_it() -> None:
@@ -94,8 +94,8 @@ def test_a_fail_names_the_acceptance_length_that_would_do_where_the_draft_length
 
 def test_a_whole_request_is_not_said_to_gain_by_acceptance_alone() -> None:
     plan = plan_of(scenario(kind="full"))
-    found = verdict(run_of(plan, blocks_of(plan)), 4.0)
-    assert "prefill included" in (found.next_step or "") and "AL" not in (found.next_step or "")
+    outcome = verdict(run_of(plan, blocks_of(plan)), 4.0)
+    assert "prefill included" in (outcome.next_step or "") and "AL" not in (outcome.next_step or "")
 
 
 def test_what_the_machine_can_tell_is_named_where_it_is_known() -> None:
@@ -107,11 +107,11 @@ def test_what_the_machine_can_tell_is_named_where_it_is_known() -> None:
 
 def limited(highest: float) -> Run:
     """The run, with a limit: what its cycle would give at its floor."""
-    found = run()
-    key = found.comparisons[0].cell.key
+    output = run()
+    key = output.comparisons[0].cell.key
     budget = CycleBudget(96, 14.0, 70.0, (), limit=Limit(highest, highest))
     memory = Bandwidth("2026-11-21T12:00:00+00:00", "NVIDIA H200", None, 1 << 30, 30, 4e12, 0.001)
-    return replace(found, budgets={key: budget}, bandwidth=memory)
+    return replace(output, budgets={key: budget}, bandwidth=memory)
 
 
 def test_a_floor_beyond_the_cycles_own_is_said_to_be_out_of_reach() -> None:
@@ -153,20 +153,20 @@ def drawn(jitter: float = 0.002, rounds: int = 4, **known: object) -> Run:
     return replace(measured, **known)  # type: ignore[arg-type]  # fields of Run
 
 
-def number(found: Verdict, key: str) -> float:
-    value = found.evidence[key]
+def number(result: Verdict, key: str) -> float:
+    value = result.evidence[key]
     assert isinstance(value, int | float)
     return value
 
 
 def test_a_verdict_says_what_it_allows_for_and_that_it_is_assumed() -> None:
-    found = verdict(drawn(), 1.5)
-    assert found.state is State.PASS
-    assert found.evidence["process_sd"] == 0.0045 and found.evidence["processes"] is None
-    assert "process to process 0.45 % (sd, assumed)" in found.message
-    assert (found.evidence["error_pass"], found.evidence["error_fail"]) == (0.0025, 0.00175)
-    assert number(found, "confidence") == 1 - 0.0025 - 0.00175
-    assert number(found, "can_tell") > 0.0126
+    outcome = verdict(drawn(), 1.5)
+    assert outcome.state is State.PASS
+    assert outcome.evidence["process_sd"] == 0.0045 and outcome.evidence["processes"] is None
+    assert "process to process 0.45 % (sd, assumed)" in outcome.message
+    assert (outcome.evidence["error_pass"], outcome.evidence["error_fail"]) == (0.0025, 0.00175)
+    assert number(outcome, "confidence") == 1 - 0.0025 - 0.00175
+    assert number(outcome, "can_tell") > 0.0126
 
 
 def test_what_was_measured_between_processes_takes_the_place_of_what_is_assumed() -> None:
@@ -176,17 +176,17 @@ def test_what_was_measured_between_processes_takes_the_place_of_what_is_assumed(
     middle = measured.comparisons[0].speedup.value
     assert middle is not None
     assert verdict(measured, middle * 0.99).state is State.INCONCLUSIVE
-    found = verdict(known, middle * 0.99)
-    assert found.state is State.PASS and "(sd, 5 measured)" in found.message
-    assert "least_process_sd" not in found.evidence
+    outcome = verdict(known, middle * 0.99)
+    assert outcome.state is State.PASS and "(sd, 5 measured)" in outcome.message
+    assert "least_process_sd" not in outcome.evidence
 
 
 def test_a_verdict_says_where_more_is_allowed_for_than_was_measured() -> None:
     measured = drawn()
     key = measured.comparisons[0].cell.key
-    found = verdict(replace(measured, between_runs={key: BetweenRuns(0.0001, 4, least_process_sd=0.0013)}), 1.5)
-    assert "process to process 0.01 % (sd, 5 measured; 0.13 % is the least that counts)" in found.message
-    assert found.evidence["least_process_sd"] == 0.0013
+    outcome = verdict(replace(measured, between_runs={key: BetweenRuns(0.0001, 4, least_process_sd=0.0013)}), 1.5)
+    assert "process to process 0.01 % (sd, 5 measured; 0.13 % is the least that counts)" in outcome.message
+    assert outcome.evidence["least_process_sd"] == 0.0013
     larger = verdict(replace(measured, between_runs={key: BetweenRuns(0.004, 4, least_process_sd=0.0013)}), 1.5)
     assert "(sd, 5 measured)" in larger.message
 
@@ -195,23 +195,24 @@ def test_a_floor_nearer_than_processes_differ_asks_for_a_calibration_and_says_wh
     measured = drawn()
     middle = measured.comparisons[0].speedup.value
     assert middle is not None
-    found = verdict(measured, middle * 0.995)
-    assert found.state is State.INCONCLUSIVE
+    outcome = verdict(measured, middle * 0.995)
+    assert outcome.state is State.INCONCLUSIVE
     assert re.search(
-        r"so near .*x two processes may differ by chance .* specgate machine calibrate measures", found.next_step or ""
+        r"so near .*x two processes may differ by chance .* specgate machine calibrate measures",
+        outcome.next_step or "",
     )
 
 
 def test_noise_within_the_run_asks_for_rounds() -> None:
-    found = verdict(drawn(jitter=0.02), 1.94)
-    assert found.state is State.INCONCLUSIVE
-    asked = re.search(r"more rounds should decide it: --resume RUN --measurement-runs (\d+)", found.next_step or "")
-    assert asked and int(asked[1]) > 4 and int(asked[1]) % 2 == 0
+    outcome = verdict(drawn(jitter=0.02), 1.94)
+    assert outcome.state is State.INCONCLUSIVE
+    match = re.search(r"more rounds should decide it: --resume RUN --measurement-runs (\d+)", outcome.next_step or "")
+    assert match and int(match[1]) > 4 and int(match[1]) % 2 == 0
 
 
 def test_required_decisions_share_the_error_of_a_fail_and_leave_that_of_a_pass() -> None:
-    found = verdict(drawn(required_decisions=10), 1.5)
-    assert (found.evidence["error_pass"], found.evidence["error_fail"]) == (0.0025, 0.000175)
+    outcome = verdict(drawn(required_decisions=10), 1.5)
+    assert (outcome.evidence["error_pass"], outcome.evidence["error_fail"]) == (0.0025, 0.000175)
 
 
 def test_the_interval_beside_a_speed_up_allows_for_processes_too() -> None:
@@ -247,16 +248,16 @@ def test_without_the_stall_the_interval_is_as_narrow_as_the_verdict_says() -> No
     assert floor is not None
     stalled, steady = verdict(whole_requests(stall_ns=40_000_000), floor), verdict(whole_requests(), floor)
     assert stalled.evidence["look"] == steady.evidence["look"] == 2
-    said = (1 - number(stalled, "prefill_share")) * width(stalled)
-    assert said == pytest.approx(width(steady), rel=0.02) and width(stalled) > 1.3 * width(steady)
+    expected = (1 - number(stalled, "prefill_share")) * width(stalled)
+    assert expected == pytest.approx(width(steady), rel=0.02) and width(stalled) > 1.3 * width(steady)
 
 
-def width(found: Verdict) -> float:
+def width(result: Verdict) -> float:
     """The width of the interval, on the log scale."""
-    return math.log(number(found, "ci_high") / number(found, "ci_low"))
+    return math.log(number(result, "ci_high") / number(result, "ci_low"))
 
 
 def test_blocks_of_decoding_alone_say_nothing_of_prefill() -> None:
     micro = plan_of(scenario(prompt_sets=4, rounds=4))
-    found = verdict(run_of(micro, blocks_of(micro)), 1.5)
-    assert "prefill_share" not in found.evidence
+    outcome = verdict(run_of(micro, blocks_of(micro)), 1.5)
+    assert "prefill_share" not in outcome.evidence

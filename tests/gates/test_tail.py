@@ -15,8 +15,8 @@ from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 def full_run(limits: LatencyLimits | None = None, *, prompt_sets: int = 4, rounds: int = 2, slow: int = 0) -> Run:
     """Blocks of 50 steps of about 10 ms (baseline) and 14 ms (spec), of which `slow` take ten times as long."""
-    asked = scenario(kind="full", prompt_sets=prompt_sets, rounds=rounds, steps=50)
-    plan = plan_of(replace(asked, goodput=limits))
+    small_scenario = scenario(kind="full", prompt_sets=prompt_sets, rounds=rounds, steps=50)
+    plan = plan_of(replace(small_scenario, goodput=limits))
     noise = random.Random(3)
 
     def scattered(b: Block) -> Block:
@@ -36,13 +36,13 @@ def with_values(run: Run, *values: Value) -> Run:
 
 def tail(run: Run, metric: str, max_ms: float) -> Verdict:
     rule = Rule("tail", "tail", True, role="spec-3", params={"metric": metric, "max_ms": max_ms})
-    (found,) = TAIL.judge(rule, run)
-    return found
+    (verdict,) = TAIL.judge(rule, run)
+    return verdict
 
 
 def goodput(run: Run, min_share: float) -> Verdict:
-    (found,) = GOODPUT.judge(Rule("g", "goodput", True, role="spec-3", params={"min_share": min_share}), run)
-    return found
+    (verdict,) = GOODPUT.judge(Rule("g", "goodput", True, role="spec-3", params={"min_share": min_share}), run)
+    return verdict
 
 
 def test_enough_gaps_decide_a_p99_on_both_sides_of_the_limit() -> None:
@@ -54,9 +54,9 @@ def test_enough_gaps_decide_a_p99_on_both_sides_of_the_limit() -> None:
 
 
 def test_eight_requests_decide_no_p99() -> None:
-    found = tail(full_run(), "p99_tpot_ms", 1000.0)
-    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "few_samples")
-    assert "p99_tpot_ms" in found.message and "8 samples" in found.message and found.next_step
+    result = tail(full_run(), "p99_tpot_ms", 1000.0)
+    assert (result.state, result.reason_code) == (State.INCONCLUSIVE, "few_samples")
+    assert "p99_tpot_ms" in result.message and "8 samples" in result.message and result.next_step
 
 
 def test_few_samples_may_still_prove_that_a_limit_is_broken() -> None:

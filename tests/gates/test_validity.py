@@ -26,9 +26,9 @@ def test_whole_cells_whose_records_add_up_pass() -> None:
 def test_missing_blocks_cannot_be_judged_and_the_run_can_be_resumed() -> None:
     plan = plan_of()
     run = run_of(plan, [b for b in blocks_of(plan) if b.prompt_set != 3])
-    found = verdicts(run)[1]
-    assert (found.state, found.reason_code, found.evidence["blocks"]) == (State.INVALID, "incomplete", 6)
-    assert "2 of 8" in found.message and "--resume" in (found.next_step or "")
+    judgements = verdicts(run)[1]
+    assert (judgements.state, judgements.reason_code, judgements.evidence["blocks"]) == (State.INVALID, "incomplete", 6)
+    assert "2 of 8" in judgements.message and "--resume" in (judgements.next_step or "")
 
 
 def test_speculation_that_was_silently_off_fails_where_a_baseline_passes() -> None:
@@ -45,9 +45,9 @@ def test_a_known_cause_of_missing_drafts_is_said() -> None:
     run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={})))
     warnings = ("something else", f"{MAY_NOT_DRAFT}TurboMind takes no draft")
     engines = {key: replace(facts, warnings=warnings) for key, facts in run.engines.items()}
-    found = verdicts(replace(run, engines=engines))[1]
-    assert found.reason_code == "no_drafts"
-    assert found.message == "no step had a draft: speculation was silently off (TurboMind takes no draft)"
+    judgements = verdicts(replace(run, engines=engines))[1]
+    assert judgements.reason_code == "no_drafts"
+    assert judgements.message == "no step had a draft: speculation was silently off (TurboMind takes no draft)"
 
 
 def test_a_stored_record_that_breaks_an_identity_is_invalid_with_the_equation() -> None:
@@ -59,9 +59,9 @@ def test_a_stored_record_that_breaks_an_identity_is_invalid_with_the_equation() 
             return result
         return replace(result, acceptance=replace(result.acceptance, emitted=result.acceptance.emitted + 1))
 
-    found = verdicts(replace(run, cells=tuple(map(forge, run.cells))))[1]
-    assert (found.state, found.reason_code) == (State.INVALID, "counter_identity")
-    assert "steps + accepted - truncated" in found.message
+    judgements = verdicts(replace(run, cells=tuple(map(forge, run.cells))))[1]
+    assert (judgements.state, judgements.reason_code) == (State.INVALID, "counter_identity")
+    assert "steps + accepted - truncated" in judgements.message
 
 
 def test_a_draft_that_could_not_be_used_is_named_at_spec_cells_and_leaves_the_baseline_alone() -> None:
@@ -107,9 +107,9 @@ def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     hit = blocks_of(
         plan, change=lambda b: replace(b, counters={**b.counters, "cache_hit_tokens": int(b.position_in_round == 0)})
     )
-    found = verdicts(run_of(plan, hit))
-    assert {(v.state, v.reason_code) for v in found} == {(State.INVALID, "cache_hit")}
-    assert "came from a cache" in found[0].message
+    judgements = verdicts(run_of(plan, hit))
+    assert {(v.state, v.reason_code) for v in judgements} == {(State.INVALID, "cache_hit")}
+    assert "came from a cache" in judgements[0].message
 
 
 def counted(record: AcceptanceRecord) -> Run:
@@ -134,9 +134,9 @@ def forcing(run: Run, backend: str, length: float) -> Run:
 
 
 def test_drafts_shorter_than_k_are_said_with_what_they_make_of_the_acceptance_rate() -> None:
-    found = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 200, 80))))[1]
-    assert found.state is State.PASS
-    assert found.message == (
+    judgements = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 200, 80))))[1]
+    assert judgements.state is State.PASS
+    assert judgements.message == (
         "8 blocks, records add up; 200 of 300 draft tokens (K × steps), 2.00 a step: the acceptance rate 40.0 % is of "
         "those that were drafted, 26.7 % are accepted of K × steps"
     )
@@ -144,16 +144,16 @@ def test_drafts_shorter_than_k_are_said_with_what_they_make_of_the_acceptance_ra
 
 def test_the_last_steps_of_requests_may_be_short() -> None:
     """Eight requests, each with a last step that may have had no room for three drafts."""
-    found = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 276, 80))))[1]
-    assert found.message == "8 blocks, records add up"
+    judgements = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 276, 80))))[1]
+    assert judgements.message == "8 blocks, records add up"
 
 
 def test_forced_acceptance_of_another_distribution_is_invalid() -> None:
     right, wrong = histogram(0, 50, 50, 0), histogram(50, 0, 0, 50)
     assert verdicts(forcing(counted(right), "vllm", 2.5))[1].state is State.PASS
-    found = verdicts(forcing(counted(wrong), "vllm", 2.5))[1]
-    assert (found.state, found.reason_code) == (State.INVALID, "forced_shape")
-    assert "100 of 100 steps accepted something else than 1 or 2" in found.message
+    judgements = verdicts(forcing(counted(wrong), "vllm", 2.5))[1]
+    assert (judgements.state, judgements.reason_code) == (State.INVALID, "forced_shape")
+    assert "100 of 100 steps accepted something else than 1 or 2" in judgements.message
     assert verdicts(forcing(counted(wrong), "someone", 2.5))[1].state is State.PASS, "its shape is not known"
 
 
@@ -162,13 +162,15 @@ def test_forced_acceptance_of_another_distribution_is_invalid() -> None:
 )
 def test_acceptance_that_looks_forced_has_to_say_so(source: AcceptanceSource, state: State) -> None:
     run = counted(histogram(0, 500, 0, 0))
-    found = verdicts(with_acceptance(run, source))[1]
-    assert found.state is state
+    judgements = verdicts(with_acceptance(run, source))[1]
+    assert judgements.state is state
     if state is State.INVALID:
-        assert found.reason_code == "looks_forced" and f"said to be {source}, and looks forced" in found.message
+        assert (
+            judgements.reason_code == "looks_forced" and f"said to be {source}, and looks forced" in judgements.message
+        )
 
 
 def test_unlike_positions_of_a_planted_pair_are_named() -> None:
-    found = verdicts(with_acceptance(counted(histogram(1428, 3400, 1400, 1964)), "planted"))[1]
-    assert found.state is State.PASS and "82.6 %, 49.7 %" in found.message
+    judgements = verdicts(with_acceptance(counted(histogram(1428, 3400, 1400, 1964)), "planted"))[1]
+    assert judgements.state is State.PASS and "82.6 %, 49.7 %" in judgements.message
     assert "alike" not in verdicts(with_acceptance(counted(histogram(1428, 1240, 990, 4534)), "planted"))[1].message

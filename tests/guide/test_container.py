@@ -27,8 +27,8 @@ def instructions() -> list[tuple[str, str]]:
 
 def copies() -> list[tuple[list[str], str]]:
     """(sources, destination) of what is copied from the checkout."""
-    found = [shlex.split(rest) for name, rest in instructions() if name == "COPY" and "--from=" not in rest]
-    return [(words[:-1], words[-1]) for words in found]
+    copied_paths = [shlex.split(rest) for name, rest in instructions() if name == "COPY" and "--from=" not in rest]
+    return [(words[:-1], words[-1]) for words in copied_paths]
 
 
 def builds() -> list[list[str]]:
@@ -67,9 +67,9 @@ def test_what_it_runs_is_shell(script: str) -> None:
 def test_what_is_handed_to_a_build_is_known_to_it() -> None:
     arguments = {rest.partition("=")[0] for name, rest in instructions() if name == "ARG"}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    found = builds()
-    assert len(found) >= 8
-    for words in found:
+    result = builds()
+    assert len(result) >= 8
+    for words in result:
         given = dict(words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--build-arg")
         assert given.keys() <= arguments
         assert set(given.get("EXTRAS", "torch").split(",")) <= extras.keys()

@@ -135,8 +135,8 @@ def python(site: Path, folder: Path, *arguments: str | Path) -> str:
 def micro(cli: Cli, site: Path, backend: str) -> None:
     """Measure the tiny pair on `backend`, with nothing that another engine would have to check."""
     pair = ("--target", cli.target, "--draft", cli.draft)
-    asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", backend, "--plain")
-    printed = python(site, cli.folder, "-m", "specgate", "micro", *asked, *pair)
+    options = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", backend, "--plain")
+    printed = python(site, cli.folder, "-m", "specgate", "micro", *options, *pair)
     assert "verdict PASS (exit 0)" in printed
     assert json.loads((cli.newest() / "run.json").read_text())["status"] == "complete"
 

@@ -18,19 +18,19 @@ pytestmark = pytest.mark.slow("makes a wheel")
 
 def files_of_the_checkout() -> set[str]:
     """Every file of the package, through its links, but for what Python has compiled."""
-    found = set()
+    names = set()
     for folder, folders, files in os.walk(ROOT / "specgate", followlinks=True):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        found |= {(Path(folder) / name).relative_to(ROOT).as_posix() for name in files if not name.endswith(".pyc")}
-    return found
+        names |= {(Path(folder) / name).relative_to(ROOT).as_posix() for name in files if not name.endswith(".pyc")}
+    return names
 
 
 def test_a_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = files_of_the_checkout()
-    assert sorted(expected - held) == [] and sorted(held - expected) == []
-    kinds = {Path(name).suffix for name in held}
+    assert sorted(expected - names) == [] and sorted(names - expected) == []
+    kinds = {Path(name).suffix for name in names}
     assert {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".json", ".safetensors", ".typed"} <= kinds
 
 
@@ -45,7 +45,7 @@ def test_the_wheel_is_named_as_it_names_itself_and_its_command_is_specgate(wheel
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("pairs list", "planted-llama-3.1-8b-al3.0"),
         ("scenarios show micro-8b-32k-single", "planted-llama-3.1-8b"),
@@ -54,13 +54,13 @@ def test_the_wheel_is_named_as_it_names_itself_and_its_command_is_specgate(wheel
     ],
 )
 def test_what_ships_is_found_where_there_is_no_checkout(
-    command: str, said: str, environment: dict[str, str], site: Path, tmp_path: Path
+    command: str, message: str, environment: dict[str, str], site: Path, tmp_path: Path
 ) -> None:
     done = subprocess.run(
         ["specgate", *command.split()], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    assert message in done.stdout
 
 
 def test_no_file_of_the_checkout_is_read(environment: dict[str, str], site: Path, tmp_path: Path) -> None:

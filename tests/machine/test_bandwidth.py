@@ -43,16 +43,16 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def offering(monkeypatch: pytest.MonkeyPatch, *backends: Backend) -> None:
     """These back ends, the last of the highest rank."""
-    found = {b.name: (b, Availability(True, "", rank)) for rank, b in enumerate(backends)}
-    monkeypatch.setattr("specgate.plugins.backends_available", lambda: found)
+    data = {b.name: (b, Availability(True, "", rank)) for rank, b in enumerate(backends)}
+    monkeypatch.setattr("specgate.plugins.backends_available", lambda: data)
 
 
 def test_the_median_of_the_reads_counts_and_their_quartiles_are_the_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     offering(monkeypatch, Reader("host", "cpu", None), SILENT)
-    found = bandwidth.measure()
-    assert found.bytes_per_s == pytest.approx(4e9)
-    assert found.spread == pytest.approx((255 - 245) / 250)
-    assert (found.device, found.gpu_uuid, found.repeats) == ("cpu", None, 5)
+    measure = bandwidth.measure()
+    assert measure.bytes_per_s == pytest.approx(4e9)
+    assert measure.spread == pytest.approx((255 - 245) / 250)
+    assert (measure.device, measure.gpu_uuid, measure.repeats) == ("cpu", None, 5)
 
 
 def test_the_best_back_end_that_can_read_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_every_gpu_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "cpu-bandwidth.json: not JSON"),
         (
@@ -112,10 +112,10 @@ def test_every_gpu_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ),
     ],
 )
-def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "noise").mkdir()
     (tmp_path / "noise" / "cpu-bandwidth.json").write_text(text)
-    with pytest.raises(InvalidResult, match=said):
+    with pytest.raises(InvalidResult, match=message):
         bandwidth.bandwidth_of(tmp_path / "runs")
 
 

@@ -153,7 +153,7 @@ def test_a_source_that_is_hidden_is_missing_with_its_reason_and_the_others_are_t
 
 
 @pytest.mark.parametrize(
-    ("spoil", "counter", "said"),
+    ("spoil", "counter", "message"),
     [
         (lambda r: r.thread(HARNESS, HARNESS, 0, 0), "waited_ns", "keeps no account of waiting"),
         (lambda r: r.write(r.proc / "stat", "cpu  0 0\ncpu0 0 0 0 0 0 0 0 0\n"), "busy_ns", "no busy time"),
@@ -162,13 +162,13 @@ def test_a_source_that_is_hidden_is_missing_with_its_reason_and_the_others_are_t
     ],
 )
 def test_a_source_that_tells_nothing_is_not_taken_for_a_quiet_one(
-    recorded: Recorded, spoil: Callable[[Recorded], None], counter: str, said: str
+    recorded: Recorded, spoil: Callable[[Recorded], None], counter: str, message: str
 ) -> None:
     spoil(recorded)
     recorded.later = lambda: None  # type: ignore[method-assign]
     used = recorded.block()
     assert getattr(used, counter) is None
-    assert said in used.unread[counter]
+    assert message in used.unread[counter]
 
 
 def test_without_a_limit_of_the_control_group_nothing_is_missed(

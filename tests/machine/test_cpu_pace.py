@@ -19,10 +19,10 @@ PINS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     """The sets of CPUs that the thread is sent to, in order; it stays where it is."""
-    asked: list[set[int]] = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: asked.append(set(cpus)), raising=False)
+    entries: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: entries.append(set(cpus)), raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: BEFORE, raising=False)
-    return asked
+    return entries
 
 
 def test_the_work_takes_cpu_time_and_every_reading_of_the_host_has_it() -> None:
@@ -54,9 +54,9 @@ def test_a_clock_that_is_too_coarse_tells_nothing(monkeypatch: pytest.MonkeyPatc
 @PINS
 def test_every_usable_cpu_is_tried_and_may_be_used_again() -> None:
     before = os.sched_getaffinity(0)
-    found = by_cpu(usable_cpus())
-    assert set(found) <= usable_cpus() and len(found) == min(len(usable_cpus()), MOST_CPUS)
-    assert min(found.values()) > 0 and os.sched_getaffinity(0) == before
+    result = by_cpu(usable_cpus())
+    assert set(result) <= usable_cpus() and len(result) == min(len(usable_cpus()), MOST_CPUS)
+    assert min(result.values()) > 0 and os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize("many", [1, 2, MOST_CPUS, MOST_CPUS + 1, 192])

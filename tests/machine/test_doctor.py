@@ -42,10 +42,10 @@ def test_a_healthy_gpu_is_fit_and_every_check_is_fine(monkeypatch: pytest.Monkey
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert (record["schema"], record["policy"], record["fit"]) == ("specgate.doctor/v1", "seed", True)
-    found = levels(result)
-    gpu = {name: level for name, level in found.items() if name not in ("CPU frequency", "CPU quota")}
-    assert set(gpu.values()) == {"ok"}, found
-    assert len(found) >= 17
+    results = levels(result)
+    gpu = {name: level for name, level in results.items() if name not in ("CPU frequency", "CPU quota")}
+    assert set(gpu.values()) == {"ok"}, results
+    assert len(results) >= 17
     assert "NVIDIA H200, driver 580.159.04" in record["checks"][0]["found"]
 
 
@@ -134,9 +134,9 @@ LOADED = HostReading(load_average=640.0, other_cpu_share=0.9, available_memory_b
 def test_a_loaded_host_is_rejected_where_the_policy_requires_quiet(required: bool, level: str) -> None:
     params = {"gpu": False, "max_other_cpu_share": 0.25, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
     policy = Policy("p", (Rule("quiet", "environment", required, params=params),))
-    found = {c.name: c.level for c in host_checks(LOADED, Limits.of(machine_limits(policy)))}
-    assert found["CPU use of others"] == level
-    assert found["load average"] == found["free memory"] == found["swap in use"] == "warn"
+    data = {c.name: c.level for c in host_checks(LOADED, Limits.of(machine_limits(policy)))}
+    assert data["CPU use of others"] == level
+    assert data["load average"] == data["free memory"] == data["swap in use"] == "warn"
 
 
 def test_a_policy_without_an_environment_rule_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +146,13 @@ def test_a_policy_without_an_environment_rule_rejects_nothing(monkeypatch: pytes
 
 def test_a_host_that_does_not_tell_what_others_use_warns() -> None:
     unknown = HostReading(load_average=None, other_cpu_share=None, available_memory_bytes=64 << 30, swap_used_bytes=0)
-    found = {c.name: c for c in host_checks(unknown, Limits(gpu=True, max_other_cpu_share=0.5, required=True))}
-    assert found["CPU use of others"].level == "warn"
-    assert "load average" not in found
+    data = {c.name: c for c in host_checks(unknown, Limits(gpu=True, max_other_cpu_share=0.5, required=True))}
+    assert data["CPU use of others"].level == "warn"
+    assert "load average" not in data
 
 
 @pytest.mark.parametrize(
-    ("taken", "found", "level"),
+    ("taken", "message", "level"),
     [
         (
             {0: 20_000, 1: 21_000, 2: 25_000},
@@ -168,9 +168,9 @@ def test_a_host_that_does_not_tell_what_others_use_warns() -> None:
         ({}, "not told by this host", "ok"),
     ],
 )
-def test_cpus_that_are_slower_than_others_warn(taken: dict[int, int], found: str, level: str) -> None:
+def test_cpus_that_are_slower_than_others_warn(taken: dict[int, int], message: str, level: str) -> None:
     check = pace_check(taken)
-    assert (check.name, check.found, check.level) == ("CPU pace", found, level)
+    assert (check.name, check.found, check.level) == ("CPU pace", message, level)
 
 
 def test_a_slow_cpu_reaches_the_doctor_and_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ def gpus(count: int) -> list[Gpu]:
     return [Gpu(uuid=f"GPU-5a1e000{i}-0000-4000-8000-000000000001") for i in range(count)]
 
 
-def examined(monkeypatch: pytest.MonkeyPatch, found: list[Gpu], *arguments: str) -> Result:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(found))
+def examined(monkeypatch: pytest.MonkeyPatch, result: list[Gpu], *arguments: str) -> Result:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(result))
     return CliRunner().invoke(cli, ["machine", "doctor", "--policy", "seed", *arguments])
 
 
@@ -56,8 +56,8 @@ def found_in_table(result: Result, name: str) -> str:
 
 
 def check(result: Result, name: str) -> tuple[str, str]:
-    (found,) = (c for c in json.loads(result.stdout)["checks"] if c["name"] == name)
-    return found["level"], found["found"]
+    (results,) = (c for c in json.loads(result.stdout)["checks"] if c["name"] == name)
+    return results["level"], results["found"]
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
@@ -80,17 +80,17 @@ def test_one_gpu_looks_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fault_of_a_later_gpu_is_seen_and_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gpus(8)
-    found[5].processes, found[6].reasons = [os.getppid()], 0x40
-    result = examined(monkeypatch, found)
+    lines = gpus(8)
+    lines[5].processes, lines[6].reasons = [os.getppid()], 0x40
+    result = examined(monkeypatch, lines)
     assert result.exit_code == 4
-    said = in_one_line(result)
-    held = found_in_table(result, "GPU processes")
-    assert held.startswith(f"GPU 5: pid {os.getppid()} (") and held.endswith("; GPU 0–4, 6, 7: none")
-    assert "rejected for GPU processes (GPU 5), clock events (GPU 6)" in said
-    assert "GPU 0–4, 7 would do: CUDA_VISIBLE_DEVICES hides the others" in said
+    text = in_one_line(result)
+    row = found_in_table(result, "GPU processes")
+    assert row.startswith(f"GPU 5: pid {os.getppid()} (") and row.endswith("; GPU 0–4, 6, 7: none")
+    assert "rejected for GPU processes (GPU 5), clock events (GPU 6)" in text
+    assert "GPU 0–4, 7 would do: CUDA_VISIBLE_DEVICES hides the others" in text
     assert max(map(len, result.output.split("\n"))) <= 80
-    record = json.loads(examined(monkeypatch, found, "--json").stdout)
+    record = json.loads(examined(monkeypatch, lines, "--json").stdout)
     assert [g["fit"] for g in record["gpus"]] == [True] * 5 + [False] * 2 + [True]
     assert [(c["name"], c["gpu"]) for c in record["checks"] if c["level"] == "reject"] == [
         ("GPU processes", 5),
@@ -99,22 +99,22 @@ def test_a_fault_of_a_later_gpu_is_seen_and_the_others_are_named(monkeypatch: py
 
 
 def test_only_those_that_cuda_shows_are_looked_at_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gpus(4)
-    found[2].processes = [os.getppid()]
+    lines = gpus(4)
+    lines[2].processes = [os.getppid()]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    result = examined(monkeypatch, found, "--json")
+    result = examined(monkeypatch, lines, "--json")
     assert result.exit_code == 0
     assert [g["uuid"][:12] for g in json.loads(result.stdout)["gpus"]] == ["GPU-5a1e0003", "GPU-5a1e0001"]
 
 
 def test_a_command_for_many_gpus_is_printed_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [replace(gpu, persistence=0) for gpu in gpus(4)]
-    said = in_one_line(examined(monkeypatch, found))
-    assert said.count("-pm") == 1 and "(GPU 0; likewise GPU 1–3)" in said
+    replaces = [replace(gpu, persistence=0) for gpu in gpus(4)]
+    text = in_one_line(examined(monkeypatch, replaces))
+    assert text.count("-pm") == 1 and "(GPU 0; likewise GPU 1–3)" in text
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"name": "NVIDIA H100 80GB HBM3"}, "GPU 1: NVIDIA H100 80GB HBM3, GPU 0: NVIDIA H200"),
         ({"capability": (9, 1)}, "GPU 1: compute capability 9.1, GPU 0: compute capability 9.0"),
@@ -123,10 +123,10 @@ def test_a_command_for_many_gpus_is_printed_for_the_first(monkeypatch: pytest.Mo
         ({"power_limit_mw": 650_000}, "GPU 1: 650 W, GPU 0: 700 W"),
     ],
 )
-def test_unequal_gpus_are_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], said: str) -> None:
+def test_unequal_gpus_are_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str) -> None:
     first, second = gpus(2)
     result = examined(monkeypatch, [first, replace(second, **change)], "--json")  # type: ignore[arg-type]  # each its own
-    assert check(result, "equal GPUs") == ("warn", said)
+    assert check(result, "equal GPUs") == ("warn", message)
 
 
 def test_many_unequal_gpus_are_counted() -> None:
@@ -136,20 +136,20 @@ def test_many_unequal_gpus_are_counted() -> None:
 
 
 def test_gpus_without_peer_access_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gpus(4)
-    found[0].reached_by = {found[3].uuid: CUT}
-    assert check(examined(monkeypatch, found, "--json"), "peer access") == ("warn", "none between GPU 0 and 3")
-    for gpu in found:
-        gpu.reached_by = {other.uuid: CUT for other in found}
-    assert check(examined(monkeypatch, found, "--json"), "peer access") == ("warn", "between no two GPUs")
-    for gpu in found:
-        gpu.reached_by = {other.uuid: (0, 0, 5) for other in found}
-    assert check(examined(monkeypatch, found, "--json"), "peer access") == ("ok", "between all, not over NVLink")
-    found[0].reached_by = {}
-    assert check(examined(monkeypatch, found, "--json"), "peer access")[1] == "between all, not all over NVLink"
-    found[1].refuses["P2PStatus"] = NOT_SUPPORTED
-    level, said = check(examined(monkeypatch, found, "--json"), "peer access")
-    assert level == "warn" and said.startswith("GPU 1 to 0: Not Supported")
+    lines = gpus(4)
+    lines[0].reached_by = {lines[3].uuid: CUT}
+    assert check(examined(monkeypatch, lines, "--json"), "peer access") == ("warn", "none between GPU 0 and 3")
+    for gpu in lines:
+        gpu.reached_by = {other.uuid: CUT for other in lines}
+    assert check(examined(monkeypatch, lines, "--json"), "peer access") == ("warn", "between no two GPUs")
+    for gpu in lines:
+        gpu.reached_by = {other.uuid: (0, 0, 5) for other in lines}
+    assert check(examined(monkeypatch, lines, "--json"), "peer access") == ("ok", "between all, not over NVLink")
+    lines[0].reached_by = {}
+    assert check(examined(monkeypatch, lines, "--json"), "peer access")[1] == "between all, not all over NVLink"
+    lines[1].refuses["P2PStatus"] = NOT_SUPPORTED
+    level, text = check(examined(monkeypatch, lines, "--json"), "peer access")
+    assert level == "warn" and text.startswith("GPU 1 to 0: Not Supported")
 
 
 # ── the bandwidth of each ────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,8 +166,8 @@ def test_every_gpus_memory_is_read_and_stored(
     rates = dict(zip([g.uuid for g in gpus(3)], (4.6e12, slowest, 4.6e12), strict=True))
     monkeypatch.setattr(bandwidth, "measure_apart", lambda uuid: read_at(uuid, rates[uuid]))
     arguments = ("--bandwidth", "--out", str(tmp_path / "runs"))
-    said = found_in_table(examined(monkeypatch, gpus(3), *arguments), "read bandwidth")
-    assert said == f"GPU 0, 2: 4,600 GB/s; GPU 1: {slowest / 1e9:,.0f} GB/s"
+    text = found_in_table(examined(monkeypatch, gpus(3), *arguments), "read bandwidth")
+    assert text == f"GPU 0, 2: 4,600 GB/s; GPU 1: {slowest / 1e9:,.0f} GB/s"
     record = json.loads(examined(monkeypatch, gpus(3), *arguments, "--json").stdout)
     assert [b["bytes_per_s"] for b in record["bandwidths"]] == list(rates.values())
     assert record["bandwidth"] == record["bandwidths"][0]

@@ -153,9 +153,9 @@ def test_a_host_without_an_identity_of_its_own_is_known_by_its_name(
 ) -> None:
     (empty := tmp_path / "machine-id").write_text("\n")
     monkeypatch.setattr(host, "MACHINE_IDS", (str(empty),))
-    found = set()
+    names = set()
     for name in ("one", "two", "one"):
         monkeypatch.setattr(platform, "node", lambda name=name: name)
-        found.add(identity())
+        names.add(identity())
         assert name not in identity()
-    assert len(found) == 2
+    assert len(names) == 2

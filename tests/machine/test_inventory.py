@@ -56,7 +56,7 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("visible", "found"),
+    ("visible", "result"),
     [
         (None, (7, 5)),
         ("1", (9, 0)),
@@ -70,13 +70,13 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
     ],
 )
 def test_the_compute_capability_is_the_first_visible_gpus(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, found: tuple[int, int] | None
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, result: tuple[int, int] | None
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver({"GPU-a1": (7, 5), "GPU-b1": (9, 0), "GPU-c1": None}))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert inventory.compute_capability() == found
+    assert inventory.compute_capability() == result
 
 
 def test_a_gpu_is_recorded_with_its_compute_capability_or_that_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,9 @@ def tree() -> Iterator[int]:
 
 
 def test_a_tree_holds_what_its_processes_hold(tree: int) -> None:
-    found = resident_bytes(tree)
-    assert len(found) == 2 and tree in found
-    (child,) = (size for pid, size in found.items() if pid != tree)
+    result = resident_bytes(tree)
+    assert len(result) == 2 and tree in result
+    (child,) = (size for pid, size in result.items() if pid != tree)
     assert 64 * MIB <= child < 256 * MIB
     with MemoryProbe(()) as probe:
         use = probe.read(tree)

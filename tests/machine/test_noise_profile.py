@@ -66,9 +66,9 @@ def test_a_machine_that_agrees_with_itself_is_accepted_with_its_noise() -> None:
 
 
 def test_a_cost_of_the_second_place_is_an_order_effect_and_no_difference() -> None:
-    found = noise_of(PLAN, BASE, measured(second_slower=0.03), 2.0)
-    assert found.state is State.PASS
-    assert found.order_effect == pytest.approx(-0.03, abs=0.005)
+    noise = noise_of(PLAN, BASE, measured(second_slower=0.03), 2.0)
+    assert noise.state is State.PASS
+    assert noise.order_effect == pytest.approx(-0.03, abs=0.005)
 
 
 def test_a_steady_trend_is_reported_as_drift_per_block_of_the_cell() -> None:
@@ -158,11 +158,11 @@ def test_a_further_process_runs_every_prompt_set_once_in_each_order() -> None:
 def test_the_spread_of_processes_is_measured_for_speculation_alone() -> None:
     made = several(0.004, -0.004, 0.0)
     assert made.cells[BASE.key].between_processes is None
-    found = made.cells[SPEC.key].between_processes
-    assert found is not None
-    assert found.process_sd == pytest.approx(statistics.stdev([0, 0.004, -0.004, 0]), 0.01)
-    assert found.process_freedom == 3
-    assert found.least_process_sd == LEAST
+    between_processes = made.cells[SPEC.key].between_processes
+    assert between_processes is not None
+    assert between_processes.process_sd == pytest.approx(statistics.stdev([0, 0.004, -0.004, 0]), 0.01)
+    assert between_processes.process_freedom == 3
+    assert between_processes.least_process_sd == LEAST
 
 
 def test_one_process_measures_no_spread_and_its_runs_assume_one(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_three_machines_of_a_kind_add_what_they_differ_by(tmp_path: Path, monkey
     alone = between_runs(PLAN, mine, out)[SPEC.key]
     assert (alone.process_freedom, alone.machine_freedom) == (2, None)
     store("c.json", several(0.021, 0.021))
-    found = between_runs(PLAN, mine, out)[SPEC.key]
+    result = between_runs(PLAN, mine, out)[SPEC.key]
     means = [statistics.fmean(m) for m in ((0, 0.001, 0.001), (0, 0.011, 0.011), (0, 0.021, 0.021))]
-    assert found.machine_sd == pytest.approx(statistics.stdev(means), 0.02)
-    assert found.machine_freedom == 2
+    assert result.machine_sd == pytest.approx(statistics.stdev(means), 0.02)
+    assert result.machine_freedom == 2
 
 
 def test_the_effect_allows_for_what_differs_between_processes() -> None:

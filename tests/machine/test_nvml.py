@@ -132,7 +132,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_a_silent_reading(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("uuid", "init_error", "said"),
+    ("uuid", "init_error", "message"),
     [
         (A, LIBRARY_NOT_FOUND, "no NVIDIA driver: NVML Shared Library Not Found"),
         (B, None, "GPU GPU-bbbb: Not Found"),
@@ -140,10 +140,10 @@ def test_a_gpu_that_falls_off_the_bus_leaves_a_silent_reading(monkeypatch: pytes
     ],
 )
 def test_where_there_is_nothing_to_ask_the_reason_is_said(
-    monkeypatch: pytest.MonkeyPatch, uuid: str | None, init_error: int | None, said: str
+    monkeypatch: pytest.MonkeyPatch, uuid: str | None, init_error: int | None, message: str
 ) -> None:
     driver = installed(monkeypatch, Gpu(uuid=A), init_error=init_error)
-    with pytest.raises(NvmlMissing, match=said):
+    with pytest.raises(NvmlMissing, match=message):
         GpuProbe(uuid, ours)
     assert driver.open == 0
 

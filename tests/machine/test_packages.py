@@ -26,11 +26,11 @@ def test_packages_of_figures_and_cuda_libraries_are_listed_with_their_versions(
         write_distribution(tmp_path, name, "12.3.4.5")
     (tmp_path / "nvidia_gone-1.0.dist-info").mkdir()  # what a broken uninstallation leaves
     monkeypatch.syspath_prepend(tmp_path)
-    found = packages.packages(["My_Kernels", "nobody-has-this"])
-    assert found["torch"] == version("torch") and found["numpy"] == version("numpy")
-    ours = {name for name, stated in found.items() if stated == "12.3.4.5"}
+    result = packages.packages(["My_Kernels", "nobody-has-this"])
+    assert result["torch"] == version("torch") and result["numpy"] == version("numpy")
+    ours = {name for name, stated in result.items() if stated == "12.3.4.5"}
     assert ours == {"cupy-cuda13x", "nvidia-cublas-cu12", "nvidia-nccl", "my-kernels"}
-    assert not {"pytest", "nobody-has-this", "nvidia-gone"} & set(found)
+    assert not {"pytest", "nobody-has-this", "nvidia-gone"} & set(result)
 
 
 def test_nothing_heavy_is_imported_to_find_out() -> None:
@@ -97,9 +97,9 @@ def test_what_a_plug_in_requires_is_part_of_the_software(tmp_path: Path, monkeyp
     with on_the_path(monkeypatch, tmp_path):
         file = write_counting(tmp_path, requires=("my-kernels>=1",))
         write_distribution(tmp_path, "my-kernels", "1.5")
-        found = software(["counting"], ["tokens"])
-        assert found.facts["package:my-kernels"] == "1.5"
-        assert list(found.files["plugin:backend:counting"]) == [str(file)]
+        result = software(["counting"], ["tokens"])
+        assert result.facts["package:my-kernels"] == "1.5"
+        assert list(result.files["plugin:backend:counting"]) == [str(file)]
         assert "package:my-kernels" not in software(["fake"], ["tokens"]).facts
 
 
@@ -110,6 +110,6 @@ def test_a_plug_in_has_the_commit_of_its_checkout(tmp_path: Path, monkeypatch: p
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
         for command in (("init", "-q"), ("add", file.name), (*who, "commit", "-qm", "one")):
             assert git(tmp_path, *command) is not None
-        found = plugin_commits(software(["counting"], ["tokens"]))["plugin:backend:counting"]
+        result = plugin_commits(software(["counting"], ["tokens"]))["plugin:backend:counting"]
         head = git(tmp_path, "rev-parse", "HEAD")
-        assert found == {"repository": tmp_path.name, "commit": head, "dirty": False}
+        assert result == {"repository": tmp_path.name, "commit": head, "dirty": False}

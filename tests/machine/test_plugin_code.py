@@ -49,9 +49,9 @@ def test_every_file_of_the_package_counts_and_none_is_imported(folder: Path) -> 
     seen = {engine(folder).said}
     for name in ("kernels.py", "_C.cpython-311-x86_64-linux-gnu.so", "cuda/step.cu", "cuda/sm90/tiles.json"):
         (made / name).write_bytes(b"\x7f" + name.encode())
-        found = engine(folder)
-        assert str(made / name) in found.files
-        seen.add(found.said)
+        result = engine(folder)
+        assert str(made / name) in result.files
+        seen.add(result.said)
     (made / "kernels.py").rename(made / "renamed.py")
     seen.add(engine(folder).said)
     (made / "renamed.py").unlink()
@@ -70,12 +70,12 @@ def test_caches_and_hidden_files_do_not_count(folder: Path) -> None:
 
 
 def test_the_same_files_elsewhere_have_the_same_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = set()
+    texts = set()
     for name in ("one", "two"):
         package(tmp_path / name)
         with monkeypatch.context() as patch, on_the_path(patch, tmp_path / name):
-            said.add(engine(tmp_path / name).said)
-    assert len(said) == 1
+            texts.add(engine(tmp_path / name).said)
+    assert len(texts) == 1
 
 
 def test_a_version_or_an_entry_point_alone_is_a_change(folder: Path) -> None:
@@ -115,8 +115,8 @@ def test_imported_modules_count_where_no_version_stands_for_them(folder: Path) -
         (folder / f"{name}.py").write_text("")
     write_distribution(folder, "in-place", modules=("in_place",), editable=True)
     write_distribution(folder, "installed", modules=("wheel_",))
-    found = sorted(os.path.relpath(file, folder) for file in engine(folder).files)
-    assert found == ["bare/__init__.py", "bare_too.py", "engine.py", "in_place.py"]
+    result = sorted(os.path.relpath(file, folder) for file in engine(folder).files)
+    assert result == ["bare/__init__.py", "bare_too.py", "engine.py", "in_place.py"]
 
 
 def test_of_a_namespace_only_the_package_in_it_counts(folder: Path) -> None:
@@ -124,8 +124,8 @@ def test_of_a_namespace_only_the_package_in_it_counts(folder: Path) -> None:
         (folder / "company" / name).mkdir(parents=True)
         (folder / "company" / name / "__init__.py").write_text("")
     (folder / "company" / "engine" / "backend.py").write_text("")
-    found = engine(folder, "company.engine.backend", modules=("company",)).files
-    assert sorted(os.path.relpath(f, folder) for f in found) == [
+    files = engine(folder, "company.engine.backend", modules=("company",)).files
+    assert sorted(os.path.relpath(f, folder) for f in files) == [
         "company/engine/__init__.py",
         "company/engine/backend.py",
     ]

@@ -39,20 +39,20 @@ def test_the_worst_of_each_field_counts() -> None:
         thermal_violation_ns=7, power_violation_ns=1, power_limit_mw=600, default_power_limit_mw=700,
         max_sm_clock_mhz=1980,
     )  # fmt: skip
-    found = worst_of([a, b])
-    assert found.uuid == "GPU-a" and found.processes == (OURS, OTHER)
-    assert (found.clock_event_reasons, found.sm_clock_mhz, found.temperature_c) == (0x21, 1200, 85)
-    assert (found.thermal_violation_ns, found.power_violation_ns, found.power_limit_mw) == (12, 1, 600)
-    assert (found.ecc_uncorrected, found.rows_in_trouble, found.utilization_pct) == (2, True, 0)
-    assert (found.memory_used_bytes, found.memory_total_bytes) == (9, 10)
+    worst = worst_of([a, b])
+    assert worst.uuid == "GPU-a" and worst.processes == (OURS, OTHER)
+    assert (worst.clock_event_reasons, worst.sm_clock_mhz, worst.temperature_c) == (0x21, 1200, 85)
+    assert (worst.thermal_violation_ns, worst.power_violation_ns, worst.power_limit_mw) == (12, 1, 600)
+    assert (worst.ecc_uncorrected, worst.rows_in_trouble, worst.utilization_pct) == (2, True, 0)
+    assert (worst.memory_used_bytes, worst.memory_total_bytes) == (9, 10)
 
 
 def test_what_one_of_them_does_not_give_is_not_known_and_named() -> None:
     a = reading("GPU-a", sm_clock_mhz=1900, temperature_c=40)
     b = reading("GPU-b", temperature_c=50, unread={"sm_clock_mhz": "not supported"})
-    found = worst_of([a, b])
-    assert found.sm_clock_mhz is None and found.temperature_c == 50
-    assert found.unread == {"sm_clock_mhz": "GPU-b: not supported"}
+    worst = worst_of([a, b])
+    assert worst.sm_clock_mhz is None and worst.temperature_c == 50
+    assert worst.unread == {"sm_clock_mhz": "GPU-b: not supported"}
 
 
 def test_the_slowest_clock_and_every_reason_count() -> None:

@@ -29,10 +29,10 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def test_documents_of_a_wheel_come_in_path_order_without_short_or_undecodable_files(wheel: Path) -> None:
-    found = list(documents(wheel_corpus("tiny", "1.0", wheel)))
-    assert [d.path for d in found] == sorted(["tiny/dos.txt", *(f"tiny/part{i}.py" for i in range(60))])
-    assert {(d.corpus, d.version) for d in found} == {("tiny", "1.0")}
-    assert found[0].text.endswith("\nend\n") and "\r" not in found[0].text
+    results = list(documents(wheel_corpus("tiny", "1.0", wheel)))
+    assert [d.path for d in results] == sorted(["tiny/dos.txt", *(f"tiny/part{i}.py" for i in range(60))])
+    assert {(d.corpus, d.version) for d in results} == {("tiny", "1.0")}
+    assert results[0].text.endswith("\nend\n") and "\r" not in results[0].text
 
 
 def test_patterns_choose_the_files(wheel: Path) -> None:
@@ -76,8 +76,8 @@ def test_an_installed_package_has_the_paths_that_its_wheel_has() -> None:
     corpus = installed_corpus("Click")
     assert (corpus.name, corpus.version) == ("click", version("click"))
     assert "click/core.py" in corpus.paths
-    found = {d.path: d.text for d in documents(corpus)}
-    assert "class Command" in found["click/core.py"]
+    data = {d.path: d.text for d in documents(corpus)}
+    assert "class Command" in data["click/core.py"]
 
 
 @pytest.mark.slow("reads the standard library")

@@ -21,9 +21,9 @@ def scenario() -> Scenario:
 
 
 def test_the_blocks_of_a_scenario_are_those_of_its_plan() -> None:
-    for found in shipped():
-        assert blocks_of(found) == sum(len(round_.order) for round_ in build_plan([found], "fake").rounds)
-        check_plan([found])
+    for result in shipped():
+        assert blocks_of(result) == sum(len(round_.order) for round_ in build_plan([result], "fake").rounds)
+        check_plan([result])
 
 
 @pytest.mark.parametrize(

@@ -166,16 +166,16 @@ def test_both_orders_balance_within_groups_within_prompt_sets_and_over_each_pass
 
 def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:
     def ways(seed: int) -> str:
-        found = scenario_of(workload=Workload(seed, 8, 1, "mixed"), schedule=Schedule(4, 1))
-        return "".join("AB"[not way] for _, _, way in forward(build_plan([found], "fake")))
+        result = scenario_of(workload=Workload(seed, 8, 1, "mixed"), schedule=Schedule(4, 1))
+        return "".join("AB"[not way] for _, _, way in forward(build_plan([result], "fake")))
 
     assert ways(1) == "BABAABABABABBABAABBABAABBAABABBA"
     assert len({ways(seed) for seed in range(40)}) > 20
 
 
 def test_each_round_of_a_drawn_plan_has_a_prefill_of_its_own() -> None:
-    found = scenario_of(workload=Workload(1, 1, 1, "mixed"))
-    rounds = [r for r in build_plan([found], "fake").rounds if not r.warmup]
+    result = scenario_of(workload=Workload(1, 1, 1, "mixed"))
+    rounds = [r for r in build_plan([result], "fake").rounds if not r.warmup]
     assert len({prefill_group(r) for r in rounds}) == len(rounds)
 
 

@@ -78,8 +78,8 @@ def test_the_planted_policy_asks_for_most_of_the_acceptance_that_its_pairs_have(
     for pattern, floor in floors.items():
         pairs = {scenario.pair for scenario in shipped() if fnmatch(scenario.name, pattern)}
         assert len(pairs) == 1
-        said = predictions(resolve_pair(pairs.pop(), None, None))[3]
-        assert 0.94 * said <= floor <= 0.96 * said
+        predicted = predictions(resolve_pair(pairs.pop(), None, None))[3]
+        assert 0.94 * predicted <= floor <= 0.96 * predicted
 
 
 def test_the_seed_policy_holds_the_required_numbers() -> None:
@@ -184,17 +184,17 @@ def test_an_own_scenario_is_held_to_plain_decoding_and_the_shipped_ones_to_their
         for k in scenario.grid.spec:
             cell = Cell(Point(scenario.name, "fake", 64, 1), Role(k))
             for gate in ("speed", "acceptance"):
-                found = [r for r in policy.rules if r.gate == gate and r.required and r.matches(cell)]
-                assert len(found) == (0 if any(e.covers(gate, cell) for e in policy.not_judged or ()) else 1)
+                result = [r for r in policy.rules if r.gate == gate and r.required and r.matches(cell)]
+                assert len(result) == (0 if any(e.covers(gate, cell) for e in policy.not_judged or ()) else 1)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_policy_judges_every_cell_of_every_scenario_or_says_why_not(name: str) -> None:
     plans = [build_plan([s], "fake") for s in shipped()]
     policy = find_policy(name, GATES)
-    found = [gap for plan in plans for gap in foreseeable(plan.cells, policy, kinds_of(policy))]
-    assert all(gap.why for gap in found)
-    spoken_of = {key.partition("/")[0] for gap in found for key in gap.cells}
+    result = [gap for plan in plans for gap in foreseeable(plan.cells, policy, kinds_of(policy))]
+    assert all(gap.why for gap in result)
+    spoken_of = {key.partition("/")[0] for gap in result for key in gap.cells}
     # A load scenario has a policy of its own; under another one, its speed is judged as everywhere.
     shared = {s.name for s in shipped() if s.needs == "cpu" and s.kind != "load"}
     assert spoken_of == (shared if name == "cpu" else set())
@@ -355,7 +355,7 @@ def test_micro_scenarios_are_named_or_files_beside_the_policy(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         ("[cpu-1k-singel]", "micro[0]: 'cpu-1k-singel': no such scenario: 'cpu-1k-singel'"),
         ("[cpu-1k-single, cpu-full-512]", "micro[1]: 'cpu-full-512': a full scenario"),
@@ -363,8 +363,8 @@ def test_micro_scenarios_are_named_or_files_beside_the_policy(tmp_path: Path) ->
         ("[]", "micro: "),
     ],
 )
-def test_micro_scenarios_that_could_never_be_green_are_refused(tmp_path: Path, names: str, said: str) -> None:
-    assert said in refused(with_micro(tmp_path, names))
+def test_micro_scenarios_that_could_never_be_green_are_refused(tmp_path: Path, names: str, message: str) -> None:
+    assert message in refused(with_micro(tmp_path, names))
 
 
 def test_checks_of_tokens_have_defaults_and_take_what_a_policy_says(tmp_path: Path) -> None:

@@ -53,24 +53,24 @@ def test_a_policy_that_changes_nothing_is_its_base(tmp_path: Path) -> None:
 
 
 def test_a_rule_with_an_inherited_id_changes_the_keys_that_it_states_in_place(tmp_path: Path) -> None:
-    found = over(tmp_path, "rules: [{id: tokens, near_tie_margin: 0.25}, {id: loops, required: false}]\n")
-    assert ids(found) == ["records", "tokens", "rest", "loops"]
-    assert found.rules[1] == Rule("tokens", "tokens", True, params={"near_tie_margin": 0.25})
-    assert found.rules[3] == Rule("loops", "degeneracy", False, params={"max_repeated_share": 0.3})
+    figures = over(tmp_path, "rules: [{id: tokens, near_tie_margin: 0.25}, {id: loops, required: false}]\n")
+    assert ids(figures) == ["records", "tokens", "rest", "loops"]
+    assert figures.rules[1] == Rule("tokens", "tokens", True, params={"near_tie_margin": 0.25})
+    assert figures.rules[3] == Rule("loops", "degeneracy", False, params={"max_repeated_share": 0.3})
 
 
 def test_a_rule_that_names_a_gate_replaces_the_inherited_one_as_a_whole(tmp_path: Path) -> None:
-    found = over(
+    figures = over(
         tmp_path, "rules: [{id: tokens, gate: tokens, required: false, near_tie_margin: 0, near_tie_ulps: 4}]\n"
     )
-    assert found.rules[1] == Rule("tokens", "tokens", False, params={"near_tie_margin": 0.0, "near_tie_ulps": 4.0})
+    assert figures.rules[1] == Rule("tokens", "tokens", False, params={"near_tie_margin": 0.0, "near_tie_ulps": 4.0})
 
 
 def test_a_rule_of_another_id_may_take_the_place_of_an_inherited_one(tmp_path: Path) -> None:
     rule = "{id: overlap, replaces: loops, gate: acceptance, required: true, role: spec-3, min: 2}"
-    found = over(tmp_path, f"rules: [{rule}]\n")
-    assert ids(found) == ["records", "tokens", "rest", "overlap"]
-    assert found.rules[2].unless == (("*", "spec-3"),)  # what is left to others follows from the whole policy
+    figures = over(tmp_path, f"rules: [{rule}]\n")
+    assert ids(figures) == ["records", "tokens", "rest", "overlap"]
+    assert figures.rules[2].unless == (("*", "spec-3"),)  # what is left to others follows from the whole policy
 
 
 def test_new_rules_stand_before_the_general_ones_or_after_the_rule_above_them(tmp_path: Path) -> None:
@@ -85,17 +85,17 @@ def test_new_rules_stand_before_the_general_ones_or_after_the_rule_above_them(tm
 
 
 def test_lists_are_replaced_and_mappings_merged(tmp_path: Path) -> None:
-    found = over(tmp_path, "checks: {positions: 64}\nnot_judged: []\nmicro: [cpu-512-batch4]\n")
-    assert found.checks is not None and (found.checks.positions, found.checks.within_s) == (64, 5.0)
-    assert (found.not_judged, found.micro) == ((), ("cpu-512-batch4",))
+    figures = over(tmp_path, "checks: {positions: 64}\nnot_judged: []\nmicro: [cpu-512-batch4]\n")
+    assert figures.checks is not None and (figures.checks.positions, figures.checks.within_s) == (64, 5.0)
+    assert (figures.not_judged, figures.micro) == ((), ("cpu-512-batch4",))
 
 
 def test_a_scenario_file_that_a_base_names_lies_beside_the_base(tmp_path: Path) -> None:
     shipped = (SHIPPED.parents[1] / "scenarios" / "cpu-1k-single.yaml").read_text()
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "own.yaml").write_text(shipped)
-    found = over(tmp_path, "", BASE.replace("cpu-1k-single", "own.yaml"))
-    assert found.micro == ("below/own.yaml",) and micro_scenarios(found)[0].name == "own"
+    figures = over(tmp_path, "", BASE.replace("cpu-1k-single", "own.yaml"))
+    assert figures.micro == ("below/own.yaml",) and micro_scenarios(figures)[0].name == "own"
 
 
 @pytest.mark.parametrize(

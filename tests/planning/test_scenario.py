@@ -59,12 +59,12 @@ def test_the_micro_gates_are_spec_3_in_perf_mode(name: str, context: int, batch:
 
 
 def test_every_family_is_covered_over_draft_lengths_two_to_five() -> None:
-    found = {
+    data = {
         s.family: (s.grid.context, s.grid.batch)
         for s in shipped()
         if s.grid.spec == (2, 3, 4, 5) and (s.kind, s.needs) == ("full", "gpu")
     }
-    assert found == {
+    assert data == {
         "baseline": ((8192,), (1,)),
         "single": ((8192,), (1,)),
         "batch": ((8192,), (4, 8)),

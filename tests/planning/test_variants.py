@@ -96,8 +96,8 @@ def test_a_scenario_with_variants_survives_being_dumped_and_so_does_each_variant
 
 def test_a_question_on_the_command_line_keeps_the_variant_in_the_name(tmp_path: Path) -> None:
     fp8 = find(f"{written(tmp_path)}+kv-fp8")
-    found = changed(fp8, Question(context=(512,)), fp8.name)
-    assert (found.name, found.options, found.grid.context) == ("own-mine.c512+kv-fp8", {"kv": "fp8"}, (512,))
+    result = changed(fp8, Question(context=(512,)), fp8.name)
+    assert (result.name, result.options, result.grid.context) == ("own-mine.c512+kv-fp8", {"kv": "fp8"}, (512,))
 
 
 def test_green_runs_of_a_scenario_do_not_know_its_variants_and_each_variant_has_its_own(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_an_option_that_the_command_line_sets_too_is_refused_with_both_values(tm
 
 
 @pytest.mark.parametrize(
-    ("variants", "said"),
+    ("variants", "message"),
     [
         ("x: {}", "variants.x: {}: say what it varies"),
         ("x: {draws: {texts: 9}}", "variants.x: {'draws': {'texts': 9}}: say what it varies"),
@@ -131,9 +131,9 @@ def test_an_option_that_the_command_line_sets_too_is_refused_with_both_values(tm
         ("x: {spec: [2]}", "variants.x.spec"),
     ],
 )
-def test_a_wrong_variant_is_refused_by_its_key(variants: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_variant_is_refused_by_its_key(variants: str, message: str, tmp_path: Path) -> None:
     text = f"# A?\nextends: cpu-1k-single\nvariants:\n  {variants}\n"
-    assert said in refused(written(tmp_path, text))
+    assert message in refused(written(tmp_path, text))
 
 
 def test_a_number_may_be_the_value_of_an_option(tmp_path: Path) -> None:

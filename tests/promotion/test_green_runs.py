@@ -72,9 +72,9 @@ def test_another_build_or_attention_of_somebody_elses_engine_starts_anew() -> No
     claim, before = replace(CLAIM, fingerprint=made()), [entry(n, fingerprint=made()) for n in range(2)]
     assert green_runs(before, claim, NOW).length == 2, "unknown is the same as unknown"
     for changes in ({"attention": "FLASHINFER"}, {"build": "wheel-8"}, {"cuda_graphs": "NONE"}):
-        found = green_runs([*before, entry(2, fingerprint=made(**changes))], claim, NOW)
+        result = green_runs([*before, entry(2, fingerprint=made(**changes))], claim, NOW)
         (key,) = changes
-        assert found.length == 0 and f"engine:{key} was " in found.steps[-1][1]
+        assert result.length == 0 and f"engine:{key} was " in result.steps[-1][1]
     assert green_runs([entry(0)], claim, NOW).length == 0, "a run of before there were builds has none"
     unloaded = assuming_last_engine(CLAIM, before, ())
     assert green_runs(before, unloaded, NOW).length == 2, "before it is loaded, the last engine is assumed"
@@ -90,8 +90,8 @@ def test_another_fingerprint_in_between_starts_anew(key: str) -> None:
 def test_a_count_that_starts_anew_names_every_change_with_both_values() -> None:
     made_by = {**CLAIM.fingerprint, "weights": "v", "package:torch": "2.11.0", "package:triton": "3.3"}
     claim = replace(CLAIM, fingerprint={**CLAIM.fingerprint, "package:torch": "2.12.0"})
-    found = green_runs([entry(0, fingerprint=made_by), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
-    assert [effect for _, effect in found.steps] == [
+    result = green_runs([entry(0, fingerprint=made_by), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
+    assert [effect for _, effect in result.steps] == [
         "starts anew: weights was v, is w; torch was 2.11.0, is 2.12.0; triton was 3.3, is absent",
         "one more",
     ]
@@ -135,15 +135,15 @@ def test_a_green_run_expires_and_one_from_the_future_counts_for_nothing() -> Non
 
 
 def test_a_complete_count_ends_when_the_oldest_run_it_needs_expires() -> None:
-    found = green_runs([entry(n, hours_ago=10 - n) for n in range(4)], CLAIM, NOW)
-    assert found.complete
-    assert found.expires == NOW - timedelta(hours=9) + EXPIRY
+    result = green_runs([entry(n, hours_ago=10 - n) for n in range(4)], CLAIM, NOW)
+    assert result.complete
+    assert result.expires == NOW - timedelta(hours=9) + EXPIRY
     assert green_runs((), CLAIM, NOW).expires is None
 
 
 def test_every_run_that_has_a_say_says_what_it_did() -> None:
-    found = green_runs([*states("PASS", "INCONCLUSIVE", "FAIL"), entry(3, gates={"one": "1"})], CLAIM, NOW)
-    assert [effect for _, effect in found.steps] == [
+    result = green_runs([*states("PASS", "INCONCLUSIVE", "FAIL"), entry(3, gates={"one": "1"})], CLAIM, NOW)
+    assert [effect for _, effect in result.steps] == [
         "one more",
         "no change",
         "starts anew",
@@ -206,9 +206,9 @@ def stated(entries: Sequence[Entry]) -> int:
 
 @given(ENTRIES)
 def test_the_rule_is_what_it_is_said_to_be(entries: list[Entry]) -> None:
-    found = green_runs(entries, CLAIM, NOW)
-    assert found.length == stated(entries)
-    assert found.complete == (found.length >= NEEDED)
+    result = green_runs(entries, CLAIM, NOW)
+    assert result.length == stated(entries)
+    assert result.complete == (result.length >= NEEDED)
 
 
 @given(ENTRIES, st.sampled_from([State.FAIL, State.INVALID]))

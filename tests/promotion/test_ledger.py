@@ -187,10 +187,10 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    found = runs(Ledger(tmp_path))
+    result = runs(Ledger(tmp_path))
     for name in ("a", "b"):
-        assert [run for run in found if run.startswith(name)] == [f"{name}-{n}" for n in range(12)]
-    assert len(found) == 24
+        assert [run for run in result if run.startswith(name)] == [f"{name}-{n}" for n in range(12)]
+    assert len(result) == 24
 
 
 @pytest.mark.slow("writers in processes of their own")
@@ -198,17 +198,17 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 def test_a_writer_that_is_killed_takes_no_finished_entry_along(tmp_path: Path, after: int) -> None:
     with python(WRITER, "killed", 10_000, tmp_path) as writer, python(WRITER, "other", 6, tmp_path) as other:
         assert writer.stdout is not None
-        said = [line for line, _ in zip(writer.stdout, range(after), strict=False)]
+        lines = [line for line, _ in zip(writer.stdout, range(after), strict=False)]
         writer.send_signal(signal.SIGKILL)
-        said += writer.stdout.readlines()
+        lines += writer.stdout.readlines()
         other.communicate()
     ledger = Ledger(tmp_path)
     ledger.append(ENTRY)
-    found = runs(ledger)
-    mine = [run for run in found if run.startswith("killed")]
+    result = runs(ledger)
+    mine = [run for run in result if run.startswith("killed")]
     assert mine == [f"killed-{n}" for n in range(len(mine))]
-    assert len(mine) >= len(said) >= after
-    assert [run for run in found if run.startswith("other")] == [f"other-{n}" for n in range(6)]
+    assert len(mine) >= len(lines) >= after
+    assert [run for run in result if run.startswith("other")] == [f"other-{n}" for n in range(6)]
 
 
 def test_a_torn_line_is_no_entry_and_is_kept_aside_by_the_next_writer(tmp_path: Path) -> None:

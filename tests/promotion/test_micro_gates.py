@@ -75,10 +75,10 @@ def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> No
 
 
 def test_the_command_repeats_what_was_asked() -> None:
-    asked = replace(
+    request = replace(
         ASKED, target=Path("a b"), draft=Path("d"), backend="fake", options={"slowdown": "2"}, out=Path("elsewhere")
     )
-    _, command = micro_gates(asked, config(policy("cpu"), "a b"))
+    _, command = micro_gates(request, config(policy("cpu"), "a b"))
     assert shlex.split(command) == [
         *("specgate", "micro", "--target", "a b", "--draft", "d", "--backend", "fake"),
         *("-o", "slowdown=2", "--out", "elsewhere"),

@@ -77,12 +77,12 @@ def test_a_signature_for_another_purpose_does_not_count(tmp_path: Path, keys: tu
 
 def test_a_key_with_a_passphrase_a_missing_key_and_no_key_are_usage_errors(tmp_path: Path) -> None:
     (no_key := tmp_path / "text").write_text("no key\n")
-    for key, said in (
+    for key, message in (
         (new_key(tmp_path, "locked", "secret"), "cannot sign"),
         (tmp_path / "absent", "no such file"),
         (no_key, "cannot sign"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             sign("text", key)
     with pytest.raises(UsageError, match="no such file of allowed signers"):
         signer(Signature("s", "text"), tmp_path / "absent", ENTRY.time)

@@ -15,8 +15,8 @@ from tests.support.factories import POLICY, blocks_of, plan_of, run_of
 
 
 def last_green(cli: Cli) -> dict[str, object] | None:
-    found: dict[str, object] | None = json.loads((cli.newest() / "run.json").read_text())["last_green"]
-    return found
+    data: dict[str, object] | None = json.loads((cli.newest() / "run.json").read_text())["last_green"]
+    return data
 
 
 def test_a_run_knows_the_last_green_one_of_its_subject_and_what_changed_since(cli: Cli) -> None:
@@ -33,15 +33,15 @@ def test_a_run_knows_the_last_green_one_of_its_subject_and_what_changed_since(cl
     file.write_text(json.dumps(stored))
     assert cli.micro("--backend", "fake").returncode == 0
     second = cli.newest()
-    found = last_green(cli)
-    assert found is not None and found["run"] == first.name
-    assert isinstance(found["differences"], list)
-    assert [(key, then) for key, then, _ in found["differences"]] == [("packages.numpy", "1.0.0")]
+    result = last_green(cli)
+    assert result is not None and result["run"] == first.name
+    assert isinstance(result["differences"], list)
+    assert [(key, then) for key, then, _ in result["differences"]] == [("packages.numpy", "1.0.0")]
     assert "packages.numpy" in (second / "report.html").read_text()
 
     shutil.rmtree(second)
     assert cli.micro("--backend", "fake").returncode == 0
-    assert last_green(cli) == {**found, "run": second.name, "time": last_time(cli, second.name), "differences": None}
+    assert last_green(cli) == {**result, "run": second.name, "time": last_time(cli, second.name), "differences": None}
 
 
 def last_time(cli: Cli, run: str) -> str:

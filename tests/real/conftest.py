@@ -9,7 +9,7 @@ from tests.real.engines import NAMES, RealEngine, engine_here
 
 @pytest.fixture(scope="module", params=NAMES)
 def real(request: pytest.FixtureRequest) -> RealEngine:
-    found = engine_here(request.param)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    result = engine_here(request.param)
+    if isinstance(result, str):
+        pytest.skip(result)
+    return result

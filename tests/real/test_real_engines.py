@@ -35,8 +35,8 @@ def engine(real: RealEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def ids(text: str) -> list[int]:
     from tokenizers import Tokenizer
 
-    found: list[int] = Tokenizer.from_file(str(demo_pair().target / "tokenizer.json")).encode(text).ids
-    return found
+    entries: list[int] = Tokenizer.from_file(str(demo_pair().target / "tokenizer.json")).encode(text).ids
+    return entries
 
 
 def blocks(engine: Engine, *texts: str, budget: Budget = FORTY) -> tuple[Decoded, Decoded]:
@@ -55,9 +55,9 @@ def accepted(block: Decoded) -> int:
 
 
 def acceptance_length(block: Decoded) -> float:
-    found = record(block).acceptance_length
-    assert found is not None
-    return found
+    result = record(block).acceptance_length
+    assert result is not None
+    return result
 
 
 def test_the_trained_draft_is_accepted_and_changes_no_token(engine: Engine) -> None:

@@ -37,9 +37,9 @@ def test_a_server_shows_what_the_reference_engine_computes(engine: Engine) -> No
     """But for tokens that end a text, which llama.cpp rules out; after this beginning they are unlikely."""
     request = OpenRequest(demo_pair(), "float32", 1, 64, 0, False, {"device": "cpu"}, sampling=DRAWN)
     reference = shown(backend("reference").open(request), (260,))
-    found = shown(engine, (260,))
-    assert found.tokens == reference.tokens and len(found.tokens) > 20
-    np.testing.assert_allclose(found.probabilities, reference.probabilities, rtol=2e-3)
+    result = shown(engine, (260,))
+    assert result.tokens == reference.tokens and len(result.tokens) > 20
+    np.testing.assert_allclose(result.probabilities, reference.probabilities, rtol=2e-3)
 
 
 def test_drawn_texts_fit_what_the_server_shows_in_both_roles(engine: Engine) -> None:

@@ -47,15 +47,15 @@ def keys(requests: int, seed: int = 7, position: int = 0) -> Keys:
     ],
 )
 def test_philox_gives_the_vectors_that_random123_publishes(counter: list[int], key: list[int], published: str) -> None:
-    found = philox(np.array(counter, np.uint32), (key[0], key[1]))
-    assert " ".join(f"{word:08x}" for word in found) == published
+    result = philox(np.array(counter, np.uint32), (key[0], key[1]))
+    assert " ".join(f"{word:08x}" for word in result) == published
 
 
 def test_many_counters_at_once_are_those_of_the_paper_one_by_one() -> None:
     source = np.random.default_rng(1)
     counters = source.integers(0, 1 << 32, (50, 4), dtype=np.uint32)
-    found = philox(counters, (0x12345678, 0xFEDCBA98))
-    assert found.tolist() == [by_the_paper(c, [0x12345678, 0xFEDCBA98], 32) for c in counters.tolist()]
+    result = philox(counters, (0x12345678, 0xFEDCBA98))
+    assert result.tolist() == [by_the_paper(c, [0x12345678, 0xFEDCBA98], 32) for c in counters.tolist()]
 
 
 def test_the_form_of_the_paper_with_64_bits_is_numpys_generator() -> None:

@@ -22,28 +22,28 @@ PROMPT, OUTPUT = [3, 5, 5, 8, 90], [5, 7, 7, 7, 11]
 LOGITS = np.random.default_rng(4).normal(0, 3, VOCABULARY)
 
 
-def by_transformers(asked: Sampling, prompt: list[int], output: list[int]) -> Floats:
+def by_transformers(sampling: Sampling, prompt: list[int], output: list[int]) -> Floats:
     """The processors of `generate` in its order, with OpenAI's presence and frequency penalties, which it lacks."""
     scores, text = torch.tensor(LOGITS)[None], torch.tensor([prompt + output])
-    if asked.logit_bias:
-        scores = hf.SequenceBiasLogitsProcessor({(t,): b for t, b in asked.logit_bias})(text, scores)
-    if asked.repetition_penalty != 1:
-        scores = hf.RepetitionPenaltyLogitsProcessor(asked.repetition_penalty)(text, scores)
+    if sampling.logit_bias:
+        scores = hf.SequenceBiasLogitsProcessor({(t,): b for t, b in sampling.logit_bias})(text, scores)
+    if sampling.repetition_penalty != 1:
+        scores = hf.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(text, scores)
     for token in set(output):
-        scores[0, token] -= asked.presence_penalty + asked.frequency_penalty * output.count(token)
-    scores = hf.TemperatureLogitsWarper(asked.temperature)(text, scores)
-    if asked.top_k:
-        scores = hf.TopKLogitsWarper(asked.top_k)(text, scores)
-    if asked.top_p < 1:
-        scores = hf.TopPLogitsWarper(asked.top_p)(text, scores)
-    if asked.min_p:
-        scores = hf.MinPLogitsWarper(asked.min_p)(text, scores)
-    found: Floats = scores.softmax(-1)[0].numpy()
-    return found
+        scores[0, token] -= sampling.presence_penalty + sampling.frequency_penalty * output.count(token)
+    scores = hf.TemperatureLogitsWarper(sampling.temperature)(text, scores)
+    if sampling.top_k:
+        scores = hf.TopKLogitsWarper(sampling.top_k)(text, scores)
+    if sampling.top_p < 1:
+        scores = hf.TopPLogitsWarper(sampling.top_p)(text, scores)
+    if sampling.min_p:
+        scores = hf.MinPLogitsWarper(sampling.min_p)(text, scores)
+    shares: Floats = scores.softmax(-1)[0].numpy()
+    return shares
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "sampling",
     [
         Sampling(),
         Sampling(temperature=0.6),
@@ -58,11 +58,11 @@ def by_transformers(asked: Sampling, prompt: list[int], output: list[int]) -> Fl
         Sampling(logit_bias=((0, 5.0), (8, -100.0), (12, 1.5)), repetition_penalty=1.2, frequency_penalty=0.3, top_k=9),
     ],
 )
-def test_the_distribution_is_that_of_transformers_processors(asked: Sampling) -> None:
-    found = target_distribution(LOGITS, asked, History.of(PROMPT, OUTPUT, VOCABULARY))
-    expected = by_transformers(asked, PROMPT, OUTPUT)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-300)
-    assert ((found > 0) == (expected > 0)).all()
+def test_the_distribution_is_that_of_transformers_processors(sampling: Sampling) -> None:
+    result = target_distribution(LOGITS, sampling, History.of(PROMPT, OUTPUT, VOCABULARY))
+    expected = by_transformers(sampling, PROMPT, OUTPUT)
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-300)
+    assert ((result > 0) == (expected > 0)).all()
 
 
 def test_temperature_0_is_greedy_and_the_lowest_id_wins_a_tie() -> None:
@@ -72,12 +72,12 @@ def test_temperature_0_is_greedy_and_the_lowest_id_wins_a_tie() -> None:
 
 
 def test_penalties_count_each_row_of_a_draft_with_the_drafts_before_it_and_forget_rejected_ones() -> None:
-    asked = Sampling(repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.25)
+    sampling = Sampling(repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.25)
     committed = History.of(PROMPT, OUTPUT, VOCABULARY)
     rows = list(committed.rows([7, 20, 20]))
     for i, row in enumerate(rows):
-        expected = by_transformers(asked, PROMPT, OUTPUT + [7, 20, 20][:i])
-        np.testing.assert_allclose(target_distribution(LOGITS, asked, row), expected, rtol=1e-12)
+        expected = by_transformers(sampling, PROMPT, OUTPUT + [7, 20, 20][:i])
+        np.testing.assert_allclose(target_distribution(LOGITS, sampling, row), expected, rtol=1e-12)
     assert committed.output.tolist() == History.of(PROMPT, OUTPUT, VOCABULARY).output.tolist()
     assert [row.output[20] for row in rows] == [0, 0, 1, 2]
 

@@ -119,9 +119,9 @@ def test_the_coupled_acceptance_is_the_double_sum_and_lies_between_its_bounds() 
         both = [i for i in range(30) if p[i] > 0 and q[i] > 0]
         plain = sum(1 / sum(max(p[j] / p[i], q[j] / q[i]) for j in range(30)) for i in both)
         most = acceptance.by_rejection(p, q)
-        found = acceptance.coupled(p, q)
-        assert found == pytest.approx(plain, rel=1e-12)
-        assert most / (2 - most) - 1e-12 <= found <= most + 1e-12
+        coupled = acceptance.coupled(p, q)
+        assert coupled == pytest.approx(plain, rel=1e-12)
+        assert most / (2 - most) - 1e-12 <= coupled <= most + 1e-12
 
 
 def test_rows_of_no_meaning_repeat_the_last_emitted_token() -> None:
@@ -129,8 +129,8 @@ def test_rows_of_no_meaning_repeat_the_last_emitted_token() -> None:
         drafts = draft_sample(DRAFT[np.zeros(300, np.int64)], keys(requests=300), coupled=False)
         drafts = np.stack((drafts, drafts), axis=1)
         rows = np.tile(TARGET[0], (300, 3, 1))
-        found = verify(rows, np.tile(DRAFT[0], (300, 2, 1)), drafts, keys(requests=300))
-        for n, tokens in zip(found.accepted, found.tokens, strict=True):
+        problems = verify(rows, np.tile(DRAFT[0], (300, 2, 1)), drafts, keys(requests=300))
+        for n, tokens in zip(problems.accepted, problems.tokens, strict=True):
             assert (tokens[n + 1 :] == tokens[n]).all()
 
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.usefixtures("no_processes")
 
 @pytest.mark.slow("fifteen runs")
 def test_every_fault_is_seen_by_its_gate_and_a_clean_engine_by_none(tmp_path: Path) -> None:
-    found = list(outcomes(tmp_path))
-    assert [o for o in found if o.wrong] == []
+    results = list(outcomes(tmp_path))
+    assert [o for o in results if o.wrong] == []
     made = [p for p in (tmp_path / "runs").iterdir() if p.is_dir()]
-    assert len([p for p in made if "-micro-" in p.name]) == len(FAULTS) + 1 < len(found)
+    assert len([p for p in made if "-micro-" in p.name]) == len(FAULTS) + 1 < len(results)
     assert len(made) == len(FAULTS) + 1 + PROCESSES
 
 

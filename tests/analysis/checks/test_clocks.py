@@ -157,8 +157,8 @@ def test_a_block_begins_and_ends_within_its_call(late_ms: int, status: str) -> N
     assert spec.status == status
     if status == "failed":
         assert spec.reason_code == "clocks_disagree"
-        said = f"it began {late_ms:,}.000 ms after the harness had asked and took 218.000 ms"
-        assert f"{said}, but the harness had the answer 221.000 ms after it had asked" in (spec.reason or "")
+        message = f"it began {late_ms:,}.000 ms after the harness had asked and took 218.000 ms"
+        assert f"{message}, but the harness had the answer 221.000 ms after it had asked" in (spec.reason or "")
 
 
 def test_blocks_without_the_harnesss_clock_are_held_to_their_own_alone() -> None:
@@ -167,5 +167,5 @@ def test_blocks_without_the_harnesss_clock_are_held_to_their_own_alone() -> None
 
 
 def test_the_stated_limits_are_those_of_the_documentation() -> None:
-    found = clocks.CALL_NS, clocks.CALL_SHARE, clocks.PAIR_NS, clocks.PAIR_SHARE
-    assert found == (50 * MS, 0.10, 5 * MS, 0.02)
+    limits = clocks.CALL_NS, clocks.CALL_SHARE, clocks.PAIR_NS, clocks.PAIR_SHARE
+    assert limits == (50 * MS, 0.10, 5 * MS, 0.02)

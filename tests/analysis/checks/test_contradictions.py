@@ -52,6 +52,6 @@ def test_equal_logits_are_a_near_tie() -> None:
 def test_the_verdict_on_such_a_cell_has_its_reason_code_and_its_sentence() -> None:
     plan = plan_of()
     run: Run = run_of(plan, blocks_of(plan, change=spoilt))
-    _, found = validity.GATE.judge(Rule("records", "validity", True), run)
-    assert (found.state, found.reason_code) == (State.INVALID, "counter_identity")
-    assert found.message == f"no figures: {run.cells[1].reason}" and "rewound_tokens = -1" in found.message
+    _, result = validity.GATE.judge(Rule("records", "validity", True), run)
+    assert (result.state, result.reason_code) == (State.INVALID, "counter_identity")
+    assert result.message == f"no figures: {run.cells[1].reason}" and "rewound_tokens = -1" in result.message

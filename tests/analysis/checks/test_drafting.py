@@ -93,9 +93,9 @@ def test_an_acceptance_length_that_leaves_steps_out_is_invalid_with_both_figures
     plan = plan_of()
     run = replace(run_of(plan, blocks_of(plan)), cells=(result,))
     for gate in (acceptance.GATE, validity.GATE):
-        (found,) = gate.judge(Rule("rule", gate.name, True, params={"min": 1.0}), run)
-        assert (found.state, found.reason_code) == (State.INVALID, "steps_left_out")
-        assert "acceptance length 4.000" in found.message and "2.000 tokens per step" in found.message
+        (verdict,) = gate.judge(Rule("rule", gate.name, True, params={"min": 1.0}), run)
+        assert (verdict.state, verdict.reason_code) == (State.INVALID, "steps_left_out")
+        assert "acceptance length 4.000" in verdict.message and "2.000 tokens per step" in verdict.message
 
 
 def test_an_engine_that_always_drafts_inflates_nothing() -> None:

@@ -55,31 +55,31 @@ def test_blocks_without_counts_and_engines_without_facts_are_as_before() -> None
     check_experts(spec(), replace(FACTS, traffic=None), "here")
 
 
-def changed(found: ExpertCounts, layer: tuple[int, ...]) -> ExpertCounts:
-    (entry,) = found.passes
-    return replace(found, passes=(replace(entry, layers=(layer, *entry.layers[1:])),))
+def changed(expert_counts: ExpertCounts, layer: tuple[int, ...]) -> ExpertCounts:
+    (entry,) = expert_counts.passes
+    return replace(expert_counts, passes=(replace(entry, layers=(layer, *entry.layers[1:])),))
 
 
-def too_few(found: ExpertCounts) -> ExpertCounts:
-    return changed(found, (0, 0, 0, 12))
+def too_few(expert_counts: ExpertCounts) -> ExpertCounts:
+    return changed(expert_counts, (0, 0, 0, 12))
 
 
-def too_many(found: ExpertCounts) -> ExpertCounts:
-    return changed(found, (0,) * 33 + (12,))
+def too_many(expert_counts: ExpertCounts) -> ExpertCounts:
+    return changed(expert_counts, (0,) * 33 + (12,))
 
 
-def with_first_step(found: ExpertCounts, touched: int) -> ExpertCounts:
-    return replace(found, touched=(touched, *found.touched[1:]))
+def with_first_step(expert_counts: ExpertCounts, touched: int) -> ExpertCounts:
+    return replace(expert_counts, touched=(touched, *expert_counts.touched[1:]))
 
 
-def all_alike(found: ExpertCounts) -> ExpertCounts:
+def all_alike(expert_counts: ExpertCounts) -> ExpertCounts:
     """As if all tokens of a pass chose the same four, but every row of a slot others."""
     alike = (PassCounts(8, ((0, 0, 0, 0, 12),) * 4),)
-    return replace(found, touched=(16,) * 12, passes=alike, fresh=(384,) * 4)
+    return replace(expert_counts, touched=(16,) * 12, passes=alike, fresh=(384,) * 4)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             lambda c: with_first_step(c, 15),
@@ -106,17 +106,19 @@ def all_alike(found: ExpertCounts) -> ExpertCounts:
         (all_alike, "the rows bring 1536 fresh experts, but no slot brings more than its pass touches, which are 384"),
     ],
 )
-def test_what_no_router_can_do_is_refused(change: Callable[[ExpertCounts], ExpertCounts], said: str) -> None:
+def test_what_no_router_can_do_is_refused(change: Callable[[ExpertCounts], ExpertCounts], message: str) -> None:
     made = spec(overlap=0.0)
-    with pytest.raises(InvalidResult, match=said):
+    with pytest.raises(InvalidResult, match=message):
         check_experts(replace(made, experts=change(counts(made))), FACTS, "here")
 
 
 def test_the_rows_of_a_slot_alone_bring_exactly_what_its_passes_touch() -> None:
     made = with_counts(block(plan_of().rounds[0], Role(3)))
-    found = counts(made)
+    numbers = counts(made)
     with pytest.raises(InvalidResult, match="but the rows bring"):
-        check_experts(replace(made, experts=replace(found, fresh=(*found.fresh[:-1], found.fresh[-1] + 1))), FACTS, "x")
+        check_experts(
+            replace(made, experts=replace(numbers, fresh=(*numbers.fresh[:-1], numbers.fresh[-1] + 1))), FACTS, "x"
+        )
 
 
 def test_a_slot_brings_no_more_experts_than_there_are() -> None:
@@ -124,12 +126,12 @@ def test_a_slot_brings_no_more_experts_than_there_are() -> None:
     facts = replace(FACTS, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=few)))
     made = with_counts(spec(), overlap=0.0, experts=few)
     check_experts(made, facts, "here")
-    found, most = counts(made), 12 * 2 * few.layers * few.active
+    numbers, most = counts(made), 12 * 2 * few.layers * few.active
     with pytest.raises(InvalidResult, match=r"bring \d+ fresh experts, but with 3 in a layer \d+ are possible"):
         small = replace(facts, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=replace(few, count=3))))
         bounded = with_counts(spec(), overlap=1.0, experts=replace(few, count=3))
         check_experts(replace(bounded, experts=replace(counts(bounded), fresh=(most,) * 4)), small, "here")
-    assert found.fresh[0] == most
+    assert numbers.fresh[0] == most
 
 
 def test_a_dense_engine_has_no_experts_to_count() -> None:

@@ -95,8 +95,8 @@ def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
 def test_the_clients_clock_is_held_beside_the_engines_own() -> None:
     """Two requests a block: 20 ms each in the baseline and 10 ms with speculation, of which the engine counts less."""
     counted = {False: 39 * MS, True: 16 * MS}
-    found = [replace(b, counters={**b.counters, ENGINE_DECODE_NS: counted[b.role.speculative]}) for b in blocks()]
-    cells, _ = measure(plan(), found, (), NearTies())
+    replaces = [replace(b, counters={**b.counters, ENGINE_DECODE_NS: counted[b.role.speculative]}) for b in blocks()]
+    cells, _ = measure(plan(), replaces, (), NearTies())
     ratios = [c.values["client_clock_ratio"] for c in cells]
     assert [r.value for r in ratios] == [pytest.approx(40 / 39), pytest.approx(20 / 16)]
     assert [r.n for r in ratios] == [c.blocks for c in cells]
@@ -104,11 +104,11 @@ def test_the_clients_clock_is_held_beside_the_engines_own() -> None:
 
 def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:
     blind = replace(RECORD, hist=(), totals=Totals(8, 24, 18))
-    found = [
+    replaces = [
         replace(b, served=replace(b.served, acceptance=blind)) if b.served and b.role.speculative else b
         for b in blocks()
     ]
-    cells, _ = measure(plan(), found, (), NearTies())
+    cells, _ = measure(plan(), replaces, (), NearTies())
     values = cells[1].values
     assert values["acceptance_length"].value == 1 + 18 / 8
     assert not [name for name in values if name.startswith(("accept_hist", "acceptance_at_pos"))]
@@ -122,7 +122,7 @@ def changed(**changes: Any) -> Served:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"served": Served((), RECORD)}, "2 slots, but 0 requests"),
         ({"step_ns": (1,), "accepted": ((1, 1),), "drafted": ((3, 3),)}, "a server shows no steps"),
@@ -137,10 +137,10 @@ def changed(**changes: Any) -> Served:
         ({"counters": {"uncounted_tokens": 1, "joined_outputs": 1}}, "others 0, and 1 are not counted"),
     ],
 )
-def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     round_ = plan().rounds[0]
     check_block(block(round_, Role(3)), BUDGET)
-    with pytest.raises(InvalidResult, match=said):
+    with pytest.raises(InvalidResult, match=message):
         check_block(block(round_, Role(3), **changes), BUDGET)
 
 
@@ -228,11 +228,11 @@ def test_a_server_that_lost_steps_shows_neither_drafting_nor_acceptance() -> Non
     """By hand: of 20 tokens a block, 4 are of steps that were lost from its counters."""
     counted = replace(RECORD, hist=(2, 4, 2, 0), emitted=16, truncated=0)
     lost = {"joined_outputs": 2, "uncounted_tokens": 4}
-    found = [
+    replaces = [
         replace(b, counters=lost, served=Served(b.served.requests, counted)) if b.served and b.role.speculative else b
         for b in blocks()
     ]
-    run = factories.run_of(plan(), found)
+    run = factories.run_of(plan(), replaces)
     (spec,) = (c for c in run.cells if c.cell.role.speculative)
     assert spec.values["joined_outputs"].value == 2 * spec.blocks
     assert "undrafted_steps" not in spec.values and "emitted_per_step" not in spec.values

@@ -31,21 +31,21 @@ def as_counts(texts: Integers) -> tuple[tuple[tuple[int, ...], int], ...]:
 
 
 def laws(texts: DrawnTexts, target: Floats, least: float = 0.0) -> tuple[TokenLaw, ...]:
-    found = []
+    values = []
     for given in often_drawn(texts.texts):
         row = target[given[-1] if given else 0]
         kept = np.flatnonzero(row > least)
-        found.append(TokenLaw(given, tuple(kept.tolist()), tuple(row[kept].tolist())))
-    return tuple(found)
+        values.append(TokenLaw(given, tuple(kept.tolist()), tuple(row[kept].tolist())))
+    return tuple(values)
 
 
 def drawn(verify: Verify, *, with_laws: bool = True, target: Floats = TARGET) -> DrawnTexts:
     spec, _ = speculative_texts(target, DRAFT, 0, 4, keys(1), 3, verify)
     texts = {BASELINE.name: as_counts(plain_texts(target, 0, 4, keys(2))), SPEC.name: as_counts(spec)}
-    found = DrawnTexts("p", (0,), texts, (), None, "nobody was asked", None, (0, 1))
+    drawn_texts = DrawnTexts("p", (0,), texts, (), None, "nobody was asked", None, (0, 1))
     if not with_laws:
-        return found
-    return DrawnTexts("p", (0,), texts, laws(found, target), "reference", None, None, (0, 1))
+        return drawn_texts
+    return DrawnTexts("p", (0,), texts, laws(drawn_texts, target), "reference", None, None, (0, 1))
 
 
 @pytest.mark.parametrize("with_laws", [True, False])
@@ -172,9 +172,9 @@ def test_an_engine_that_does_not_repeat_its_bits_has_an_allowance_of_its_own() -
 
 
 def test_tokens_that_another_engine_may_cut_elsewhere_are_held_against_the_engines_own_alone() -> None:
-    asked = Sampling(top_p=0.9)
-    check = check_draws(rounding(), SPEC, asked, ALLOWED)
+    sampling = Sampling(top_p=0.9)
+    check = check_draws(rounding(), SPEC, sampling, ALLOWED)
     assert {test.against for test in check.tests} == {"own", "baseline"}
     assert check.unshown == "rounding may have reference rule out other tokens"
-    exact = check_draws(rounding(), SPEC, asked)
+    exact = check_draws(rounding(), SPEC, sampling)
     assert {test.against for test in exact.tests} == {"target", "own", "baseline"}

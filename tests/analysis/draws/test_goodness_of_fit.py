@@ -26,24 +26,24 @@ SOURCE = np.random.default_rng(3)
 def test_the_statistics_are_scipys_where_every_bin_is_large() -> None:
     law = SOURCE.dirichlet(np.full(12, 5.0))
     counts = SOURCE.multinomial(50_000, law).tolist()
-    found = against_law(counts, law.tolist())
-    assert found.freedom == 11
+    fit = against_law(counts, law.tolist())
+    assert fit.freedom == 11
     expected = law * 50_000
-    assert found.chi_square == pytest.approx(stats.chisquare(counts, expected).statistic)
+    assert fit.chi_square == pytest.approx(stats.chisquare(counts, expected).statistic)
     g = stats.power_divergence(counts, expected, lambda_="log-likelihood").statistic
-    assert found.g == pytest.approx(g, rel=1e-3) and found.g < g  # Williams' correction makes it a little smaller
-    assert found.p_chi_square == pytest.approx(stats.chisquare(counts, expected).pvalue, rel=0.01)
+    assert fit.g == pytest.approx(g, rel=1e-3) and fit.g < g  # Williams' correction makes it a little smaller
+    assert fit.p_chi_square == pytest.approx(stats.chisquare(counts, expected).pvalue, rel=0.01)
 
 
 def test_two_tables_are_compared_as_scipy_does_it() -> None:
     law = SOURCE.dirichlet(np.full(9, 5.0))
     a, b = SOURCE.multinomial(30_000, law).tolist(), SOURCE.multinomial(9_000, law).tolist()
-    found = against_other(a, b)
+    fit = against_other(a, b)
     theirs = stats.chi2_contingency([a, b], correction=False)
-    assert found.freedom == theirs.dof
-    assert found.chi_square == pytest.approx(theirs.statistic)
-    assert found.p_chi_square == pytest.approx(theirs.pvalue)
-    assert found.g == pytest.approx(
+    assert fit.freedom == theirs.dof
+    assert fit.chi_square == pytest.approx(theirs.statistic)
+    assert fit.p_chi_square == pytest.approx(theirs.pvalue)
+    assert fit.g == pytest.approx(
         stats.chi2_contingency([a, b], correction=False, lambda_="log-likelihood").statistic, rel=1e-2
     )
 
@@ -71,9 +71,9 @@ def test_rare_bins_are_pooled_and_no_pool_expects_too_little() -> None:
     assert pools([2, 3]) == [[0, 1]]
     for _ in range(50):
         expected = SOURCE.exponential(20, 30)
-        found = pools(expected)
-        assert sorted(i for group in found for i in group) == list(range(30))
-        assert all(expected[group].sum() >= LEAST_EXPECTED for group in found)
+        result = pools(expected)
+        assert sorted(i for group in result for i in group) == list(range(30))
+        assert all(expected[group].sum() >= LEAST_EXPECTED for group in result)
 
 
 def test_a_table_of_one_bin_says_nothing() -> None:
@@ -124,11 +124,11 @@ def test_the_nearest_law_is_that_of_a_general_optimiser(seed: int, slack: float)
         return float(-(seen * special.log_softmax(np.log(law) + tilt)).sum())
 
     best = optimize.minimize(unlikely, np.zeros(6), bounds=[(-slack, slack)] * 6, method="L-BFGS-B", tol=1e-14)
-    found = nearest_law(seen, law, slack)
-    assert found.sum() == pytest.approx(1)
-    apart = np.log(found / law)
+    nearest = nearest_law(seen, law, slack)
+    assert nearest.sum() == pytest.approx(1)
+    apart = np.log(nearest / law)
     assert apart.max() - apart.min() <= 2 * slack + 1e-9
-    mine = float(-(seen * np.log(found)).sum())
+    mine = float(-(seen * np.log(nearest)).sum())
     assert mine == pytest.approx(best.fun, rel=1e-7) or mine < best.fun
 
 
@@ -144,10 +144,10 @@ def test_the_nearest_shares_are_those_of_a_general_optimiser(seed: int, slack: f
 
     bounds = [(-20, 20), *[(-slack, slack)] * 5]
     best = optimize.minimize(unlikely, np.zeros(6), bounds=bounds, method="L-BFGS-B", tol=1e-14)
-    found = nearest_shares(seen, slack)
-    odds = special.logit(found)
+    nearest = nearest_shares(seen, slack)
+    odds = special.logit(nearest)
     assert odds.max() - odds.min() <= 2 * slack + 1e-9
-    mine = float(-(special.xlogy(seen[0], found) + special.xlogy(seen[1], 1 - found)).sum())
+    mine = float(-(special.xlogy(seen[0], nearest) + special.xlogy(seen[1], 1 - nearest)).sum())
     assert mine == pytest.approx(best.fun, rel=1e-7) or mine < best.fun
 
 

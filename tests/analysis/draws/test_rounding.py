@@ -56,12 +56,12 @@ def test_a_token_of_no_probability_takes_no_part() -> None:
     assert logit_unit(TokenLaw((), (0,), (1.0,)), 1.0) is None
 
 
-@pytest.mark.parametrize("asked", [Sampling(top_p=0.9), Sampling(top_k=20), Sampling(min_p=0.1)])
-def test_another_engine_may_cut_elsewhere_where_rounding_is_seen_or_cannot_be(asked: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling(top_k=20), Sampling(min_p=0.1)])
+def test_another_engine_may_cut_elsewhere_where_rounding_is_seen_or_cannot_be(sampling: Sampling) -> None:
     coarse, fine = law_of(rounded(22.0), 1.0), law_of(torch.tensor(SOURCE.normal(20, 1, 40)), 1.0)
     few = TokenLaw((), (0, 1), (0.4, 0.6))
-    found = [cut_elsewhere([law], asked, slack_of([law], 1.0, 4)) for law in (coarse, fine, few)]
-    assert found == [True, False, True]
+    cuts = [cut_elsewhere([law], sampling, slack_of([law], 1.0, 4)) for law in (coarse, fine, few)]
+    assert cuts == [True, False, True]
     assert not cut_elsewhere([coarse], Sampling(), slack_of([coarse], 1.0, 4))
 
 

@@ -28,32 +28,32 @@ def touched_by_dice(experts: ExpertTraffic, overlap: float, slots: int, tokens: 
     `overlap`, and otherwise each for itself.
     """
     dice = np.random.default_rng(7)
-    found = np.zeros(trials)
+    counts = np.zeros(trials)
     for trial in range(trials):
         of_all: set[int] = set()
         for _ in range(slots):
             choices = 1 if dice.random() < overlap else tokens
             for _ in range(choices):
                 of_all |= set(dice.choice(experts.count, experts.active, replace=False).tolist())
-        found[trial] = len(of_all)
-    return found
+        counts[trial] = len(of_all)
+    return counts
 
 
 @pytest.mark.parametrize(("overlap", "slots", "tokens"), [(0.0, 1, 4), (0.5, 1, 4), (0.5, 3, 4), (1.0, 2, 3)])
 def test_distinct_experts_are_those_of_tokens_that_choose_alike_so_often(
     overlap: float, slots: int, tokens: int
 ) -> None:
-    found = touched_by_dice(GPT_OSS, overlap, slots, tokens, 500)
-    error = found.std() / np.sqrt(len(found))
-    assert abs(GPT_OSS.distinct_of_slots([tokens] * slots, overlap) - found.mean()) <= 4 * error + 1e-9
+    touched = touched_by_dice(GPT_OSS, overlap, slots, tokens, 500)
+    error = touched.std() / np.sqrt(len(touched))
+    assert abs(GPT_OSS.distinct_of_slots([tokens] * slots, overlap) - touched.mean()) <= 4 * error + 1e-9
 
 
 @given(ROUTED, st.integers(1, 8), OVERLAPS)
 def test_tokens_touch_between_what_one_does_and_what_independent_ones_do(
     experts: ExpertTraffic, tokens: int, overlap: float
 ) -> None:
-    found = experts.distinct(tokens, overlap)
-    assert experts.active - 1e-9 <= found <= experts.distinct(tokens) + 1e-9
+    touched = experts.distinct(tokens, overlap)
+    assert experts.active - 1e-9 <= touched <= experts.distinct(tokens) + 1e-9
     assert experts.distinct(tokens) == pytest.approx(
         experts.count * (1 - (1 - experts.active / experts.count) ** tokens)
     )

@@ -24,8 +24,8 @@ def blocks(k: int = 3, batch: int = 1, **how: Any) -> list[Block]:
     return [with_counts(block(r, Role(k)), **how) for r in plan.rounds if not r.warmup]
 
 
-def used(found: list[Block]) -> ExpertUse:
-    use = use_of(found, EXPERTS)
+def used(result: list[Block]) -> ExpertUse:
+    use = use_of(result, EXPERTS)
     assert use is not None
     return use
 
@@ -63,8 +63,8 @@ def test_the_overlap_of_a_slot_alone_needs_no_count_of_its_rows() -> None:
 
 
 def test_what_nobody_counted_is_what_independent_tokens_touch() -> None:
-    found = [replace(b, experts=None) for b in blocks(batch=2)]
-    use = used([*found[:-1], blocks(batch=2)[-1]])
+    replaces = [replace(b, experts=None) for b in blocks(batch=2)]
+    use = used([*replaces[:-1], blocks(batch=2)[-1]])
     assert not use.counted and use.overlap is None
     assert use.touched == use.independent == pytest.approx(EXPERTS.distinct_of_slots([4, 4]))
     assert (use.by_layer, use.by_rows, use.by_row) == ((), (), ())
@@ -84,10 +84,10 @@ def test_slots_that_end_leave_passes_with_fewer_rows() -> None:
 def test_a_quantile_is_a_value_that_the_share_does_not_exceed(values: list[int], share: float) -> None:
     from collections import Counter
 
-    found = quantile(Counter(values), share)
-    assert found in values
-    assert sum(v <= found for v in values) >= share * len(values) - 1e-9
-    assert sum(v < found for v in values) < share * len(values)
+    value = quantile(Counter(values), share)
+    assert value in values
+    assert sum(v <= value for v in values) >= share * len(values) - 1e-9
+    assert sum(v < value for v in values) < share * len(values)
 
 
 # ── what a gate takes ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,11 +25,11 @@ def test_without_correlation_it_is_the_error_of_independent_pairs(d: list[float]
     plain = model.weighings[0]
     square = max(float(np.array(d) @ plain.residual @ np.array(d)), 0.0)
     half = t_quantile(0.975, model.freedom) * math.sqrt(square / model.freedom * plain.variance)
-    found = fit(d, ORDERS, SETS, range(8))
-    assert found is not None
-    assert (found.mean, found.order_effect) == pytest.approx((old.mean, old.order_effect), abs=1e-9)
-    assert (found.sd, half) == pytest.approx((old.sd, (old.high - old.low) / 2), abs=1e-7)
-    assert found.error >= math.sqrt(square / model.freedom * plain.variance) - 1e-12
+    interval = fit(d, ORDERS, SETS, range(8))
+    assert interval is not None
+    assert (interval.mean, interval.order_effect) == pytest.approx((old.mean, old.order_effect), abs=1e-9)
+    assert (interval.sd, half) == pytest.approx((old.sd, (old.high - old.low) / 2), abs=1e-7)
+    assert interval.error >= math.sqrt(square / model.freedom * plain.variance) - 1e-12
 
 
 @pytest.mark.parametrize("turns", [tuple(range(8)), (0, 1, 2, 4, 5, 6, 8, 9)])
@@ -38,13 +38,13 @@ def test_each_weighing_is_the_whitened_fit(correlation: float, turns: tuple[int,
     """Oracle: whiten with the Cholesky factor, fit by least squares, and multiply the variance out by hand."""
     d = np.random.default_rng(2).normal(0, 1, 8)
     model = model_of(ORDERS, SETS, turns)
-    (found,) = [w for w in model.weighings if w.correlation == correlation]
+    (result,) = [w for w in model.weighings if w.correlation == correlation]
     alike = np.array([[correlation ** abs(a - b) for b in turns] for a in turns])
     white = np.linalg.inv(np.linalg.cholesky(alike))
     design, _ = next(designs(ORDERS, SETS))
     _, squares, *_ = np.linalg.lstsq(white @ design, white @ d, rcond=None)
-    assert d @ found.residual @ d == pytest.approx(squares[0])
-    assert found.variance == pytest.approx(sum(a * b * v for a, r in zip(model.weights, alike, strict=True)
+    assert d @ result.residual @ d == pytest.approx(squares[0])
+    assert result.variance == pytest.approx(sum(a * b * v for a, r in zip(model.weights, alike, strict=True)
                                                for b, v in zip(model.weights, r, strict=True)))  # fmt: skip
 
 
@@ -64,9 +64,9 @@ def test_pairs_that_share_a_round_are_told_apart_by_their_place() -> None:
 
 
 def test_pairs_without_any_noise_have_no_error() -> None:
-    found = fit([0.5] * 8, ORDERS, SETS, range(8))
-    assert found is not None
-    assert (found.mean, found.error) == pytest.approx((0.5, 0.0), abs=1e-9)
+    interval = fit([0.5] * 8, ORDERS, SETS, range(8))
+    assert interval is not None
+    assert (interval.mean, interval.error) == pytest.approx((0.5, 0.0), abs=1e-9)
 
 
 @pytest.mark.parametrize("n", range(MIN_PAIRS))

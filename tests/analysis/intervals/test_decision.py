@@ -90,9 +90,9 @@ def test_few_processes_count_for_less_than_an_assumption_and_machines_come_on_to
 
 
 def test_two_roles_have_the_variance_of_both_and_the_fewer_degrees_of_freedom() -> None:
-    found = either(BetweenRuns(0.003, 7), BetweenRuns(0.004, 4))
-    assert found.process_sd == pytest.approx(0.005)
-    assert found.process_freedom == 4
+    between = either(BetweenRuns(0.003, 7), BetweenRuns(0.004, 4))
+    assert between.process_sd == pytest.approx(0.005)
+    assert between.process_freedom == 4
     assert either(ASSUMED, BetweenRuns(0.0, 4)).process_freedom == 4
     assert either(ASSUMED, ASSUMED).process_freedom is None
 
@@ -122,8 +122,8 @@ def test_a_drift_after_a_noise_profile_that_saw_no_spread_does_not_pass_a_contin
 def test_the_least_that_is_allowed_for_leaves_a_calibrated_gpu_its_one_percent(name: str, percent: int) -> None:
     effect, noise = math.log1p(percent / 100), np.random.default_rng(5)
     kind = "process sd 0.02 %"
-    found = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, profile=True)
-    assert bound(found.above if percent > 0 else found.below)[1] > 0.95
+    rates = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, profile=True)
+    assert bound(rates.above if percent > 0 else rates.below)[1] > 0.95
 
 
 @pytest.mark.parametrize("wrong", [
@@ -177,8 +177,8 @@ def test_the_first_look_that_decides_settles_it_whatever_comes_after() -> None:
 
 
 def test_before_the_first_look_nothing_is_decided() -> None:
-    found = decide(Pairs([0.5] * 4, [1, -1, -1, 1], [0] * 4, range(4)), 4, (8, 16), 0.0, ASSUMED)
-    assert (found.side, found.look, found.interval) == ("open", 0, None)
+    decision = decide(Pairs([0.5] * 4, [1, -1, -1, 1], [0] * 4, range(4)), 4, (8, 16), 0.0, ASSUMED)
+    assert (decision.side, decision.look, decision.interval) == ("open", 0, None)
 
 
 @pytest.mark.parametrize("name", ["4 × 8", "8 × 4"])
@@ -186,9 +186,9 @@ def test_before_the_first_look_nothing_is_decided() -> None:
 def test_on_the_floor_itself_each_wrong_verdict_stays_within_its_error(name: str, kind: str) -> None:
     """At a block noise at which what is assumed between processes hides nothing of the rest."""
     sd = 0.05 if kind.startswith("AR") else 0.0004
-    found = simulate(SHIPPED[name], kind, 10_000, sd, np.random.default_rng(4))
-    assert bound(found.above)[1] <= FALSE_PASS
-    assert bound(found.below)[1] <= FALSE_FAIL
+    rates = simulate(SHIPPED[name], kind, 10_000, sd, np.random.default_rng(4))
+    assert bound(rates.above)[1] <= FALSE_PASS
+    assert bound(rates.below)[1] <= FALSE_FAIL
 
 
 def test_statistics_1_would_not_have_stayed_within_it() -> None:

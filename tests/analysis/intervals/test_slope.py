@@ -23,15 +23,15 @@ def layout(sets: int = 3) -> tuple[list[float], list[int]]:
 @given(figures)
 def test_it_is_the_slope_of_least_squares_with_a_mean_per_prompt_set(ys: list[float]) -> None:
     xs, sets = layout()
-    found = slope_of(ys, xs, sets)
+    slope = slope_of(ys, xs, sets)
     dummies = [[float(s == one) for one in range(3)] + [x] for s, x in zip(sets, xs, strict=True)]
     (*_, oracle), residual, *_ = np.linalg.lstsq(np.array(dummies), np.array(ys), rcond=None)
-    assert found is not None
-    assert found.slope == pytest.approx(oracle, abs=1e-9)
-    assert found.freedom == 12 - 4
+    assert slope is not None
+    assert slope.slope == pytest.approx(oracle, abs=1e-9)
+    assert slope.freedom == 12 - 4
     spread = np.array(xs) - np.array([np.mean([x for x, s in zip(xs, sets, strict=True) if s == one]) for one in sets])
     independent = np.sqrt(residual.sum() / 8 / (spread @ spread))
-    assert found.error >= independent * (1 - 1e-6) - 1e-9, "correlations can only add to it"
+    assert slope.error >= independent * (1 - 1e-6) - 1e-9, "correlations can only add to it"
 
 
 @settings(max_examples=40)
@@ -50,9 +50,9 @@ def test_what_prompts_accept_and_how_x_is_counted_changes_no_verdict(
 
 def test_figures_that_repeat_have_no_slope_and_no_interval() -> None:
     xs, sets = layout()
-    found = slope_of([2.1 + 0.3 * s for s in sets], xs, sets)
-    assert found is not None
-    assert (found.slope, found.error, reach(found.error, found.freedom, found.set_error, found.sets, 0.001)) == (
+    slope = slope_of([2.1 + 0.3 * s for s in sets], xs, sets)
+    assert slope is not None
+    assert (slope.slope, slope.error, reach(slope.error, slope.freedom, slope.set_error, slope.sets, 0.001)) == (
         0,
         0,
         0,
@@ -62,10 +62,10 @@ def test_figures_that_repeat_have_no_slope_and_no_interval() -> None:
 @pytest.mark.parametrize(("count", "sets"), [(4, 1), (6, 4), (8, 8)])
 def test_too_few_blocks_give_none_and_prompt_sets_that_ran_once_count_as_noise(count: int, sets: int) -> None:
     xs, prompt_sets = [i / 10 for i in range(count)], [i % sets for i in range(count)]
-    found = slope_of([2.0 + i % 3 for i in range(count)], xs, prompt_sets)
-    assert (found is None) == (count == 4)
-    if found is not None:
-        assert found.freedom == count - 2 and found.sets == 1
+    slope = slope_of([2.0 + i % 3 for i in range(count)], xs, prompt_sets)
+    assert (slope is None) == (count == 4)
+    if slope is not None:
+        assert slope.freedom == count - 2 and slope.sets == 1
 
 
 def test_no_slope_is_found_over_a_quantity_that_stands_still() -> None:

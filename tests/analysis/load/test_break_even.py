@@ -27,15 +27,15 @@ def exact(means: Sequence[float], error: float = 0.01, levels: Sequence[float] =
 
 def measured(source: random.Random, truth: Callable[[float], float], sd: float) -> list[Level]:
     """Levels as a run measures them: a few pairs with noise, in the orders of a plan."""
-    found = []
+    values = []
     for level in GRID:
         places = [(s, r) for r in range(ROUNDS) for s in range(SETS)]
         d = [truth(level) + source.gauss(0, sd) for _ in places]
         orders = [1 if (s + r + s // 2) % 2 else -1 for s, r in places]
         known = fit(d, orders, [s for s, _ in places], list(range(len(places))))
         assert known is not None
-        found.append(Level(level, known.mean, known.error, known.freedom, NOTHING_BETWEEN))
-    return found
+        values.append(Level(level, known.mean, known.error, known.freedom, NOTHING_BETWEEN))
+    return values
 
 
 def falling(root: float, slope: float) -> Callable[[float], float]:
@@ -45,9 +45,9 @@ def falling(root: float, slope: float) -> Callable[[float], float]:
 
 def holds(levels: Sequence[Level], root: float) -> bool:
     """Whether the interval of the break-even holds `root`."""
-    found = break_even_of(levels)
-    inside = (found.low or 0.0) <= root <= (found.high or math.inf)
-    return inside and found.outcome not in ("everywhere", "nowhere")
+    break_even = break_even_of(levels)
+    inside = (break_even.low or 0.0) <= root <= (break_even.high or math.inf)
+    return inside and break_even.outcome not in ("everywhere", "nowhere")
 
 
 @pytest.mark.parametrize(("root", "slope"), [(1.4, 0.02), (6.0, 0.02), (6.0, 0.15), (23.0, 0.15)])
@@ -56,12 +56,12 @@ def test_the_interval_holds_the_true_break_even_as_often_as_it_says(root: float,
 
     A true 95 % gives fewer than 179 or more than 198 of 200 in one of 1,000 tries (binomial).
     """
-    source, truth, held = random.Random(f"{root} {slope}"), falling(root, slope), 0
+    source, truth, hits = random.Random(f"{root} {slope}"), falling(root, slope), 0
     for _ in range(200):
         pairs = {x: [truth(x) + source.gauss(0, 0.02) for _ in range(8)] for x in GRID}
         errors = {x: statistics.stdev(d) / math.sqrt(8) for x, d in pairs.items()}
-        held += holds([Level(x, statistics.fmean(pairs[x]), errors[x], 7, NOTHING_BETWEEN) for x in GRID], root)
-    assert 179 <= held <= 198
+        hits += holds([Level(x, statistics.fmean(pairs[x]), errors[x], 7, NOTHING_BETWEEN) for x in GRID], root)
+    assert 179 <= hits <= 198
 
 
 def test_with_the_errors_that_a_run_has_the_interval_holds_it_no_less_often() -> None:
@@ -71,13 +71,18 @@ def test_with_the_errors_that_a_run_has_the_interval_holds_it_no_less_often() ->
 
 
 def test_a_steep_crossing_is_found_between_the_levels_that_enclose_it() -> None:
-    found = break_even_of(exact([0.5, 0.4, 0.3, 0.1, -0.1, -0.3]))
-    assert found.outcome == "crosses" and found.value is not None and found.low is not None and found.high is not None
-    assert found.value == pytest.approx(8 * math.sqrt(2))
+    break_even = break_even_of(exact([0.5, 0.4, 0.3, 0.1, -0.1, -0.3]))
+    assert (
+        break_even.outcome == "crosses"
+        and break_even.value is not None
+        and break_even.low is not None
+        and break_even.high is not None
+    )
+    assert break_even.value == pytest.approx(8 * math.sqrt(2))
     # By hand: around the root the line falls by 0.2 per doubling, and there its error is 0.01 / √2.
     half = 2.0003 * 0.01 / math.sqrt(2) / 0.2
-    assert math.log2(found.value / found.low) == pytest.approx(half, abs=0.008)
-    assert math.log2(found.high / found.value) == pytest.approx(half, abs=0.008)
+    assert math.log2(break_even.value / break_even.low) == pytest.approx(half, abs=0.008)
+    assert math.log2(break_even.high / break_even.value) == pytest.approx(half, abs=0.008)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +101,9 @@ def test_a_steep_crossing_is_found_between_the_levels_that_enclose_it() -> None:
 def test_every_answer_has_levels_that_give_it(
     means: list[float], outcome: str, ends: tuple[bool | None, bool | None]
 ) -> None:
-    found = break_even_of(exact(means))
-    assert found.outcome == outcome
-    assert tuple(None if bound is None else True for bound in (found.low, found.high)) == ends
+    break_even = break_even_of(exact(means))
+    assert break_even.outcome == outcome
+    assert tuple(None if bound is None else True for bound in (break_even.low, break_even.high)) == ends
 
 
 def test_one_level_alone_pays_costs_or_is_unclear() -> None:
@@ -112,12 +117,12 @@ ratios = st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=6)
 @settings(max_examples=40)
 @given(ratios, st.floats(0.001, 0.2))
 def test_the_estimate_lies_in_its_interval_and_both_lie_in_the_sweep(means: list[float], error: float) -> None:
-    found = break_even_of(exact(means, error))
+    break_even = break_even_of(exact(means, error))
     least, most = GRID[0], GRID[len(means) - 1]
-    for bound in (found.low, found.value, found.high):
+    for bound in (break_even.low, break_even.value, break_even.high):
         assert bound is None or (least <= bound * 1.001 and bound <= most * 1.001)
-    if found.outcome == "crosses" and found.value is not None:
-        assert (found.low or least) <= found.value <= (found.high or most)
+    if break_even.outcome == "crosses" and break_even.value is not None:
+        assert (break_even.low or least) <= break_even.value <= (break_even.high or most)
 
 
 @settings(max_examples=40)
@@ -143,7 +148,7 @@ def test_a_smaller_error_never_widens_the_interval(means: list[float], error: fl
 
 def test_what_is_asked_is_judged_at_every_level_up_to_there() -> None:
     falling = exact([0.5, 0.4, 0.3, 0.1, -0.1, -0.3])
-    assert [pays_up_to(falling, asked) for asked in (1, 8, 16, 32)] == ["above", "above", "below", "below"]
+    assert [pays_up_to(falling, clients) for clients in (1, 8, 16, 32)] == ["above", "above", "below", "below"]
     assert pays_up_to(falling, 11) == "open", "near the break-even it is not told"
     assert pays_up_to(falling, 9) == "above", "between two levels the line counts"
     dip = exact([0.5, -0.2, 0.3, 0.3])

@@ -20,6 +20,6 @@ def test_a_sweep_that_pays_everywhere_says_from_where_to_where() -> None:
 
 
 def test_levels_that_were_not_measured_to_their_end_are_named_and_not_among_those_that_pay() -> None:
-    said = in_words(swept(2.2, 2.1, None, None))
-    assert said == "speculation pays at every known level from 1 to 2 clients; nothing is known of 4, 8 clients"
+    text = in_words(swept(2.2, 2.1, None, None))
+    assert text == "speculation pays at every known level from 1 to 2 clients; nothing is known of 4, 8 clients"
     assert in_words(swept(None, None)).endswith("at any level: nothing is known of 1, 2 clients")

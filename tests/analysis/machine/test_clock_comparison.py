@@ -26,9 +26,9 @@ def held(
 ) -> ClockComparison:
     """What is compared of 32 blocks of each role."""
     plan, blocks, samples = heated(clock, lengths, scales=scales, seed=seed)
-    (found,) = conditions_of(plan, blocks, samples).values()
-    assert found.gpu.common_clocks is not None
-    return found.gpu.common_clocks
+    (machine,) = conditions_of(plan, blocks, samples).values()
+    assert machine.gpu.common_clocks is not None
+    return machine.gpu.common_clocks
 
 
 def rising(low: float, until_s: float) -> Clock:
@@ -45,8 +45,8 @@ slower_roles = st.sampled_from(["baseline", "spec-3"])
 def test_roles_on_the_same_clock_curve_are_never_told_apart_however_long_they_decode(
     low: float, until_s: float, baseline: float, spec: float, seed: int
 ) -> None:
-    found = held(rising(low, until_s), {"baseline": baseline, "spec-3": spec}, seed=seed)
-    assert not any(shift.beyond(LIMIT) for shift in clock_shifts(found))
+    comparison = held(rising(low, until_s), {"baseline": baseline, "spec-3": spec}, seed=seed)
+    assert not any(shift.beyond(LIMIT) for shift in clock_shifts(comparison))
 
 
 @settings(max_examples=20, derandomize=True)
@@ -54,8 +54,8 @@ def test_roles_on_the_same_clock_curve_are_never_told_apart_however_long_they_de
 def test_a_role_whose_clock_is_lower_by_8_percent_all_along_a_curve_is_told_apart(
     low: float, until_s: float, baseline: float, spec: float, seed: int, slower: str
 ) -> None:
-    found = held(rising(low, until_s), {"baseline": baseline, "spec-3": spec}, {slower: 0.92}, seed)
-    decoding, prefill = clock_shifts(found)
+    comparison = held(rising(low, until_s), {"baseline": baseline, "spec-3": spec}, {slower: 0.92}, seed)
+    decoding, prefill = clock_shifts(comparison)
     assert decoding.beyond(LIMIT) and prefill.beyond(LIMIT)
 
 
@@ -64,8 +64,8 @@ def test_a_role_whose_clock_is_lower_by_8_percent_all_along_a_curve_is_told_apar
 def test_a_role_whose_constant_clock_is_lower_by_8_percent_is_told_apart_in_short_blocks_too(
     mhz: float, baseline: float, spec: float, seed: int, slower: str
 ) -> None:
-    found = held(lambda _: mhz, {"baseline": baseline, "spec-3": spec}, {slower: 0.92}, seed)
-    assert clock_shifts(found)[0].beyond(LIMIT)
+    comparison = held(lambda _: mhz, {"baseline": baseline, "spec-3": spec}, {slower: 0.92}, seed)
+    assert clock_shifts(comparison)[0].beyond(LIMIT)
 
 
 @settings(max_examples=40)
@@ -103,15 +103,15 @@ def blocks_at(readings: Mapping[str, Sequence[Sequence[tuple[float, int]]]]) -> 
 
 def compared(readings: Mapping[str, Sequence[Sequence[tuple[float, int]]]]) -> ClockComparison:
     plan, _, _ = heated(prompt_sets=16)
-    (found,) = conditions_of(plan, *blocks_at(readings)).values()
-    assert found.gpu.common_clocks is not None
-    return found.gpu.common_clocks
+    (machine,) = conditions_of(plan, *blocks_at(readings)).values()
+    assert machine.gpu.common_clocks is not None
+    return machine.gpu.common_clocks
 
 
 def test_samples_at_one_time_are_compared_as_by_welch() -> None:
     a, b = [1500, 1515, 1530, 1500, 1560], [1410, 1395, 1425, 1440, 1395, 1410]
-    found = compared({"baseline": [[(0.1, mhz)] for mhz in a], "spec-3": [[(0.1, mhz)] for mhz in b]})
-    shift, _ = clock_shifts(found)
+    comparison = compared({"baseline": [[(0.1, mhz)] for mhz in a], "spec-3": [[(0.1, mhz)] for mhz in b]})
+    shift, _ = clock_shifts(comparison)
     by_welch = stats.ttest_ind(a, b, equal_var=False)
     low, high = by_welch.confidence_interval(2 * 0.99865 - 1)
     mean = sum(a) / 5
@@ -150,9 +150,9 @@ def test_a_clock_that_was_read_between_samples_counts_like_one_that_was_read_wit
 def test_stretches_count_alike_for_all_roles_whatever_samples_they_have_of_each() -> None:
     """One role was mostly sampled early and the other late. At equal times they agree, and their plain means do not."""
     early, late = [(0.1, 1500)], [(0.9, 1980)]
-    found = compared({"baseline": 10 * [early] + 4 * [late], "spec-3": 4 * [early] + 10 * [late]})
-    assert [clock.mhz for clock in found.decoding.values()] == [1740, 1740]
-    assert [clock.samples for clock in found.decoding.values()] == [14, 14]
+    comparison = compared({"baseline": 10 * [early] + 4 * [late], "spec-3": 4 * [early] + 10 * [late]})
+    assert [clock.mhz for clock in comparison.decoding.values()] == [1740, 1740]
+    assert [clock.samples for clock in comparison.decoding.values()] == [14, 14]
 
 
 def test_a_block_counts_once_however_often_it_was_sampled() -> None:
@@ -174,19 +174,19 @@ def test_a_block_counts_once_however_often_it_was_sampled() -> None:
     ids=["one each", "two and three", "three of one role", "none of one role", "none at all"],
 )
 def test_a_handful_of_samples_tells_nothing_even_if_they_agree_among_themselves(baseline: int, spec: int) -> None:
-    found = compared({"baseline": [[(0.1, 1980)]] * baseline or [[]], "spec-3": [[(0.1, 1500)]] * spec or [[]]})
-    assert not any(shift.beyond(LIMIT) for shift in clock_shifts(found))
-    assert untold_parts(found, LIMIT) == ["decoding", "prefill"]
+    comparison = compared({"baseline": [[(0.1, 1980)]] * baseline or [[]], "spec-3": [[(0.1, 1500)]] * spec or [[]]})
+    assert not any(shift.beyond(LIMIT) for shift in clock_shifts(comparison))
+    assert untold_parts(comparison, LIMIT) == ["decoding", "prefill"]
 
 
 def test_samples_at_different_times_of_decoding_are_not_compared() -> None:
-    found = compared({"baseline": [[(0.1, 1500)]] * 8, "spec-3": [[(0.6, 1980)]] * 8})
-    assert [clock.mhz for clock in found.decoding.values()] == [None, None]
-    assert untold_parts(found, LIMIT) == ["decoding", "prefill"]
+    comparison = compared({"baseline": [[(0.1, 1500)]] * 8, "spec-3": [[(0.6, 1980)]] * 8})
+    assert [clock.mhz for clock in comparison.decoding.values()] == [None, None]
+    assert untold_parts(comparison, LIMIT) == ["decoding", "prefill"]
 
 
 @pytest.mark.parametrize(
-    ("shift", "margin", "beyond", "told"),
+    ("shift", "margin", "beyond", "expected"),
     [
         (0.08, 0.02, True, True),
         (0.03, 0.02, False, True),
@@ -198,10 +198,10 @@ def test_samples_at_different_times_of_decoding_are_not_compared() -> None:
     ],
 )
 def test_a_shift_counts_beyond_the_limit_and_beyond_its_margin(
-    shift: float | None, margin: float | None, beyond: bool, told: bool
+    shift: float | None, margin: float | None, beyond: bool, expected: bool
 ) -> None:
-    found = ClockShift("decoding", shift, margin)
-    assert (found.beyond(LIMIT), found.told(LIMIT)) == (beyond, told)
+    clock_shift = ClockShift("decoding", shift, margin)
+    assert (clock_shift.beyond(LIMIT), clock_shift.told(LIMIT)) == (beyond, expected)
 
 
 def test_every_two_roles_are_compared() -> None:

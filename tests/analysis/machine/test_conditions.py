@@ -31,12 +31,12 @@ WHOLE = slice(None)
 
 
 def test_a_quiet_machine_is_quiet() -> None:
-    found = conditions(SAMPLES)
-    assert found.blocks == found.watched == len(MEASURED) == 16
-    assert found.longest_gap_s == pytest.approx(0.5)
-    assert found.clock_jump_s == 0.0
-    assert found.other_cpu_share == pytest.approx(0.02)
-    seen = found.gpu
+    watch = conditions(SAMPLES)
+    assert watch.blocks == watch.watched == len(MEASURED) == 16
+    assert watch.longest_gap_s == pytest.approx(0.5)
+    assert watch.clock_jump_s == 0.0
+    assert watch.other_cpu_share == pytest.approx(0.02)
+    seen = watch.gpu
     assert (seen.missing, seen.zeros, seen.foreign, dict(seen.unread)) == (0, (), (), {})
     assert seen.seen_at_work and seen.thermal_violation_ns == 0 and seen.temperature_c == (51, 51)
     assert seen.sm_clock_mhz == {"baseline": 1980.0, "spec-3": 1980.0}
@@ -74,9 +74,9 @@ def test_two_points_have_their_own_conditions() -> None:
 @given(st.lists(st.integers(0, 10**9), min_size=len(SAMPLES), max_size=len(SAMPLES)))
 def test_a_counter_that_only_grows_is_compared_across_the_whole_point(steps: list[int]) -> None:
     total, samples = 5, []
-    for found, step in zip(SAMPLES, steps, strict=True):
+    for result, step in zip(SAMPLES, steps, strict=True):
         total += step
-        samples.append(gpu(found, thermal_violation_ns=total))
+        samples.append(gpu(result, thermal_violation_ns=total))
     first, last = MEASURED[0].span_ns, MEASURED[-1].span_ns
     assert first is not None and last is not None
     before = max((s for s in samples if s.monotonic_ns <= first[0]), key=lambda s: s.monotonic_ns)
@@ -118,10 +118,10 @@ def test_prefill_begins_when_the_first_request_is_sent() -> None:
         )
         for b in timed(blocks_of(plan))
     ]
-    found = conditions(watched(served, interval_ns=SECOND // 10), served, plan).gpu.common_clocks
-    assert found is not None
-    assert {clock.part_s for clock in found.prefill.values()} == {0.5}
-    assert {clock.part_s for clock in found.decoding.values()} == {1.0}
+    watch = conditions(watched(served, interval_ns=SECOND // 10), served, plan).gpu.common_clocks
+    assert watch is not None
+    assert {clock.part_s for clock in watch.prefill.values()} == {0.5}
+    assert {clock.part_s for clock in watch.decoding.values()} == {1.0}
 
 
 def test_a_throttle_that_was_seen_between_two_samples_only_is_the_points_own() -> None:
@@ -137,8 +137,8 @@ def test_a_throttle_that_was_seen_between_two_samples_only_is_the_points_own() -
 
 
 def test_without_samples_no_block_was_watched() -> None:
-    found = conditions([])
-    assert (found.blocks, found.watched, found.samples) == (16, 0, 0)
+    watch = conditions([])
+    assert (watch.blocks, watch.watched, watch.samples) == (16, 0, 0)
 
 
 def test_blocks_stored_before_their_times_were_kept_were_not_watched() -> None:
@@ -167,10 +167,10 @@ def test_a_resumed_run_has_a_watch_per_start_whose_clocks_are_not_mixed() -> Non
     first = timed(blocks_of(PLAN)[:half])
     second = [replace(b, worker_generation=2) for b in timed(blocks_of(PLAN)[half:])]
     quiet, hot = watched(first), [gpu(s, temperature_c=70) for s in watched(second, worker_generation=1)]
-    found = conditions([*quiet, *hot], [*first, *second])
-    assert found.watched == found.blocks == 16
-    assert found.gpu.temperature_c == (51, 70)
-    assert found.clock_jump_s == 0.0
+    watch = conditions([*quiet, *hot], [*first, *second])
+    assert watch.watched == watch.blocks == 16
+    assert watch.gpu.temperature_c == (51, 70)
+    assert watch.clock_jump_s == 0.0
 
 
 def test_a_wall_clock_that_jumps_is_measured_against_the_monotonic_one() -> None:
@@ -221,15 +221,15 @@ def test_the_engine_is_seen_at_work_by_its_process_or_by_a_busy_gpu(
 
 
 def test_samples_without_a_reading_are_counted_with_the_first_reason() -> None:
-    found = conditions(disturbed(no_gpu, slice(30, 33))).gpu
-    assert (found.missing, found.why_missing) == (3, "no NVIDIA driver: NVML Shared Library Not Found")
+    watch = conditions(disturbed(no_gpu, slice(30, 33))).gpu
+    assert (watch.missing, watch.why_missing) == (3, "no NVIDIA driver: NVML Shared Library Not Found")
 
 
 def test_a_reading_in_which_nothing_could_be_read_is_missing() -> None:
     silent = {"processes": None, "clock_event_reasons": None, "memory_total_bytes": None}
     why = {"processes": "GPU is lost"}
-    found = conditions(disturbed(lambda s: gpu(s, **silent, unread=why), slice(30, None))).gpu
-    assert found.missing > 10 and found.why_missing == "GPU is lost"
+    watch = conditions(disturbed(lambda s: gpu(s, **silent, unread=why), slice(30, None))).gpu
+    assert watch.missing > 10 and watch.why_missing == "GPU is lost"
 
 
 def test_a_point_without_measured_blocks_has_no_conditions() -> None:

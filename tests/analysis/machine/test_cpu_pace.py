@@ -22,21 +22,21 @@ def samples(taken: Sequence[int | None]) -> list[Sample]:
 
 
 def test_evenly_fast_cpus_are_nothing_to_tell_of() -> None:
-    found = pace_of(samples([20_000 + 50 * i for i in range(100)]))
-    assert found is not None and (found.readings, found.fastest_ns, found.slow) == (100, 20_500, 0)
-    assert uneven(found) is None
+    pace = pace_of(samples([20_000 + 50 * i for i in range(100)]))
+    assert pace is not None and (pace.readings, pace.fastest_ns, pace.slow) == (100, 20_500, 0)
+    assert uneven(pace) is None
 
 
 def test_cores_that_are_shared_half_of_the_time_are_told_with_their_figures() -> None:
-    found = pace_of(samples([20_000] * 100 + [40_000] * 100))
-    assert found == CpuPace(200, 20_000, 100, 2.0)
-    said = uneven(found) or ""
-    assert "in 100 of 200 samples" in said and "2.00 times in the slowest twentieth" in said
+    pace = pace_of(samples([20_000] * 100 + [40_000] * 100))
+    assert pace == CpuPace(200, 20_000, 100, 2.0)
+    text = uneven(pace) or ""
+    assert "in 100 of 200 samples" in text and "2.00 times in the slowest twentieth" in text
 
 
 def test_slow_is_a_quarter_longer_than_the_fastest_tenth_or_more() -> None:
-    found = pace_of(samples([20_000] * 50 + [24_999] * 30 + [25_000] * 20))
-    assert found is not None and (found.slow, found.slow_share) == (20, 0.2)
+    pace = pace_of(samples([20_000] * 50 + [24_999] * 30 + [25_000] * 20))
+    assert pace is not None and (pace.slow, pace.slow_share) == (20, 0.2)
 
 
 def test_cpus_that_are_nearly_always_slow_look_even() -> None:
@@ -44,10 +44,10 @@ def test_cpus_that_are_nearly_always_slow_look_even() -> None:
     assert uneven(pace_of(samples([20_000] * 9 + [40_000] * 91))) is None
 
 
-@pytest.mark.parametrize(("slow", "told"), [(5, False), (6, True)])
-def test_a_few_slow_readings_in_a_hundred_are_not_told(slow: int, told: bool) -> None:
-    found = pace_of(samples([40_000] * slow + [20_000] * (100 - slow)))
-    assert (uneven(found) is not None) == told
+@pytest.mark.parametrize(("slow", "expected"), [(5, False), (6, True)])
+def test_a_few_slow_readings_in_a_hundred_are_not_told(slow: int, expected: bool) -> None:
+    pace = pace_of(samples([40_000] * slow + [20_000] * (100 - slow)))
+    assert (uneven(pace) is not None) == expected
 
 
 def test_few_readings_and_runs_of_before_tell_nothing() -> None:
@@ -64,18 +64,18 @@ def test_few_readings_and_runs_of_before_tell_nothing() -> None:
 def test_the_figures_are_those_of_counting_and_depend_on_neither_order_nor_the_cpus_speed(
     taken: list[int], random: Random, factor: int
 ) -> None:
-    found = pace_of(samples(taken))
-    assert found is not None
-    assert found.slow == sum(4 * ns >= 5 * found.fastest_ns for ns in taken)
+    pace = pace_of(samples(taken))
+    assert pace is not None
+    assert pace.slow == sum(4 * ns >= 5 * pace.fastest_ns for ns in taken)
     # by counting: a tenth is at most as slow as `fastest_ns`, and a twentieth at least as slow as `slowest` says
-    assert sum(ns <= found.fastest_ns for ns in taken) >= len(taken) / 10
-    assert sum(ns < found.fastest_ns for ns in taken) <= len(taken) / 10
-    assert sum(ns >= found.slowest * found.fastest_ns - 1e-3 for ns in taken) >= len(taken) / 20
+    assert sum(ns <= pace.fastest_ns for ns in taken) >= len(taken) / 10
+    assert sum(ns < pace.fastest_ns for ns in taken) <= len(taken) / 10
+    assert sum(ns >= pace.slowest * pace.fastest_ns - 1e-3 for ns in taken) >= len(taken) / 20
     shuffled = list(taken)
     random.shuffle(shuffled)
-    assert pace_of(samples(shuffled)) == found
+    assert pace_of(samples(shuffled)) == pace
     slower = pace_of(samples([factor * ns for ns in taken]))
-    assert slower is not None and slower.slowest == pytest.approx(found.slowest) and slower.slow == found.slow
+    assert slower is not None and slower.slowest == pytest.approx(pace.slowest) and slower.slow == pace.slow
 
 
 def test_what_a_point_tells_is_of_its_own_samples() -> None:

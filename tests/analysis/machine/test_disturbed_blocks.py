@@ -63,15 +63,15 @@ def judged(cpu: CpuUse | None, limits: HostLimits = LIMITS) -> HostJudgement:
 
 
 def test_a_quiet_host_disturbs_no_block() -> None:
-    found = judged(QUIET)
-    assert (found.disturbed, found.set_aside, found.too_many, dict(found.unseen)) == ((), (), 0, {})
-    assert (found.blocks, found.rounds, found.cpus) == (32, 16, 2.0)
-    assert found.other_cpu_share == pytest.approx(0.01) and found.cpu_wait == pytest.approx(0.003)
-    assert set(found.seen.values()) == {32} and not found.starved
+    outcome = judged(QUIET)
+    assert (outcome.disturbed, outcome.set_aside, outcome.too_many, dict(outcome.unseen)) == ((), (), 0, {})
+    assert (outcome.blocks, outcome.rounds, outcome.cpus) == (32, 16, 2.0)
+    assert outcome.other_cpu_share == pytest.approx(0.01) and outcome.cpu_wait == pytest.approx(0.003)
+    assert set(outcome.seen.values()) == {32} and not outcome.starved
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "share", "said"),
+    ("changes", "code", "share", "message"),
     [
         ({"busy_ns": 1_700_000_000}, "other_cpu_share", 0.34, "others used up to 34% of the CPU time (at most 25%)"),
         ({"stolen_ns": 120_000_000}, "stolen", 0.11, "a hypervisor took up to 11% of a CPU (at most 5%)"),
@@ -86,12 +86,12 @@ def test_a_quiet_host_disturbs_no_block() -> None:
     ],
 )
 def test_each_counter_disturbs_with_its_own_code_and_share(
-    changes: dict[str, int | None], code: str, share: float, said: str
+    changes: dict[str, int | None], code: str, share: float, message: str
 ) -> None:
-    found = judged(replace(QUIET, **changes))  # type: ignore[arg-type]
-    (only,) = found.disturbed
+    outcome = judged(replace(QUIET, **changes))  # type: ignore[arg-type]
+    (only,) = outcome.disturbed
     assert only.reason_code == code and only.share == pytest.approx(share)
-    assert said in causes(found)
+    assert message in causes(outcome)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +117,20 @@ def test_a_wait_of_less_than_a_millisecond_is_a_wake_up_and_no_load() -> None:
 def test_a_block_too_short_for_ticks_is_judged_by_waits_and_says_so() -> None:
     wall = LEAST_TICKS * TICK_NS - 1
     short = replace(LOADED, wall_ns=wall, busy_ns=wall, ours_ns=0, wanted_ns=wall, waited_ns=wall // 2)
-    found = judged(short)
-    assert [d.reason_code for d in found.disturbed] == ["cpu_wait"]
-    assert found.seen["other_cpu_share"] == found.seen["stolen"] == 31 and found.seen["cpu_wait"] == 32
-    assert "blocks shorter than 40 ms" in "; ".join(asides(found))
+    outcome = judged(short)
+    assert [d.reason_code for d in outcome.disturbed] == ["cpu_wait"]
+    assert outcome.seen["other_cpu_share"] == outcome.seen["stolen"] == 31 and outcome.seen["cpu_wait"] == 32
+    assert "blocks shorter than 40 ms" in "; ".join(asides(outcome))
 
 
 def test_what_was_not_seen_is_named_and_does_not_count_as_quiet() -> None:
     hidden = CpuUse(wall_ns=BLOCK_NS, cpus=2, offered=2.0, unread={"busy_ns": "hidden", "waited_ns": "no schedstat"})
     blocks = [replace(b, cpu=hidden) for b in blocks_of(PLAN) if not b.warmup]
-    found = judge_host(blocks, LIMITS)
-    assert found.unjudged and found.disturbed == ()
-    assert (found.other_cpu_share, found.cpu_wait, found.cpus_wanted) == (None, None, None)
-    (said,) = asides(found)
-    assert said == "not seen: the CPUs' busy time (hidden), the run-queue delay (no schedstat)"
+    host = judge_host(blocks, LIMITS)
+    assert host.unjudged and host.disturbed == ()
+    assert (host.other_cpu_share, host.cpu_wait, host.cpus_wanted) == (None, None, None)
+    (aside,) = asides(host)
+    assert aside == "not seen: the CPUs' busy time (hidden), the run-queue delay (no schedstat)"
     uncounted = judge_host([replace(b, cpu=None) for b in blocks], LIMITS)
     assert uncounted.unjudged and "the CPUs were not counted" in next(asides(uncounted))
 
@@ -138,17 +138,17 @@ def test_what_was_not_seen_is_named_and_does_not_count_as_quiet() -> None:
 def test_an_engine_with_more_busy_threads_than_cpus_waits_for_itself_and_that_is_said() -> None:
     own = replace(QUIET, wanted_ns=4 * BLOCK_NS, waited_ns=BLOCK_NS // 2, busy_ns=2 * BLOCK_NS, ours_ns=2 * BLOCK_NS)
     blocks = [replace(b, cpu=own) for b in blocks_of(PLAN) if not b.warmup]
-    found = judge_host(blocks, LIMITS)
-    assert found.starved and found.disturbed == () and "cpu_wait" not in found.seen
-    (said,) = asides(found)
-    assert said.startswith("the engine's threads want 4.0 CPUs and there are 2: it waits for itself")
+    host = judge_host(blocks, LIMITS)
+    assert host.starved and host.disturbed == () and "cpu_wait" not in host.seen
+    (aside,) = asides(host)
+    assert aside.startswith("the engine's threads want 4.0 CPUs and there are 2: it waits for itself")
     beside = [replace(b, cpu=replace(own, ours_ns=BLOCK_NS // 2)) for b in blocks]
     assert {d.reason_code for d in judge_host(beside, LIMITS).disturbed} == {"other_cpu_share"}
 
 
 def test_a_control_groups_limit_counts_as_fewer_cpus() -> None:
-    found = judged(replace(QUIET, offered=0.25))
-    assert found.starved and found.cpus == 0.25
+    outcome = judged(replace(QUIET, offered=0.25))
+    assert outcome.starved and outcome.cpus == 0.25
 
 
 # ── what is set aside ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,17 +156,17 @@ def test_a_control_groups_limit_counts_as_fewer_cpus() -> None:
 
 def test_a_disturbed_block_takes_both_orders_of_its_prompt_set_with_it() -> None:
     blocks = with_counters([b for b in blocks_of(PLAN) if not b.warmup], {(1, 2, "spec-3")})
-    found = judge_host(blocks, LIMITS)
-    assert found.set_aside == ((1, 2), (1, 3)) and found.too_many == 0
-    assert [(d.prompt_set, d.round, d.role) for d in found.disturbed] == [(1, 2, "spec-3")]
+    host = judge_host(blocks, LIMITS)
+    assert host.set_aside == ((1, 2), (1, 3)) and host.too_many == 0
+    assert [(d.prompt_set, d.round, d.role) for d in host.disturbed] == [(1, 2, "spec-3")]
 
 
 def test_beyond_the_stated_share_nothing_is_set_aside() -> None:
     two = {(0, 0, "baseline"), (1, 0, "baseline")}
     blocks = [b for b in blocks_of(PLAN) if not b.warmup]
     assert len(judge_host(with_counters(blocks, two), LIMITS).set_aside) == 4  # a quarter of 16
-    found = judge_host(with_counters(blocks, {*two, (2, 3, "spec-3")}), LIMITS)
-    assert (found.set_aside, found.too_many) == ((), 6)
+    host = judge_host(with_counters(blocks, {*two, (2, 3, "spec-3")}), LIMITS)
+    assert (host.set_aside, host.too_many) == ((), 6)
 
 
 disturbances = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(["baseline", "spec-3"])))
@@ -178,8 +178,8 @@ def test_what_is_left_has_both_orders_equally_often_whatever_the_blocks_took(
 ) -> None:
     limits = replace(LIMITS, max_set_aside=1.0)
     blocks = with_counters([b for b in blocks_of(PLAN) if not b.warmup], loaded)
-    found = judge_host(blocks, limits)
-    left = timed(blocks, set_aside({blocks[0].point.key: found}))
+    host = judge_host(blocks, limits)
+    left = timed(blocks, set_aside({blocks[0].point.key: host}))
     firsts = Counter((b.prompt_set, b.role.name) for b in left if b.position_in_round == 0)
     for prompt_set in range(4):
         assert firsts[prompt_set, "baseline"] == firsts[prompt_set, "spec-3"]
@@ -189,7 +189,7 @@ def test_what_is_left_has_both_orders_equally_often_whatever_the_blocks_took(
         replace(b, elapsed_ns=int(b.elapsed_ns * slower), step_ns=tuple(int(ns * slower) for ns in b.step_ns))
         for b in blocks
     ]
-    assert judge_host(others, limits) == found
+    assert judge_host(others, limits) == host
 
 
 def figures(plan: Plan, blocks: Sequence[Block], policy: Policy) -> tuple[object, ...]:
@@ -224,9 +224,9 @@ def test_tokens_and_drafts_of_what_is_set_aside_count_like_any_others() -> None:
     (_, whole), (all_compared,) = measure(PLAN, blocks, (), NearTies())
     assert spec.acceptance == whole.acceptance and compared.tokens == all_compared.tokens
     wrong = [corrupt(b) if (b.prompt_set, b.round) == (3, 3) else b for b in blocks]
-    _, (found,) = measure(PLAN, wrong, (), NearTies(), aside=aside)
-    assert [(d.prompt_set, d.round) for d in found.tokens.mismatches] == [(3, 3)]
-    assert found.speedup.value is None
+    _, (result,) = measure(PLAN, wrong, (), NearTies(), aside=aside)
+    assert [(d.prompt_set, d.round) for d in result.tokens.mismatches] == [(3, 3)]
+    assert result.speedup.value is None
 
 
 # ── who asks for it ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,9 +21,11 @@ def test_two_sides_at_one_clock_need_no_warning() -> None:
 
 
 def test_sides_at_different_clocks_are_named_with_both_and_with_the_cap() -> None:
-    (said,) = clock_warnings([CAPPED] * 4, [FREE] * 4, names=("old", "new"))
-    assert "old ran at an SM clock of 1,845 MHz of at most 1,980 (at its power cap in 100% of the samples" in said
-    assert "698 W of 700 W), new at 1,980 MHz of at most 1,980: 6.8 % apart" in said
+    (clock_warning,) = clock_warnings([CAPPED] * 4, [FREE] * 4, names=("old", "new"))
+    assert (
+        "old ran at an SM clock of 1,845 MHz of at most 1,980 (at its power cap in 100% of the samples" in clock_warning
+    )
+    assert "698 W of 700 W), new at 1,980 MHz of at most 1,980: 6.8 % apart" in clock_warning
 
 
 @given(st.integers(1000, 1980), st.integers(1000, 1980), st.floats(0.001, 0.2))
@@ -54,15 +56,15 @@ def test_without_readings_there_is_nothing_to_hold_beside_each_other() -> None:
 def test_only_samples_within_blocks_tell_of_the_cap() -> None:
     outside = disturbed(lambda s: gpu(s, clock_event_reasons=0x4), slice(0, 1))
     assert outside[0].monotonic_ns < SAMPLES[1].monotonic_ns
-    asked = [gpu(s, max_sm_clock_mhz=1980) for s in outside]
-    assert conditions(asked).gpu.capped == 0.0
-    assert power_cap(conditions(asked).gpu) is None
+    samples = [gpu(s, max_sm_clock_mhz=1980) for s in outside]
+    assert conditions(samples).gpu.capped == 0.0
+    assert power_cap(conditions(samples).gpu) is None
 
 
 def test_samples_stored_before_the_highest_clock_was_read_say_nothing_of_the_cap() -> None:
-    found = conditions(disturbed(lambda s: gpu(s, clock_event_reasons=0x4), slice(None))).gpu
-    assert (found.max_sm_clock_mhz, found.power_w, found.capped) == (None, None, None)
-    assert power_cap(found) is None
+    watch = conditions(disturbed(lambda s: gpu(s, clock_event_reasons=0x4), slice(None))).gpu
+    assert (watch.max_sm_clock_mhz, watch.power_w, watch.capped) == (None, None, None)
+    assert power_cap(watch) is None
 
 
 def test_a_time_at_the_highest_clock_is_shorter_by_the_ratio_of_the_clocks() -> None:

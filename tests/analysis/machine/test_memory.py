@@ -41,8 +41,8 @@ def figures(run: Run, k: int) -> dict[str, float | None]:
 
 def judged(run: Run, **params: Any) -> tuple[State, str, str]:
     rule = Rule("room", "memory", True, params=params)
-    (found,) = plugins.gate("memory").judge(rule, run)
-    return found.state, found.reason_code, found.message
+    (verdict,) = plugins.gate("memory").judge(rule, run)
+    return verdict.state, verdict.reason_code, verdict.message
 
 
 SERVER = MemoryUse(
@@ -102,36 +102,36 @@ def test_a_run_that_recorded_no_memory_stays_as_it_was() -> None:
 
 def test_where_the_driver_tells_no_processes_apart_the_whole_gpu_is_said_to_be_that() -> None:
     run = run_with(replace(SERVER, gpu_bytes=None), replace(SPEC, gpu_bytes=None))
-    (said,) = sentences(run)
-    assert "baseline 80.00 GiB, spec-3 81.00 GiB of the GPU, whoever used it" in said
+    (sentence,) = sentences(run)
+    assert "baseline 80.00 GiB, spec-3 81.00 GiB of the GPU, whoever used it" in sentence
     assert "extra_gpu_memory_bytes" not in figures(run, 3)
     assert judged(run, max_extra_memory_bytes=float(9 * GIB))[0] is State.NOT_JUDGED  # host memory is no answer there
 
 
 @pytest.mark.parametrize(
-    ("baseline", "said"),
+    ("baseline", "message"),
     [
         (SERVER, "41.00 GiB (+1.00 GiB) per GPU (of 2); KV"),
         (replace(SERVER, gpu_bytes=None), " per GPU (of 2), whoever"),
     ],
 )
-def test_of_several_gpus_the_figure_is_said_to_be_one_gpus(baseline: MemoryUse, said: str) -> None:
+def test_of_several_gpus_the_figure_is_said_to_be_one_gpus(baseline: MemoryUse, message: str) -> None:
     run = run_with(baseline, SPEC if baseline is SERVER else replace(SPEC, gpu_bytes=None))
     link = Traffic(PassTraffic(0, 0, ()), link=LinkTraffic(2, 8192))
     run = replace(run, engines={key: replace(e, traffic=link) for key, e in run.engines.items()})
     (sentence,) = sentences(run)
-    assert said in sentence and "of the GPU" not in sentence
+    assert message in sentence and "of the GPU" not in sentence
 
 
 def test_the_gate_holds_memory_and_capacity_to_what_is_asked() -> None:
     run = run_with(SERVER, SPEC)
-    state, _, said = judged(run, max_extra_memory_bytes=float(GIB), max_capacity_loss=0.15000001)
-    assert state is State.PASS and "1.00 GiB more GPU memory than baseline" in said and "15.0 % of the KV cache" in said
+    state, _, text = judged(run, max_extra_memory_bytes=float(GIB), max_capacity_loss=0.15000001)
+    assert state is State.PASS and "1.00 GiB more GPU memory than baseline" in text and "15.0 % of the KV cache" in text
     assert judged(run, max_extra_memory_bytes=GIB - 1.0)[:2] == (State.FAIL, "above_max")
     assert judged(run, max_extra_memory_share=0.025)[0] is State.PASS
     assert judged(run, max_extra_memory_share=0.024)[0] is State.FAIL
-    state, _, said = judged(run, max_extra_memory_share=1.0, max_capacity_loss=0.14)
-    assert state is State.FAIL and "more GPU memory" not in said and "at most 14 % asked" in said
+    state, _, text = judged(run, max_extra_memory_share=1.0, max_capacity_loss=0.14)
+    assert state is State.FAIL and "more GPU memory" not in text and "at most 14 % asked" in text
 
 
 def on_host(use: MemoryUse) -> MemoryUse:
@@ -148,15 +148,15 @@ def test_a_rule_that_asks_for_nothing_is_refused_and_what_was_not_told_is_not_ju
     run = run_with(SERVER, replace(SPEC, kv_tokens=None))
     ((key, why),) = MemoryGate().problems(Rule("memory", "memory", True))
     assert key == "gate" and "max_capacity_loss" in why
-    state, code, said = judged(run, max_extra_memory_bytes=float(2 * GIB), max_capacity_loss=0.5)
-    assert (state, code) == (State.NOT_JUDGED, "not_told") and "KV cache" in said
+    state, code, text = judged(run, max_extra_memory_bytes=float(2 * GIB), max_capacity_loss=0.5)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "KV cache" in text
 
 
 def test_where_the_baselines_cell_failed_no_share_of_its_memory_is_judged() -> None:
     run = run_with(SERVER, SPEC)
     without = [c if c.cell.role.speculative else replace(c, status="failed", values={}) for c in run.cells]
-    state, code, said = judged(replace(run, cells=tuple(without)), max_extra_memory_share=0.5)
-    assert (state, code) == (State.NOT_JUDGED, "not_told") and "the baseline's cell has no figures" in said
+    state, code, text = judged(replace(run, cells=tuple(without)), max_extra_memory_share=0.5)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "the baseline's cell has no figures" in text
 
 
 def test_a_rule_whose_every_key_is_empty_passes_nothing() -> None:
@@ -176,14 +176,14 @@ def test_what_listens_for_a_server_started_elsewhere_may_be_a_tunnel() -> None:
         return replace(run, engines={key: replace(facts, details=details) for key, facts in run.engines.items()})
 
     run = run_with(on_host(SERVER), on_host(SPEC))
-    state, code, said = judged(attached(run), max_extra_memory_bytes=2.0 * GIB)
-    assert (state, code) == (State.NOT_JUDGED, "not_told") and "ssh may only pass requests on" in said
+    state, code, text = judged(attached(run), max_extra_memory_bytes=2.0 * GIB)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "ssh may only pass requests on" in text
     known, seen = attached(run, **{"servers run on": "cpu"}), attached(run_with(SERVER, SPEC))
     for each, where in ((known, "host"), (seen, "GPU")):
         rule = Rule("room", "memory", True, params={"max_extra_memory_bytes": 2.0 * GIB})
-        (found,) = plugins.gate("memory").judge(rule, each)
-        assert found.state is State.PASS and f"more {where} memory" in found.message
-        assert found.evidence["baseline listens as"] == "ssh"
+        (verdict,) = plugins.gate("memory").judge(rule, each)
+        assert verdict.state is State.PASS and f"more {where} memory" in verdict.message
+        assert verdict.evidence["baseline listens as"] == "ssh"
 
 
 @given(st.integers(0, 1 << 50))

@@ -44,36 +44,36 @@ def test_columns_are_as_long_as_their_times_and_not_longer_than_asked() -> None:
 
 
 def test_one_bad_sample_among_good_ones_is_not_thinned_away() -> None:
-    found = conditions(disturbed(lambda s: gpu(s, sm_clock_mhz=600, temperature_c=91, power_mw=699_000))).timeline
-    assert min(c for c in found.sm_clock_mhz if c is not None) == 600
-    assert max(t for t in found.temperature_c if t is not None) == 91
-    assert max(p for p in found.power_w if p is not None) == 699
+    watch = conditions(disturbed(lambda s: gpu(s, sm_clock_mhz=600, temperature_c=91, power_mw=699_000))).timeline
+    assert min(c for c in watch.sm_clock_mhz if c is not None) == 600
+    assert max(t for t in watch.temperature_c if t is not None) == 91
+    assert max(p for p in watch.power_w if p is not None) == 699
 
 
 def test_without_a_gpu_only_the_host_has_a_column() -> None:
-    found = conditions([no_gpu(s) for s in SAMPLES]).timeline
-    assert set(found.sm_clock_mhz) == set(found.temperature_c) == set(found.power_w) == {None}
-    assert set(found.other_cpu_share) == {0.02}
+    watch = conditions([no_gpu(s) for s in SAMPLES]).timeline
+    assert set(watch.sm_clock_mhz) == set(watch.temperature_c) == set(watch.power_w) == {None}
+    assert set(watch.other_cpu_share) == {0.02}
 
 
 def test_slow_cpus_stand_where_they_were_and_their_shares_add_up_to_that_of_the_point() -> None:
     slow_until = BEGIN + 18 * SECOND
     taken = [40_000 if i % 2 and s.monotonic_ns < slow_until else 20_000 for i, s in enumerate(SAMPLES)]
-    found = conditions([working(s, ns) for s, ns in zip(SAMPLES, taken, strict=True)])
-    at, shares = found.timeline.at_s, [share for share in found.timeline.slow_cpu_share if share is not None]
+    watch = conditions([working(s, ns) for s, ns in zip(SAMPLES, taken, strict=True)])
+    at, shares = watch.timeline.at_s, [share for share in watch.timeline.slow_cpu_share if share is not None]
     assert len(shares) == len(at)
     assert {share for second, share in zip(at, shares, strict=True) if second < 18} == {0.5}
     assert {share for second, share in zip(at, shares, strict=True) if second >= 18} == {0.0}
-    size = math.ceil(found.samples / ENTRIES)
-    sizes = [min(size, found.samples - before) for before in range(0, found.samples, size)]
-    assert found.cpu_pace is not None
-    assert sum(share * n for share, n in zip(shares, sizes, strict=True)) == found.cpu_pace.slow > 10
+    size = math.ceil(watch.samples / ENTRIES)
+    sizes = [min(size, watch.samples - before) for before in range(0, watch.samples, size)]
+    assert watch.cpu_pace is not None
+    assert sum(share * n for share, n in zip(shares, sizes, strict=True)) == watch.cpu_pace.slow > 10
 
 
 def test_a_stretch_whose_samples_tell_nothing_has_no_share_of_slow_cpus() -> None:
     silent = [working(s, None if s.monotonic_ns < BEGIN + 5 * SECOND else 20_000) for s in SAMPLES]
-    found = conditions(silent).timeline
-    assert [share is None for share in found.slow_cpu_share] == [second < 5 for second in found.at_s]
+    watch = conditions(silent).timeline
+    assert [share is None for share in watch.slow_cpu_share] == [second < 5 for second in watch.at_s]
 
 
 def test_where_the_pace_of_a_point_is_not_known_there_is_no_column_of_slow_cpus() -> None:
@@ -87,10 +87,10 @@ def test_the_watches_of_a_resumed_run_are_put_end_to_end() -> None:
     early = timed([*warm, *first])
     late = [replace(b, worker_generation=1) for b in timed(second, start_ns=9_000 * SECOND)]
     samples = [*watched(early), *watched(late, worker_generation=1)]
-    found = conditions(samples, [*early, *late], plan).timeline
-    assert [(begin, end) for _, begin, end in found.rounds] == [(0, 4.25), (4.25, 8.5)]
+    watch = conditions(samples, [*early, *late], plan).timeline
+    assert [(begin, end) for _, begin, end in watch.rounds] == [(0, 4.25), (4.25, 8.5)]
 
 
 def test_a_run_without_times_has_an_empty_timeline() -> None:
-    found = conditions(SAMPLES, [replace(b, span_ns=None) for b in BLOCKS], PLAN).timeline
-    assert found.rounds == () and found.at_s == ()
+    watch = conditions(SAMPLES, [replace(b, span_ns=None) for b in BLOCKS], PLAN).timeline
+    assert watch.rounds == () and watch.at_s == ()

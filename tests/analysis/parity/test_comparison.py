@@ -30,18 +30,18 @@ PAIRS = arrays(np.float32, (2, 3, 5), elements=NUMBERS)
 def test_distances_are_those_of_torch(pair: Any) -> None:
     a, b = pair
     u, v = torch.from_numpy(a).double(), torch.from_numpy(b).double()
-    found = distance(a, b)
-    assert found.mean_abs == pytest.approx(float((u - v).abs().mean()))
-    assert found.max_abs == float((u - v).abs().max())
+    result = distance(a, b)
+    assert result.mean_abs == pytest.approx(float((u - v).abs().mean()))
+    assert result.max_abs == float((u - v).abs().max())
     lengths = torch.maximum(u.norm(dim=1), v.norm(dim=1))
     errors = torch.where(lengths > 0, (u - v).norm(dim=1) / lengths, 0)
-    assert found.worst_error == pytest.approx(float(errors.max()))
-    assert found.error == pytest.approx(float(errors.square().mean().sqrt()))
-    assert found.error <= found.worst_error * (1 + 1e-12)
+    assert result.worst_error == pytest.approx(float(errors.max()))
+    assert result.error == pytest.approx(float(errors.square().mean().sqrt()))
+    assert result.error <= result.worst_error * (1 + 1e-12)
     cosines = torch.nn.functional.cosine_similarity(u, v, dim=1, eps=1e-300)
     for row in range(3):
         if a[row].any() and b[row].any():
-            assert found.worst_cosine <= float(cosines[row]) + 1e-9
+            assert result.worst_cosine <= float(cosines[row]) + 1e-9
 
 
 @settings(max_examples=30)
@@ -57,12 +57,12 @@ def test_distance_has_no_direction_and_nothing_is_far_from_itself(pair: Any) -> 
 @given(PAIRS, st.integers(1, 5))
 def test_leading_tokens_are_those_of_a_sort(pair: Any, k: int) -> None:
     a, b = pair
-    found = leading(a, b, k, "float32")
+    result = leading(a, b, k, "float32")
     shares = []
     for x, y in zip(a, b, strict=True):
         of_x, of_y = ({*np.argsort(-row, kind="stable")[:k].tolist()} for row in (x, y))
         shares.append(len(of_x & of_y) / k)
-    assert found.overlap == pytest.approx(float(np.mean(shares))) and found.worst_overlap == min(shares)
+    assert result.overlap == pytest.approx(float(np.mean(shares))) and result.worst_overlap == min(shares)
     assert leading(a, a, k, "float32").beyond_one_step == 0
 
 
@@ -105,18 +105,18 @@ def test_a_single_bad_row_departs_although_the_others_agree() -> None:
     tensors = whole(tokens=80, rows=64)
     bad = tensors["draft.fc_out"].copy()
     bad[3] *= 1 + 2e-3
-    found = compare(as_dump(tensors), as_dump(tensors | {"draft.fc_out": bad}, "B"))
-    assert found.first is not None and found.first.stage == "draft.fc_out"
-    assert found.first.worst_position == 78 - 63 + 3
-    assert not [stage for stage in found.stages if stage.departs and stage.stage != "draft.fc_out"]
+    comparison = compare(as_dump(tensors), as_dump(tensors | {"draft.fc_out": bad}, "B"))
+    assert comparison.first is not None and comparison.first.stage == "draft.fc_out"
+    assert comparison.first.worst_position == 78 - 63 + 3
+    assert not [stage for stage in comparison.stages if stage.departs and stage.stage != "draft.fc_out"]
 
 
 def test_rows_are_compared_from_the_last_position_back() -> None:
     long, short = whole(tokens=9, rows=7), {}
     for name, tensor in long.items():
         short[name] = tensor[-3:] if tensor.ndim == 2 else tensor
-    found = compare(as_dump(long), as_dump(short, "B"))
-    assert found.agrees and {stage.rows for stage in found.stages} == {1, 3}
+    comparison = compare(as_dump(long), as_dump(short, "B"))
+    assert comparison.agrees and {stage.rows for stage in comparison.stages} == {1, 3}
 
 
 def test_a_factor_loosens_every_tolerance() -> None:
@@ -145,9 +145,9 @@ def test_simple_faults_are_seen_in_the_tensors(name: str, change: Any, what: str
     if name == "target.hidden.1":
         b["target.hidden.0"] = a["target.hidden.1"]
         a["target.hidden.0"] = b["target.hidden.0"]
-    found = compare(as_dump(a), as_dump(b, "B"))
-    assert found.first is not None and found.first.stage == name
-    assert what in [trace.what for trace in found.traces]
+    comparison = compare(as_dump(a), as_dump(b, "B"))
+    assert comparison.first is not None and comparison.first.stage == name
+    assert what in [trace.what for trace in comparison.traces]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_simple_faults_are_seen_in_the_tensors(name: str, change: Any, what: str
 )
 def test_maps_that_differ_are_told_apart(ids: list[int], kind: str) -> None:
     tensors = whole()
-    found = different_ids(as_dump(tensors), as_dump(tensors | {"draft.target_ids": np.array(ids)}, "B"))
-    assert found is not None and found.kind == kind
+    result = different_ids(as_dump(tensors), as_dump(tensors | {"draft.target_ids": np.array(ids)}, "B"))
+    assert result is not None and result.kind == kind
     assert different_ids(as_dump(tensors), as_dump(tensors)) is None
 
 

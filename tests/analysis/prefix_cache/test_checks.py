@@ -44,9 +44,9 @@ def good() -> list[Sample]:
     """What an engine gives that drops one block of 16 tokens where it drafts."""
     turns: tuple[Turn, ...] = ("shared prefix", "next turn")
     return [
-        found
+        values
         for group in range(4)
-        for found in (sample(group, "first", 0, 0, (100.0, 103.0)), *(sample(group, t, 896, 880) for t in turns))
+        for values in (sample(group, "first", 0, 0, (100.0, 103.0)), *(sample(group, t, 896, 880) for t in turns))
     ]
 
 
@@ -66,22 +66,22 @@ def test_an_engine_that_reuses_as_much_passes() -> None:
 
 def test_one_request_that_loses_more_than_a_block_fails() -> None:
     samples = [*good()[:-1], sample(3, "next turn", 896, 879)]
-    found = check_reuse(samples, SPEC, LIMITS)
-    assert found.state is State.FAIL and found.evidence["most_lost"] == 17
+    report = check_reuse(samples, SPEC, LIMITS)
+    assert report.state is State.FAIL and report.evidence["most_lost"] == 17
     assert overall(judge(samples, [], SPEC, LIMITS)) is State.FAIL
 
 
 def test_short_prompts_of_which_nothing_is_reused_fail_whatever_is_allowed() -> None:
     samples = [sample(g, t, 0 if t == "first" else 16, 0) for g in range(2) for t in ("first", "next turn")]
-    found = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=64))
-    assert found.state is State.FAIL and "nothing is reused" in found.message
+    report = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=64))
+    assert report.state is State.FAIL and "nothing is reused" in report.message
 
 
 def test_a_next_turn_of_another_answer_says_nothing_of_reuse() -> None:
     odd = replace(sample(3, "next turn", 896, 400), same_text=False)
-    found = check_reuse([*good()[:-1], odd], SPEC, LIMITS)
-    assert found.state is State.PASS and found.evidence["requests"] == 7 and found.evidence["left_out"] == 1
-    assert "1 requests left out, whose earlier answers differ" in found.message
+    report = check_reuse([*good()[:-1], odd], SPEC, LIMITS)
+    assert report.state is State.PASS and report.evidence["requests"] == 7 and report.evidence["left_out"] == 1
+    assert "1 requests left out, whose earlier answers differ" in report.message
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_what_the_cache_saves_of_the_time_is_held_to_what_it_saves_the_baseline(
 
 def test_times_that_do_not_tell_are_inconclusive() -> None:
     samples = [sample(g, "shared prefix", 896, 896, (10.0, ms)) for g, ms in enumerate((12.0, 40.0, 8.0, 30.0))]
-    found = check_ttft(samples, SPEC, LIMITS)
-    low, high = found.evidence["ci_low"], found.evidence["ci_high"]
-    assert found.state is State.INCONCLUSIVE and low is not None and high is not None and low < 0.1 < high
+    ttft = check_ttft(samples, SPEC, LIMITS)
+    low, high = ttft.evidence["ci_low"], ttft.evidence["ci_high"]
+    assert ttft.state is State.INCONCLUSIVE and low is not None and high is not None and low < 0.1 < high
     assert check_ttft(samples[:1], SPEC, LIMITS).state is State.INCONCLUSIVE
 
 
@@ -114,18 +114,18 @@ def test_a_pair_that_is_none_is_invalid_and_nothing_else_is_said() -> None:
     silent = [replace(good()[0], on={"baseline": reply(0), SPEC: reply(None)}), *good()[1:]]
     warm = [replace(good()[0], off={"baseline": reply(0), SPEC: reply(16)}), *good()[1:]]
     off = [sample(g, "shared prefix", 0, 0) for g in range(4)]
-    for samples, said in ((silent, "does not say"), (warm, "it was not off"), (off, "reused nothing")):
+    for samples, message in ((silent, "does not say"), (warm, "it was not off"), (off, "reused nothing")):
         (check,) = judge(samples, [], SPEC, LIMITS)
-        assert check.state is State.INVALID and said in check.message
+        assert check.state is State.INVALID and message in check.message
         assert overall([check]) is State.INVALID
 
 
 def test_a_cache_that_was_not_empty_makes_no_pair() -> None:
     first = replace(good()[0], on={"baseline": reply(999), SPEC: reply(0)})
     turn = replace(good()[2], on={"baseline": reply(896), SPEC: reply(915)})
-    for odd, said in ((first, "request 1 (first): baseline's"), (turn, "request 1 (next turn): spec-3's")):
+    for odd, message in ((first, "request 1 (first): baseline's"), (turn, "request 1 (next turn): spec-3's")):
         (check,) = judge([odd, *good()], [], SPEC, LIMITS)
-        assert check.state is State.INVALID and said in check.message and "not empty; restart it" in check.message
+        assert check.state is State.INVALID and message in check.message and "not empty; restart it" in check.message
     begun = replace(good()[2], on={"baseline": reply(901), SPEC: reply(901)})  # a draft that was the last token
     assert judge([begun, *good()], [], SPEC, LIMITS)[0].state is State.PASS
 
@@ -140,10 +140,10 @@ def test_requests_of_which_nothing_can_be_reused_are_no_pair() -> None:
 @pytest.mark.parametrize(("baseline", "spec", "who"), [(836, 836, "baseline and spec-3"), (852, 836, "spec-3")])
 def test_where_no_answer_is_reused_nothing_is_known_of_decoded_keys(baseline: int, spec: int, who: str) -> None:
     samples = [sample(g, t, baseline, spec) for g in range(2) for t in ("shared prefix", "next turn")]
-    found = check_reuse(samples, SPEC, LIMITS)
-    assert found.state is State.INCONCLUSIVE
-    assert f"; {who} reused nothing that was computed while decoding" in found.message
-    assert found.evidence["baseline_of_answers"] == 2 * (baseline - 836)
+    report = check_reuse(samples, SPEC, LIMITS)
+    assert report.state is State.INCONCLUSIVE
+    assert f"; {who} reused nothing that was computed while decoding" in report.message
+    assert report.evidence["baseline_of_answers"] == 2 * (baseline - 836)
     strict = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=15))
     assert strict.state is (State.INCONCLUSIVE if baseline == spec else State.FAIL)
 
@@ -156,6 +156,6 @@ def test_a_token_that_is_not_among_the_most_likely_is_said_to_be_that() -> None:
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=9), st.integers(0, 900))
 def test_reuse_passes_where_no_request_loses_more_than_allowed(hits: list[tuple[int, int]], allowed: int) -> None:
     samples = [sample(9, "next turn", 900, 900), *(sample(i, "shared prefix", a, b) for i, (a, b) in enumerate(hits))]
-    found = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=allowed))
+    report = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=allowed))
     fine = all(a - b <= allowed for a, b in hits)
-    assert (found.state is State.PASS) == fine
+    assert (report.state is State.PASS) == fine

@@ -35,12 +35,12 @@ def test_the_simulated_rule_is_the_one_that_judges(loss: float) -> None:
     floor, fail = -MARGIN, FALSE_FAIL / DECISIONS
     same = Turns((0,) * looks[-1], (0,) * looks[-1])
     allowed = Between(np.full(runs, ASSUMED.process_sd * math.sqrt(2)), math.inf)
-    found = sequential(old - new - loss, same, looks, allowed, floor, fail)
+    result = sequential(old - new - loss, same, looks, allowed, floor, fail)
     for i in range(runs):
         pairs = paired_by_round(times(old[i]), times(new[i] + loss), "step_ns")
         decision = decide(pairs, looks[-1], looks, floor, between, fail)
-        assert (decision.side == "above", decision.side == "below") == (found.above[i], found.below[i])
-        assert decision.side == "open" or decision.pairs == found.pairs[i]
+        assert (decision.side == "above", decision.side == "below") == (result.above[i], result.below[i])
+        assert decision.side == "open" or decision.pairs == result.pairs[i]
 
 
 @pytest.mark.parametrize("kind", ["AR(1) 0.9 of the times", "1 block in 13 stalls by 3 %", "process sd 0.45 %"])

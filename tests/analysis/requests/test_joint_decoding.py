@@ -68,9 +68,9 @@ def served_block(round_: Round, role: Role, firsts_ms: Sequence[int], stall_ms: 
     )
 
 
-def run_with(firsts_ms: Sequence[int], asked: Plan | None = None) -> Run:
-    asked = asked or plan()
-    return run_of(asked, [served_block(r, role, firsts_ms) for r in asked.rounds for role in r.order])
+def run_with(firsts_ms: Sequence[int], request: Plan | None = None) -> Run:
+    request = request or plan()
+    return run_of(request, [served_block(r, role, firsts_ms) for r in request.rounds for role in r.order])
 
 
 def a_round() -> Round:
@@ -134,12 +134,12 @@ def test_a_request_that_ends_before_another_begins_leaves_no_ratio_and_the_gate_
 
 def test_drafts_that_nobody_verified_are_seen_however_much_prefill_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tokens in a quarter of a baseline step. From the first token to the last it looks like 1.2 times as fast."""
-    asked = plan()
+    planned = plan()
     monkeypatch.setitem(STEP_MS, 3, 1)
-    blocks = [served_block(r, role, (100, 600, 1_100)) for r in asked.rounds for role in r.order]
+    blocks = [served_block(r, role, (100, 600, 1_100)) for r in planned.rounds for role in r.order]
     couples = [(a, b) for a, b in zip(blocks[::2], blocks[1::2], strict=True) if not a.warmup]
     pairs = [(a, b) if b.role.speculative else (b, a) for a, b in couples]
-    (settings,) = asked.scenarios.values()
+    (settings,) = planned.scenarios.values()
     with pytest.raises(InvalidResult, match="faster than verification allows"):
         check_verification(pairs, settings)
 
@@ -167,7 +167,7 @@ def test_known_steps_count_until_the_first_slot_ends() -> None:
 
 
 def test_one_request_has_no_company_and_no_such_figure() -> None:
-    asked = plan_of(scenario(batch=(1,), steps=STEPS))
-    run = run_with((100,), asked)
+    micro_plan = plan_of(scenario(batch=(1,), steps=STEPS))
+    run = run_with((100,), micro_plan)
     assert run.comparisons[0].speedup.metric == "decode_speedup_ratio"
     assert "joint_decode_tok_s" not in run.cells[0].values

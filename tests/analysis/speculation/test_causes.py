@@ -125,9 +125,9 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_cause_is_found_where_it_is(case: str) -> None:
     known, expected = CASES[case]
-    found = {finding.cause: finding for finding in findings_of(known) if finding.state == "found"}
-    assert set(found) == expected
-    assert all(finding.checked and finding.seen and finding.todo for finding in found.values())
+    data = {finding.cause: finding for finding in findings_of(known) if finding.state == "found"}
+    assert set(data) == expected
+    assert all(finding.checked and finding.seen and finding.todo for finding in data.values())
 
 
 def test_of_a_good_run_no_cause_is_found() -> None:

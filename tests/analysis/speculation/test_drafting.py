@@ -14,14 +14,14 @@ from tests.analysis.speculation.evidence import served, stepped
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
 def test_figures_are_those_of_counting_the_steps(accepted: list[int]) -> None:
-    found = drafting_of(stepped(accepted))
+    drafting = drafting_of(stepped(accepted))
     steps = len(accepted)
-    assert (found.num_drafts, found.undrafted, found.drafted) == (steps, 0, 3 * steps)
-    assert found.acceptance_length == pytest.approx(1 + sum(accepted) / steps)
-    assert found.steps_with_1 == pytest.approx(sum(a >= 1 for a in accepted) / steps)
-    assert found.steps_with_2 == pytest.approx(sum(a >= 2 for a in accepted) / steps)
-    assert found.accepted_at_pos == pytest.approx([sum(a > i for a in accepted) / steps for i in range(3)])
-    assert found.tok_s == pytest.approx((sum(accepted) + steps) / (steps * 1e-3))
+    assert (drafting.num_drafts, drafting.undrafted, drafting.drafted) == (steps, 0, 3 * steps)
+    assert drafting.acceptance_length == pytest.approx(1 + sum(accepted) / steps)
+    assert drafting.steps_with_1 == pytest.approx(sum(a >= 1 for a in accepted) / steps)
+    assert drafting.steps_with_2 == pytest.approx(sum(a >= 2 for a in accepted) / steps)
+    assert drafting.accepted_at_pos == pytest.approx([sum(a > i for a in accepted) / steps for i in range(3)])
+    assert drafting.tok_s == pytest.approx((sum(accepted) + steps) / (steps * 1e-3))
 
 
 @settings(max_examples=30)

@@ -38,14 +38,14 @@ def totals_only(k: int, steps: int, accepted: int) -> AcceptanceRecord:
     return AcceptanceRecord(k, (), (), steps + accepted, 0, Totals(steps, k * steps, accepted))
 
 
-def told(found: AcceptanceRecord, backend: str, length: float, batch: int = 1) -> str | None:
-    asked = forced_by(backend, length)
-    assert asked is not None
-    return wrong_shape(found, asked, error=ERROR, requests=4, batch=batch)
+def told(acceptance_record: AcceptanceRecord, backend: str, length: float, batch: int = 1) -> str | None:
+    forced = forced_by(backend, length)
+    assert forced is not None
+    return wrong_shape(acceptance_record, forced, error=ERROR, requests=4, batch=batch)
 
 
 @pytest.mark.parametrize(
-    ("hist", "length", "said"),
+    ("hist", "length", "message"),
     [
         ([0, 50, 50, 0], 2.5, None),
         ([0, 0, 100, 0], 3.0, None),
@@ -58,10 +58,10 @@ def told(found: AcceptanceRecord, backend: str, length: float, batch: int = 1) -
     ],
 )
 def test_a_length_allows_two_neighbouring_counts_in_their_shares(
-    hist: list[int], length: float, said: str | None
+    hist: list[int], length: float, message: str | None
 ) -> None:
-    found = told(record(hist), "vllm", length)
-    assert found is None if said is None else said in str(found)
+    result = told(record(hist), "vllm", length)
+    assert result is None if message is None else message in str(result)
 
 
 def test_sums_alone_show_a_wrong_mean_but_no_spread() -> None:
@@ -108,10 +108,10 @@ def test_nothing_is_said_of_engines_whose_shape_nobody_knows() -> None:
 
 @given(st.integers(1, 60), st.floats(0.01, 0.99), st.data())
 def test_the_chance_is_that_of_the_exact_binomial(draws: int, share: float, data: st.DataObject) -> None:
-    found = data.draw(st.integers(0, draws))
+    draw = data.draw(st.integers(0, draws))
     mass = [math.comb(draws, i) * share**i * (1 - share) ** (draws - i) for i in range(draws + 1)]
-    oracle = min(1.0, 2 * min(sum(mass[: found + 1]), sum(mass[found:])))
-    assert two_sided(found, draws, draws, share, 0) == pytest.approx(oracle, abs=1e-9)
+    oracle = min(1.0, 2 * min(sum(mass[: draw + 1]), sum(mass[draw:])))
+    assert two_sided(draw, draws, draws, share, 0) == pytest.approx(oracle, abs=1e-9)
 
 
 def test_a_right_distribution_is_seldom_refused() -> None:

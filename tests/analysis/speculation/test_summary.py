@@ -29,28 +29,32 @@ def asked(*accepted: list[int]) -> list[Request]:
 @settings(max_examples=25)
 @given(LISTS)
 def test_both_means_are_those_of_the_requests(requests: list[list[int]]) -> None:
-    found = summary_of(GROUP, asked(*requests))
+    summary = summary_of(GROUP, asked(*requests))
     every = list(chain(*requests))
-    assert (found.requests, found.num_drafts, found.total_accepted_tokens) == (len(requests), len(every), sum(every))
-    assert found.total_draft_tokens == 3 * len(every)
-    assert found.value("acceptance_length") == pytest.approx(1 + sum(every) / len(every))
-    assert found.value("draft_acceptance_rate") == pytest.approx(sum(every) / (3 * len(every)))
+    assert (summary.requests, summary.num_drafts, summary.total_accepted_tokens) == (
+        len(requests),
+        len(every),
+        sum(every),
+    )
+    assert summary.total_draft_tokens == 3 * len(every)
+    assert summary.value("acceptance_length") == pytest.approx(1 + sum(every) / len(every))
+    assert summary.value("draft_acceptance_rate") == pytest.approx(sum(every) / (3 * len(every)))
     lengths = [1 + sum(accepted) / len(accepted) for accepted in requests]
-    assert found.request_mean_acceptance_length == pytest.approx(statistics.fmean(lengths))
+    assert summary.request_mean_acceptance_length == pytest.approx(statistics.fmean(lengths))
 
 
 @settings(max_examples=25)
 @given(LISTS)
 def test_positions_are_counted_step_by_step(requests: list[list[int]]) -> None:
-    found, every = summary_of(GROUP, asked(*requests)), list(chain(*requests))
+    summary, every = summary_of(GROUP, asked(*requests)), list(chain(*requests))
     for i in (1, 2, 3):
         reached = [a for a in every if a >= i - 1]
         share = sum(a >= i for a in every) / len(every)
-        assert found.value(f"acceptance_at_pos[{i}]") == pytest.approx(share)
-        assert found.accepted_at_pos[i - 1] == pytest.approx(share)
-        given_before = found.value(f"cond_acceptance_at_pos[{i}]")
+        assert summary.value(f"acceptance_at_pos[{i}]") == pytest.approx(share)
+        assert summary.accepted_at_pos[i - 1] == pytest.approx(share)
+        given_before = summary.value(f"cond_acceptance_at_pos[{i}]")
         assert given_before == (pytest.approx(sum(a >= i for a in every) / len(reached)) if reached else None)
-    assert found.value("acceptance_length") == pytest.approx(1 + sum(found.accepted_at_pos))
+    assert summary.value("acceptance_length") == pytest.approx(1 + sum(summary.accepted_at_pos))
 
 
 @settings(max_examples=25)
@@ -66,17 +70,17 @@ def test_a_server_that_answers_one_request_per_block_gives_the_same(requests: li
 
 def test_an_interval_is_over_prompts_and_not_over_steps() -> None:
     texts = [[3, 2, 1, 2], [1, 1, 1], [2, 2, 2, 1, 3], [2, 1, 1, 2]]
-    found = summary_of(GROUP, asked(*texts)).values["acceptance_length"]
+    value = summary_of(GROUP, asked(*texts)).values["acceptance_length"]
     emitted, steps = [sum(a) + len(a) for a in texts], [len(a) for a in texts]
     ratio = sum(emitted) / sum(steps)
     residuals = [n - ratio * d for n, d in zip(emitted, steps, strict=True)]
     half = t.ppf(0.975, 3) * math.sqrt(4 / 3 * sum(r * r for r in residuals)) / sum(steps)
-    assert (found.ci_low, found.ci_high) == pytest.approx((ratio - half, ratio + half))
+    assert (value.ci_low, value.ci_high) == pytest.approx((ratio - half, ratio + half))
 
 
 def test_an_interval_ends_where_lengths_do() -> None:
-    found = summary_of(GROUP, asked([0], [3], [3])).values["acceptance_length"]
-    assert (found.value, found.ci_low, found.ci_high) == (3.0, 1.0, 4.0)
+    value = summary_of(GROUP, asked([0], [3], [3])).values["acceptance_length"]
+    assert (value.value, value.ci_low, value.ci_high) == (3.0, 1.0, 4.0)
 
 
 def test_the_same_prompts_in_two_runs_are_the_same_evidence() -> None:
@@ -89,20 +93,20 @@ def test_the_same_prompts_in_two_runs_are_the_same_evidence() -> None:
 
 
 def test_requests_that_a_server_counts_together_have_no_mean_of_their_own() -> None:
-    found = summary_of(GROUP, [request(served([1, 1, 1, 1]), requests=2)])
-    assert (found.together, found.requests, found.prompts) == (True, 2, 1)
-    assert found.request_mean_acceptance_length is None and found.request_stdev is None
-    assert found.value("acceptance_length") == 2.5
+    summary = summary_of(GROUP, [request(served([1, 1, 1, 1]), requests=2)])
+    assert (summary.together, summary.requests, summary.prompts) == (True, 2, 1)
+    assert summary.request_mean_acceptance_length is None and summary.request_stdev is None
+    assert summary.value("acceptance_length") == 2.5
 
 
 def test_requests_that_loop_are_said_and_left_out_of_a_second_length() -> None:
     loop, text = request(stepped([3, 3, 3, 3], tokens=[7] * 17)), asked([1, 0, 1, 0])
-    found = summary_of(GROUP, [replace(loop, prompt=("loop", 0)), *text])
+    summary = summary_of(GROUP, [replace(loop, prompt=("loop", 0)), *text])
     assert loop.repeated > 0.8 and text[0].repeated == 0
-    assert found.looping_prompts == 1 and found.repeated_8gram_share == pytest.approx(loop.repeated / 2)
-    assert found.value("acceptance_length") == pytest.approx(1 + 14 / 8)
-    assert found.without_loops is not None and found.without_loops.value == pytest.approx(1.5)
-    assert found.without_loops.n == 1
+    assert summary.looping_prompts == 1 and summary.repeated_8gram_share == pytest.approx(loop.repeated / 2)
+    assert summary.value("acceptance_length") == pytest.approx(1 + 14 / 8)
+    assert summary.without_loops is not None and summary.without_loops.value == pytest.approx(1.5)
+    assert summary.without_loops.n == 1
 
 
 def test_where_every_text_loops_or_none_does_there_is_no_second_length() -> None:
@@ -113,16 +117,16 @@ def test_where_every_text_loops_or_none_does_there_is_no_second_length() -> None
 def test_steps_without_a_draft_are_counted_apart() -> None:
     plain = replace(stepped([2, 0, 3]), drafted=((3,), (0,), (3,)))
     assert undrafted_in(plain, 0) == 1
-    found = summary_of(GROUP, [request(plain)])
-    assert (found.num_drafts, found.undrafted) == (2, 1)
-    assert found.value("acceptance_length") == 1 + 5 / 2
+    summary = summary_of(GROUP, [request(plain)])
+    assert (summary.num_drafts, summary.undrafted) == (2, 1)
+    assert summary.value("acceptance_length") == 1 + 5 / 2
     assert undrafted_in(served([1, 0, 0, 1], undrafted=4), 0) == 4
 
 
 def test_counts_that_are_not_told_stay_unknown() -> None:
     silent = replace(served([1, 0, 0, 1]), counters={})
-    found = summary_of(GROUP, [request(silent), *asked([1, 2])])
-    assert found.undrafted is None
+    summary = summary_of(GROUP, [request(silent), *asked([1, 2])])
+    assert summary.undrafted is None
 
 
 def test_an_engine_that_counts_sums_alone_has_a_length_and_no_positions() -> None:
@@ -130,13 +134,13 @@ def test_an_engine_that_counts_sums_alone_has_a_length_and_no_positions() -> Non
     assert block.served is not None and block.served.acceptance is not None
     sums = replace(block.served.acceptance, hist=(), drafted_at_pos=(), totals=Totals(steps=4, drafted=12, accepted=8))
     bare = replace(block, served=replace(block.served, acceptance=sums))
-    found = summary_of(GROUP, [request(bare)])
-    assert found.value("acceptance_length") == 3.0 and found.positions == 0 and found.accepted_at_pos == ()
+    summary = summary_of(GROUP, [request(bare)])
+    assert summary.value("acceptance_length") == 3.0 and summary.positions == 0 and summary.accepted_at_pos == ()
 
 
 def test_a_group_without_a_draft_has_no_figures() -> None:
-    found = summary_of(GROUP, [request(stepped([0, 0], drafted=0))])
-    assert (found.num_drafts, found.undrafted, dict(found.values)) == (0, 2, {})
+    summary = summary_of(GROUP, [request(stepped([0, 0], drafted=0))])
+    assert (summary.num_drafts, summary.undrafted, dict(summary.values)) == (0, 2, {})
 
 
 def test_counts_that_contradict_each_other_are_refused() -> None:

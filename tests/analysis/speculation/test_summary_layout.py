@@ -68,11 +68,11 @@ def test_pairs_that_differ_in_engine_too_are_not_laid_out_by_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "said"), [(("a", "b"), ()), (("b", "c", "d"), ("prompts of cupy 2, vllm 3; 1 in common",))]
+    ("theirs", "texts"), [(("a", "b"), ()), (("b", "c", "d"), ("prompts of cupy 2, vllm 3; 1 in common",))]
 )
-def test_engines_that_were_asked_other_prompts_are_said(theirs: tuple[str, ...], said: tuple[str, ...]) -> None:
+def test_engines_that_were_asked_other_prompts_are_said(theirs: tuple[str, ...], texts: tuple[str, ...]) -> None:
     requests = [asked(p, engine="cupy") for p in "ab"] + [asked(p, engine="vllm") for p in theirs]
-    assert layout_of(requests, ("engine",)).unlike == said
+    assert layout_of(requests, ("engine",)).unlike == texts
     assert layout_of(requests, ("class",)).unlike == ()
 
 

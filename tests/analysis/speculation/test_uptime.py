@@ -43,28 +43,28 @@ def drift(change: Callable[[Block], Block] = lambda b: b, **facts: str) -> Accep
 
 
 def result(cells: tuple[CellResult, ...]) -> CellResult:
-    [found] = [c for c in cells if c.cell.role.speculative]
-    return found
+    [results] = [c for c in cells if c.cell.role.speculative]
+    return results
 
 
 def test_an_engine_that_repeats_itself_has_no_drift_and_says_over_how_many_requests() -> None:
-    found = drift()
-    assert found is not None and (found.slope, found.error) == (0, 0)
-    assert found.requests == 2 * 16  # two per block; warm-up came before the first that is judged
-    assert len(found.blocks) == 16
-    assert in_words(found, (0.005, 0.0035)).startswith(
+    results = drift()
+    assert results is not None and (results.slope, results.error) == (0, 0)
+    assert results.requests == 2 * 16  # two per block; warm-up came before the first that is judged
+    assert len(results.blocks) == 16
+    assert in_words(results, (0.005, 0.0035)).startswith(
         "every block of a prompt set accepted the same, over 32 requests"
     )
 
 
 def test_an_engine_that_goes_stale_loses_tokens_per_thousand_requests() -> None:
-    found = drift(going_stale)
-    assert found is not None
+    results = drift(going_stale)
+    assert results is not None
     # Round r accepts 3 drafts in (4 - r) / 4 of its steps, and a round of all sets is 8 requests.
-    assert found.slope == pytest.approx(-0.75 / 8 * 1000, rel=1e-6)
-    assert fall_pct(found, 0.0035)[0] > 0
-    assert "falls by" in in_words(found, (0.005, 0.0035))
-    unclear = in_words(replace(found, slope=0.0), (0.005, 0.0035))
+    assert results.slope == pytest.approx(-0.75 / 8 * 1000, rel=1e-6)
+    assert fall_pct(results, 0.0035)[0] > 0
+    assert "falls by" in in_words(results, (0.005, 0.0035))
+    unclear = in_words(replace(results, slope=0.0), (0.005, 0.0035))
     assert unclear.startswith("no trend of the acceptance length is seen") and "falls" not in unclear
 
 
@@ -100,8 +100,8 @@ def test_requests_before_a_cells_first_block_are_no_uptime_that_was_seen() -> No
     at = len(blocks) // 2
     answered = [*elsewhere[:10], *blocks[:at], elsewhere[10], *blocks[at:]]
     run = run_of(PLAN, blocks)
-    found = result(with_drifts(run.cells, requests_by_block(answered, run.engines), blocks, run.engines)).drift
-    assert found is not None and found.requests == 2 * 16 + 2
+    results = result(with_drifts(run.cells, requests_by_block(answered, run.engines), blocks, run.engines)).drift
+    assert results is not None and results.requests == 2 * 16 + 2
 
 
 def test_servers_that_are_started_for_every_block_have_no_uptime() -> None:
@@ -110,9 +110,9 @@ def test_servers_that_are_started_for_every_block_have_no_uptime() -> None:
 
 
 def test_more_requests_are_needed_the_wider_the_interval() -> None:
-    found = AcceptanceDrift(
+    acceptance_drift = AcceptanceDrift(
         slope=-0.01, error=0.5, freedom=20, correlation=0.0, set_error=0.0, sets=1, length=3.0, requests=64, blocks=()
     )
-    wider = replace(found, error=1.0)
-    assert 64 < requests_needed(found, 2.0, 0.005) < requests_needed(wider, 2.0, 0.005)
-    assert requests_needed(replace(found, error=1e-6), 2.0, 0.005) == 64
+    wider = replace(acceptance_drift, error=1.0)
+    assert 64 < requests_needed(acceptance_drift, 2.0, 0.005) < requests_needed(wider, 2.0, 0.005)
+    assert requests_needed(replace(acceptance_drift, error=1e-6), 2.0, 0.005) == 64

@@ -82,8 +82,13 @@ def test_a_wrong_token_is_found_wherever_it_is(data: st.DataObject) -> None:
     row = (*spoilt.tokens[slot][:at], spoilt.tokens[slot][at] + 1, *spoilt.tokens[slot][at + 1 :])
     wrong = replace(spoilt, tokens=(*spoilt.tokens[:slot], row, *spoilt.tokens[slot + 1 :]))
     check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], (), NearTies(), beside)
-    ((found),) = check.mismatches
-    assert (found.prompt_set, found.round, found.slot, found.position) == (spoilt.prompt_set, spoilt.round, slot, at)
+    ((mismatche),) = check.mismatches
+    assert (mismatche.prompt_set, mismatche.round, mismatche.slot, mismatche.position) == (
+        spoilt.prompt_set,
+        spoilt.round,
+        slot,
+        at,
+    )
     # Behind it nothing is compared.
     assert check.compared_tokens == (check.emitted_tokens or 0) - len(row) + at + 1
 
@@ -113,8 +118,8 @@ def test_a_recorded_negative_margin_leaves_a_mismatch() -> None:
     cell, blocks = measured()
     spoilt = next(b for b in blocks if b.role.speculative)
     wrong = replace(spoilt, tokens=tuple((t[0], t[1] + 1, *t[2:]) for t in spoilt.tokens))
-    said = [Margin(cell.key, wrong.prompt_set, wrong.round, s, 1, 1.0, 2.0) for s in range(len(wrong.tokens))]
-    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], said, NearTies(1e-3))
+    margins = [Margin(cell.key, wrong.prompt_set, wrong.round, s, 1, 1.0, 2.0) for s in range(len(wrong.tokens))]
+    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], margins, NearTies(1e-3))
     assert len(check.mismatches) == len(wrong.tokens)
 
 

@@ -25,17 +25,17 @@ def loop_in(made: Timeline, folder: Path, stated: int | None = None) -> Loop:
 
 @given(SPANS)
 def test_merged_spans_cover_the_same_moments_and_do_not_touch(spans: list[tuple[int, int]]) -> None:
-    found = merged(spans)
+    joined = merged(spans)
     covered = {moment for begin, end in spans for moment in range(begin, end)}
-    assert {moment for begin, end in found for moment in range(begin, end)} == covered
-    assert all(earlier[1] < later[0] for earlier, later in pairwise(found))
-    assert sum(end - begin for begin, end in found) == len(covered)
+    assert {moment for begin, end in joined for moment in range(begin, end)} == covered
+    assert all(earlier[1] < later[0] for earlier, later in pairwise(joined))
+    assert sum(end - begin for begin, end in joined) == len(covered)
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_a_percentile_is_the_first_value_that_enough_values_do_not_exceed(values: list[int], share: float) -> None:
-    found = percentile(sorted(values), share)
-    assert found == min(v for v in values if sum(w <= v for w in values) >= share * len(values) - 1e-9)
+    value = percentile(sorted(values), share)
+    assert value == min(v for v in values if sum(w <= v for w in values) >= share * len(values) - 1e-9)
 
 
 def test_a_prefill_ends_a_run_of_decode_steps_and_the_longest_run_counts(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_empty_recording_has_no_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "kernels", "said"),
+    ("flag", "kernels", "message"),
     [
         (
             "FLASH_ATTN",
@@ -122,10 +122,10 @@ def test_an_empty_recording_has_no_loop() -> None:
     ],
 )
 def test_an_attention_back_end_that_does_not_run_in_place_of_another_is_named(
-    flag: str, kernels: dict[str, int], said: str | None
+    flag: str, kernels: dict[str, int], message: str | None
 ) -> None:
-    found = fallen_back(flag, kernels)
-    assert (found is None) == (said is None) and (said or "") in (found or "")
+    attention = fallen_back(flag, kernels)
+    assert (attention is None) == (message is None) and (message or "") in (attention or "")
 
 
 def test_patterns_of_ones_own_are_read_and_matched_against_whole_names(tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ def test_patterns_of_ones_own_are_read_and_matched_against_whole_names(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"# nothing\n", "no pattern in it"), (b"\xff\xfe", "byte 0: not UTF-8")]
+    ("content", "message"), [(b"# nothing\n", "no pattern in it"), (b"\xff\xfe", "byte 0: not UTF-8")]
 )
-def test_a_file_without_patterns_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_without_patterns_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (file := tmp_path / "kernels.txt").write_bytes(content)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read_patterns(file)
     with pytest.raises(UsageError, match="No such file"):
         read_patterns(tmp_path / "other.txt")

@@ -114,7 +114,7 @@ def event(**changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.json", "", "the file is empty"),
         ("a.json", "plain text", "it begins with b'plain te'"),
@@ -141,12 +141,12 @@ def event(**changes: object) -> str:
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_file_and_the_reason(
-    tmp_path: Path, name: str, content: str | bytes, said: str
+    tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     file = write(tmp_path / name, content)
     with pytest.raises(UsageError) as refused:
         read_trace(file)
-    assert str(file) in str(refused.value) and said in str(refused.value)
+    assert str(file) in str(refused.value) and message in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_graphs_that_nsys_traced_as_one_piece_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("drop table StringIds", "not an export of nsys"),
         ("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (1, 2, 0, 3, 4, 99, 0)", "RUNTIME.nameId = 99"),
@@ -196,8 +196,8 @@ def test_graphs_that_nsys_traced_as_one_piece_are_named(tmp_path: Path) -> None:
         ("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (null, 2, 0, 3, 4, 'cudaFree', 0)", "a row from None to 2"),
     ],
 )
-def test_an_export_that_contradicts_itself_is_refused(tmp_path: Path, statement: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_an_export_that_contradicts_itself_is_refused(tmp_path: Path, statement: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_trace(nsys(tmp_path / "a.sqlite", statement))
 
 

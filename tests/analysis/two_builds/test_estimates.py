@@ -29,9 +29,9 @@ def counts(side: Sequence[tuple[float, float]]) -> Counts:
 
 
 def of_prompts(old: Sequence[tuple[float, float]], new: Sequence[tuple[float, float]]) -> Difference:
-    found = over_prompts(counts(old), counts(new))
-    assert found is not None
-    return found
+    difference = over_prompts(counts(old), counts(new))
+    assert difference is not None
+    return difference
 
 
 def log_ratio(side: np.ndarray, weights: np.ndarray) -> float:
@@ -53,19 +53,19 @@ def prompts(n: int, seed: int) -> tuple[Side, Side]:
 
 
 def of_processes(d: Sequence[float], firsts: Sequence[str] = ()) -> Difference:
-    found = over_processes({i: [x] for i, x in enumerate(d)}, dict(enumerate(firsts)))
-    assert found is not None
-    return found
+    difference = over_processes({i: [x] for i, x in enumerate(d)}, dict(enumerate(firsts)))
+    assert difference is not None
+    return difference
 
 
 @given(samples)
 def test_without_an_order_a_time_has_the_interval_and_the_p_value_of_the_t_test(d: list[float]) -> None:
-    found = of_processes(d)
+    difference = of_processes(d)
     reference = scipy_stats.ttest_1samp(d, 0.0, alternative="greater")
-    assert found.chance() == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
+    assert difference.chance() == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
     low, high = scipy_stats.ttest_1samp(d, 0.0).confidence_interval(0.99)
-    half = found.half_width(0.005)
-    assert (found.mean - half, found.mean + half) == pytest.approx((low, high), rel=1e-6, abs=1e-12)
+    half = difference.half_width(0.005)
+    assert (difference.mean - half, difference.mean + half) == pytest.approx((low, high), rel=1e-6, abs=1e-12)
 
 
 @given(ordered)
@@ -74,12 +74,12 @@ def test_with_an_order_it_has_those_of_the_test_that_the_mean_of_both_orders_is_
 ) -> None:
     """m₁ + m₂ = 0 is what the two-sample t-test with one sample negated asks."""
     d, firsts = [*both[0], *both[1]], ["old"] * len(both[0]) + ["new"] * len(both[1])
-    found, negated = of_processes(d, firsts), [-x for x in both[1]]
+    difference, negated = of_processes(d, firsts), [-x for x in both[1]]
     reference = scipy_stats.ttest_ind(both[0], negated, alternative="greater")
-    assert found.chance() == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
+    assert difference.chance() == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
     low, high = scipy_stats.ttest_ind(both[0], negated).confidence_interval(0.99)
-    half = found.half_width(0.005)
-    assert (found.mean - half, found.mean + half) == pytest.approx((low / 2, high / 2), rel=1e-6, abs=1e-12)
+    half = difference.half_width(0.005)
+    assert (difference.mean - half, difference.mean + half) == pytest.approx((low / 2, high / 2), rel=1e-6, abs=1e-12)
 
 
 @given(ordered, st.floats(-0.1, 0.1))
@@ -110,15 +110,15 @@ def test_a_process_pair_counts_once_however_many_blocks_it_has(pairs: list[list[
 
 def test_fewer_than_three_process_pairs_give_no_difference_and_pairs_without_blocks_do_not_count() -> None:
     assert over_processes({0: [0.1], 1: [0.2], 2: []}, {}) is None
-    found = over_processes({0: [0.1], 1: [0.2], 2: [], 3: [0.3]}, {})
-    assert found is not None and found.n == 3
+    difference = over_processes({0: [0.1], 1: [0.2], 2: [], 3: [0.3]}, {})
+    assert difference is not None and difference.n == 3
 
 
 @given(samples)
 def test_the_chances_of_both_directions_add_up_to_one(d: list[float]) -> None:
-    found = of_processes(d)
-    assert found.chance() + found.mirrored().chance() == pytest.approx(1.0)
-    assert found.mirrored().mirrored() == found
+    difference = of_processes(d)
+    assert difference.chance() + difference.mirrored().chance() == pytest.approx(1.0)
+    assert difference.mirrored().mirrored() == difference
 
 
 def test_a_difference_without_spread_is_certain_and_none_at_all_is_no_difference() -> None:
@@ -132,8 +132,8 @@ def test_a_difference_without_spread_is_certain_and_none_at_all_is_no_difference
 
 @given(sides)
 def test_the_same_counts_on_both_sides_are_exactly_no_difference(side: Side) -> None:
-    found = of_prompts(side, side)
-    assert (found.mean, found.error, found.n) == (0.0, 0.0, len(side))
+    difference = of_prompts(side, side)
+    assert (difference.mean, difference.error, difference.n) == (0.0, 0.0, len(side))
 
 
 @given(both_sides)
@@ -163,9 +163,9 @@ def test_the_error_is_that_of_the_numerical_derivatives_by_the_weights_of_prompt
         down[i] -= step
         moved = [log_ratio(new, w) - log_ratio(old, w) for w in (up, down)]
         slopes.append((moved[0] - moved[1]) / (2 * step))
-    found = of_prompts(*both)
-    assert found.mean == pytest.approx(log_ratio(new, np.ones(n)) - log_ratio(old, np.ones(n)), abs=1e-9)
-    assert found.error == pytest.approx(math.sqrt(n / (n - 1) * np.square(slopes).sum()), rel=1e-5, abs=1e-8)
+    difference = of_prompts(*both)
+    assert difference.mean == pytest.approx(log_ratio(new, np.ones(n)) - log_ratio(old, np.ones(n)), abs=1e-9)
+    assert difference.error == pytest.approx(math.sqrt(n / (n - 1) * np.square(slopes).sum()), rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,15 +184,15 @@ def test_the_error_is_near_that_of_the_jackknife_and_of_the_bootstrap(seed: int)
 def test_what_prompts_have_in_common_is_no_noise() -> None:
     old = [(100.0 + 40 * i, 100.0) for i in range(8)]
     new = [(above * 1.02, below) for above, below in old]
-    found = of_prompts(old, new)
-    assert found.mean == pytest.approx(math.log(1.02))
-    assert found.error == pytest.approx(0.0, abs=1e-12)
+    difference = of_prompts(old, new)
+    assert difference.mean == pytest.approx(math.log(1.02))
+    assert difference.error == pytest.approx(0.0, abs=1e-12)
 
 
 def test_only_prompts_of_both_sides_count() -> None:
     old, new = counts([(9, 3), (8, 3), (7, 3), (500, 1)]), counts([(9, 3), (8, 3), (8, 3)])
-    found, same = over_prompts(old, new), over_prompts({p: old[p] for p in new}, new)
-    assert found == same and found is not None and found.n == 3
+    difference, same = over_prompts(old, new), over_prompts({p: old[p] for p in new}, new)
+    assert difference == same and difference is not None and difference.n == 3
 
 
 def test_too_few_prompts_or_nothing_to_count_give_no_difference() -> None:
@@ -215,9 +215,9 @@ def test_the_simulation_estimates_as_the_judge_does(n: int) -> None:
     for i in range(200):
         named = ["new" if sign > 0 else "old" for sign in firsts[i]]
         for quantity in range(2):
-            found = of_processes(times[i, :, quantity].tolist(), named)
+            difference = of_processes(times[i, :, quantity].tolist(), named)
             theirs = [float(getattr(estimated, name)[i, quantity]) for name in ("mean", "error", "freedom")]
-            assert theirs == pytest.approx([found.mean, found.error, found.freedom], rel=1e-9, abs=1e-12)
+            assert theirs == pytest.approx([difference.mean, difference.error, difference.freedom], rel=1e-9, abs=1e-12)
         length = of_prompts(*([(128 * x, 128.0) for x in side[i].tolist()] for side in (old, new))).mirrored()
         theirs = [float(getattr(lengths, name)[i, 0]) for name in ("mean", "error", "freedom")]
         assert theirs == pytest.approx([length.mean, length.error, length.freedom], rel=1e-6, abs=1e-12)

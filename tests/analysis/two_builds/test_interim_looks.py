@@ -39,13 +39,15 @@ def test_the_shares_of_all_looks_never_exceed_the_error_and_none_is_left_with_no
 def test_the_number_that_would_tell_is_the_first_one_that_does(
     mean: float, sd: float, n: int, error: float, family: int, most: int
 ) -> None:
-    found, margin = Difference(mean, sd, n), log_margin(0.5)
+    difference, margin = Difference(mean, sd, n), log_margin(0.5)
 
     def tells(count: int) -> bool:
-        more = replace(found, n=count)
+        more = replace(difference, n=count)
         return abs(mean) + more.half_width(error) < margin or abs(mean) > more.half_width(error / family)
 
-    assert needed(found, margin, error, family, most) == next((c for c in range(n + 1, most + 1) if tells(c)), None)
+    assert needed(difference, margin, error, family, most) == next(
+        (c for c in range(n + 1, most + 1) if tells(c)), None
+    )
 
 
 def test_looking_until_a_difference_is_seen_keeps_the_error_only_where_the_looks_share_it() -> None:

@@ -45,8 +45,8 @@ def words(family: dict[str, Difference], margin: float = MARGIN, error: float = 
     return words_of(family, dict.fromkeys(family, margin), error)
 
 
-def word(found: Difference, margin: float = MARGIN, error: float = ERROR) -> Word:
-    return words({"": found}, margin, error)[""]
+def word(difference: Difference, margin: float = MARGIN, error: float = ERROR) -> Word:
+    return words({"": difference}, margin, error)[""]
 
 
 def quantity(word: Word, *, decides: bool = True) -> Quantity:
@@ -57,11 +57,13 @@ def quantity(word: Word, *, decides: bool = True) -> Quantity:
 
 
 @given(chances)
-def test_holm_rejects_what_closed_testing_with_bonferroni_rejects(found: dict[str, float]) -> None:
+def test_holm_rejects_what_closed_testing_with_bonferroni_rejects(p_values: dict[str, float]) -> None:
     """Marcus, Peritz, Gabriel (1976): reject what every subset that holds it rejects. Holm is its short cut."""
-    subsets = list(chain.from_iterable(combinations(found, k) for k in range(1, len(found) + 1)))
-    closed = {key for key in found if all(min(found[k] for k in s) <= ERROR / len(s) for s in subsets if key in s)}
-    assert holm(found, ERROR) == closed
+    subsets = list(chain.from_iterable(combinations(p_values, k) for k in range(1, len(p_values) + 1)))
+    closed = {
+        key for key in p_values if all(min(p_values[k] for k in s) <= ERROR / len(s) for s in subsets if key in s)
+    }
+    assert holm(p_values, ERROR) == closed
 
 
 def test_holm_stops_at_the_first_that_it_does_not_reject() -> None:
@@ -76,7 +78,7 @@ def test_holm_stops_at_the_first_that_it_does_not_reject() -> None:
 @given(families)
 def test_swapping_the_sides_mirrors_the_words(family: dict[str, Difference]) -> None:
     mirror = {Word.SLOWER: Word.FASTER, Word.FASTER: Word.SLOWER}
-    mirrored = words({key: found.mirrored() for key, found in family.items()})
+    mirrored = words({key: result.mirrored() for key, result in family.items()})
     assert mirrored == {key: mirror.get(w, w) for key, w in words(family).items()}
 
 
@@ -117,12 +119,12 @@ def test_one_more_quantity_proves_nothing_about_the_others(family: dict[str, Dif
 
 
 @given(differences)
-def test_a_proven_sign_is_an_interval_that_excludes_zero(found: Difference) -> None:
-    half = found.half_width(ERROR)
-    assume(abs(abs(found.mean) - half) > 1e-9)
-    told = word(found, margin=1e-9)
-    assert (told is not Word.CANNOT_TELL) == (abs(found.mean) > half)
-    assert told is not Word.SLOWER or found.mean > 0
+def test_a_proven_sign_is_an_interval_that_excludes_zero(difference: Difference) -> None:
+    half = difference.half_width(ERROR)
+    assume(abs(abs(difference.mean) - half) > 1e-9)
+    label = word(difference, margin=1e-9)
+    assert (label is not Word.CANNOT_TELL) == (abs(difference.mean) > half)
+    assert label is not Word.SLOWER or difference.mean > 0
 
 
 def test_a_proven_difference_that_is_proven_to_be_small_is_no_alarm() -> None:
@@ -136,15 +138,15 @@ def test_a_proven_difference_that_is_proven_to_be_small_is_no_alarm() -> None:
 
 
 @given(untold, st.integers(1, 6))
-def test_needed_is_the_first_number_that_tells(found: Difference, family: int) -> None:
+def test_needed_is_the_first_number_that_tells(difference: Difference, family: int) -> None:
     """With others in the family of which nothing can be told."""
     blank = {str(i): Difference(0.0, 1.0, 3) for i in range(family - 1)}
 
     def tells(n: int) -> bool:
-        return words({"it": replace(found, n=n), **blank})["it"] is not Word.CANNOT_TELL
+        return words({"it": replace(difference, n=n), **blank})["it"] is not Word.CANNOT_TELL
 
-    first = next((n for n in range(found.n + 1, MOST_PROCESSES + 1) if tells(n)), None)
-    assert needed(found, MARGIN, ERROR, family) == first
+    first = next((n for n in range(difference.n + 1, MOST_PROCESSES + 1) if tells(n)), None)
+    assert needed(difference, MARGIN, ERROR, family) == first
 
 
 def test_what_one_gpu_showed_between_processes_needs_six_of_them_and_a_hundred_times_that_too_many() -> None:
@@ -157,11 +159,11 @@ def test_what_one_gpu_showed_between_processes_needs_six_of_them_and_a_hundred_t
 
 
 @given(st.lists(st.tuples(st.sampled_from(Word), st.booleans()), max_size=6))
-def test_the_whole_is_the_worst_word_of_what_decides(found: list[tuple[Word, bool]]) -> None:
+def test_the_whole_is_the_worst_word_of_what_decides(words: list[tuple[Word, bool]]) -> None:
     order = [Word.SLOWER, Word.CANNOT_TELL, Word.FASTER, Word.SAME]
-    deciding = [w for w, decides in found if decides]
+    deciding = [w for w, decides in words if decides]
     expected = min(deciding, key=order.index, default=Word.CANNOT_TELL)
-    whole, reason = overall([quantity(w, decides=d) for w, d in found])
+    whole, reason = overall([quantity(w, decides=d) for w, d in words])
     assert whole is expected
     assert expected is Word.SAME or not deciding or f"is {expected}" in reason
 
@@ -179,7 +181,7 @@ def judged(of: simulation.Estimates, row: int, n: int, margins: list[float]) -> 
 @pytest.mark.parametrize("pairs", [3, 8])
 @pytest.mark.parametrize("noise", simulation.NOISES, ids=lambda noise: noise.name)
 def test_the_simulation_judges_as_the_judge_does(noise: simulation.Noise, pairs: int) -> None:
-    source, told = np.random.default_rng(pairs), set[Word]()
+    source, results = np.random.default_rng(pairs), set[Word]()
     times = simulation.over_processes(*simulation.log_ratios(noise, 12, pairs, source))
     lengths = simulation.over_prompts(*simulation.acceptances(0.5, 12, pairs, source))
     margins = [log_margin(2.0), MARGIN, MARGIN, log_margin(2.0)]
@@ -192,8 +194,8 @@ def test_the_simulation_judges_as_the_judge_does(noise: simulation.Noise, pairs:
             expected = judged(of, row, pairs, margins)
             assert [simulation.WORDS[code] for code in codes[row]] == expected
             assert simulation.WORDS[wholes[row]] is overall([quantity(w) for w in expected])[0]
-            told.update(expected)
-    assert Word.SAME in told or Word.SLOWER in told
+            results.update(expected)
+    assert Word.SAME in results or Word.SLOWER in results
 
 
 def test_the_simulation_judges_as_the_judge_does_without_spread_and_at_ties() -> None:
@@ -207,15 +209,15 @@ def test_the_simulation_judges_as_the_judge_does_without_spread_and_at_ties() ->
 
 def test_equal_builds_raise_an_alarm_in_no_more_runs_than_promised() -> None:
     """Without a margin, so that SAME takes no alarm away: three quantities, 20,000 runs, the noise of each its own."""
-    found = simulation.words(drawn(5, (20_000, 8, 3), 0.0, 0.003), [0.0] * 3, ERROR)
+    labels = simulation.words(drawn(5, (20_000, 8, 3), 0.0, 0.003), [0.0] * 3, ERROR)
     for direction in (simulation.SLOWER, simulation.FASTER):
-        share, low, _ = bound((found == direction).any(axis=1))
+        share, low, _ = bound((labels == direction).any(axis=1))
         assert low <= ERROR and share > ERROR / 3
 
 
 def test_same_is_said_of_a_difference_as_large_as_the_margin_in_no_more_runs_than_promised() -> None:
-    found = simulation.words(drawn(6, (40_000, 8, 1), MARGIN, 0.001), [MARGIN], ERROR)
-    share, low, high = bound(found[:, 0] == simulation.SAME)
+    labels = simulation.words(drawn(6, (40_000, 8, 1), MARGIN, 0.001), [MARGIN], ERROR)
+    share, low, high = bound(labels[:, 0] == simulation.SAME)
     assert low <= ERROR <= high, share
 
 

@@ -15,9 +15,9 @@ PROVEN_ALONE = Difference(0.0071, 0.005, 8)
 UNCLEAR = Difference(0.004, 0.005, 8)
 
 
-def raw(name: str, found: Difference | None, *, cell: str = "c", decides: bool = True, exact: bool = False) -> Raw:
+def raw(name: str, difference: Difference | None, *, cell: str = "c", decides: bool = True, exact: bool = False) -> Raw:
     better: Literal["lower", "higher"] = "higher" if name == ACCEPTANCE else "lower"
-    return Raw(name, cell, decides, better, (1.0, 1.0), found, found.n if found else 0, exact=exact)
+    return Raw(name, cell, decides, better, (1.0, 1.0), difference, difference.n if difference else 0, exact=exact)
 
 
 def test_quantities_that_are_the_same_by_count_or_do_not_decide_take_no_share_of_the_error() -> None:
@@ -33,13 +33,13 @@ def test_quantities_that_are_the_same_by_count_or_do_not_decide_take_no_share_of
 
 def test_how_many_are_needed_is_said_for_the_quantities_that_share_the_error() -> None:
     exact = raw(ACCEPTANCE, Difference(0.0, 0.0, 8), exact=True)
-    found = with_words([raw(STEP, PROVEN_ALONE), raw(STEP, UNCLEAR, cell="d"), exact], MARGINS)
-    for quantity, difference in zip(found, (PROVEN_ALONE, UNCLEAR), strict=False):
+    quantities = with_words([raw(STEP, PROVEN_ALONE), raw(STEP, UNCLEAR, cell="d"), exact], MARGINS)
+    for quantity, difference in zip(quantities, (PROVEN_ALONE, UNCLEAR), strict=False):
         assert quantity.needed == needed(difference, log_margin(MARGINS.step_pct), MARGINS.error, 2)
-    assert found[0].needed == 9
+    assert quantities[0].needed == 9
 
 
 def test_a_longer_acceptance_is_faster_and_a_longer_time_is_slower() -> None:
     longer = Difference(0.05, 0.001, 8)
-    found = with_words([raw(STEP, longer), raw(ACCEPTANCE, longer, cell="d")], MARGINS)
-    assert [q.word for q in found] == [Word.SLOWER, Word.FASTER]
+    quantities = with_words([raw(STEP, longer), raw(ACCEPTANCE, longer, cell="d")], MARGINS)
+    assert [q.word for q in quantities] == [Word.SLOWER, Word.FASTER]

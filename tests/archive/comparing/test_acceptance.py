@@ -63,10 +63,12 @@ def test_rows_are_laid_out_by_engine_class_and_context_and_loops_are_said(tmp_pa
         return replace(made, tokens=tuple(tuple((1, 2) * len(text))[: len(text)] for text in made.tokens))
 
     def laid_out(context: int, kind: object, change: Callable[[Block], Block]) -> StoredRun:
-        asked = scenario(context=(context,))
-        (point,) = plan_of(asked).points
+        small_scenario = scenario(context=(context,))
+        (point,) = plan_of(small_scenario).points
         prompts = {point.key: {"sources": [[[kind]]] * 4, "source": "mixed"}}
-        return load_run(store(tmp_path / str(context), scenarios=(asked,), change=change, changes={"prompts": prompts}))
+        return load_run(
+            store(tmp_path / str(context), scenarios=(small_scenario,), change=change, changes={"prompts": prompts})
+        )
 
     one, other = laid_out(64, CODE, lambda b: b), laid_out(32, PROSE, looping)
     engines = {k: replace(f, identity=EngineIdentity("vLLM", "0.25.1")) for k, f in other.run.engines.items()}
@@ -93,7 +95,7 @@ def with_prompts(**about: object) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("about", "found"),
+    ("about", "texts"),
     [
         ({"categories": [["math", None]]}, ("math", UNNAMED, SEVERAL)),
         ({"sources": [[[CODE, CODE], [PROSE]]], "source": "mixed"}, ("code", "prose", SEVERAL)),
@@ -103,9 +105,9 @@ def with_prompts(**about: object) -> Run:
         ({"sources": [[["no mapping"], []]]}, ("random", "random", "random")),
     ],
 )
-def test_the_class_is_the_category_or_the_kind_of_text(about: dict[str, object], found: tuple[str, ...]) -> None:
+def test_the_class_is_the_category_or_the_kind_of_text(about: dict[str, object], texts: tuple[str, ...]) -> None:
     run = with_prompts(**about)
-    assert tuple(class_of(run, POINT, 0, slots) for slots in ([0], [1], [0, 1])) == found
+    assert tuple(class_of(run, POINT, 0, slots) for slots in ([0], [1], [0, 1])) == texts
 
 
 # ── pairs and engines ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,9 +142,9 @@ def test_a_pair_that_nobody_hashed_goes_by_its_name() -> None:
 def test_somebody_elses_engine_has_its_version_in_its_name(tmp_path: Path) -> None:
     one = load_run(store(tmp_path / "one"))
     engines = {key: replace(f, identity=EngineIdentity("vLLM", "0.25.1")) for key, f in one.run.engines.items()}
-    told = replace(one, run=replace(one.run, engines=engines))
-    names = pair_names([told.run])
-    assert {request.engine for request in requests_of(told, names)} == {"fake 0.25.1 float32"}
+    renamed = replace(one, run=replace(one.run, engines=engines))
+    names = pair_names([renamed.run])
+    assert {request.engine for request in requests_of(renamed, names)} == {"fake 0.25.1 float32"}
 
 
 def test_a_request_to_a_server_under_load_goes_by_the_prompt_that_it_answers(tmp_path: Path) -> None:
@@ -152,11 +154,11 @@ def test_a_request_to_a_server_under_load_goes_by_the_prompt_that_it_answers(tmp
     block = next(b for b in one.blocks() if b.role.speculative)
     answered = ServedRequest(0, (5, 9), (1, len(block.tokens[0]) - 1))
     served = Served((answered,), record_of([block], 0), (RefusedRequest(0, 429, 1),), (1,))
-    told = replace(block, served=served, accepted=(), drafted=(), step_ns=(), counters={"undrafted_steps": 0})
+    loaded_block = replace(block, served=served, accepted=(), drafted=(), step_ns=(), counters={"undrafted_steps": 0})
 
     class Answered(StoredRun):
         def blocks(self) -> list[Block]:
-            return [told]
+            return [loaded_block]
 
     (request,) = requests_of(Answered(one.path, run, one.config), pair_names([run]))
     assert (request.prompt, request.prompt_class) == (("a", 1), "poem")

@@ -31,8 +31,8 @@ def contrast(a: Path, b: Path) -> Contrast:
     return contrast_of(load_run(a), load_run(b))
 
 
-def change(found: Contrast, metric: str, role: str = "spec-3") -> Change:
-    (one,) = [c for c in found.changes if c.metric == metric and c.cell.role == Role.parse(role)]
+def change(result: Contrast, metric: str, role: str = "spec-3") -> Change:
+    (one,) = [c for c in result.changes if c.metric == metric and c.cell.role == Role.parse(role)]
     return one
 
 
@@ -47,23 +47,23 @@ def other_prompts(folder: Path) -> Path:
 
 
 def test_two_runs_of_the_same_blocks_agree_in_every_figure(a: Path, tmp_path: Path) -> None:
-    found = contrast(a, store(tmp_path / "b"))
-    assert {c.ratio for c in found.changes if c.ratio is not None} == {1.0}
-    assert all((t.differing, t.reason_code) == (0, None) for t in found.tokens)
-    assert not found.only_a and not found.only_b
+    comparison = contrast(a, store(tmp_path / "b"))
+    assert {c.ratio for c in comparison.changes if c.ratio is not None} == {1.0}
+    assert all((t.differing, t.reason_code) == (0, None) for t in comparison.tokens)
+    assert not comparison.only_a and not comparison.only_b
 
 
 def test_a_slower_cycle_shows_in_times_as_unpaired_and_in_the_speed_up_over_the_own_baseline(
     a: Path, tmp_path: Path
 ) -> None:
-    found = contrast(a, store(tmp_path / "b", cycle_ns=15_400_000))
-    times = change(found, "mean_tpot_ms")
+    comparison = contrast(a, store(tmp_path / "b", cycle_ns=15_400_000))
+    times = change(comparison, "mean_tpot_ms")
     assert times.how is How.UNPAIRED and times.ratio == pytest.approx(1.1, rel=1e-6)
-    speedup = change(found, "decode_speedup_ratio")
+    speedup = change(comparison, "decode_speedup_ratio")
     assert speedup.how is How.OVER_BASELINES and speedup.ratio == pytest.approx(1 / 1.1, rel=1e-6)
     assert speedup.ci_low is not None and speedup.ci_high is not None
     assert speedup.ci_low < 1 / 1.1 < speedup.ci_high < 1
-    assert change(found, "mean_tpot_ms", "baseline").ratio == pytest.approx(1.0)
+    assert change(comparison, "mean_tpot_ms", "baseline").ratio == pytest.approx(1.0)
 
 
 def logs_by_set(folder: Path) -> dict[int, float]:
@@ -77,29 +77,29 @@ def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy_and_two_ass
     a: Path, tmp_path: Path
 ) -> None:
     b = store(tmp_path / "b", jitter=0.05)
-    found = change(contrast(a, b), "mean_tpot_ms")
+    figure = change(contrast(a, b), "mean_tpot_ms")
     of_a, of_b = (list(logs_by_set(folder).values()) for folder in (a, b))
     within = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
     middle, half = (within.low + within.high) / 2, (within.high - within.low) / 2
     reach = math.hypot(half, stats.norm.ppf(0.975) * 0.0045, stats.norm.ppf(0.975) * 0.0045)
-    assert ends(found) == pytest.approx([middle - reach, middle + reach])
-    assert found.n == 4
+    assert ends(figure) == pytest.approx([middle - reach, middle + reach])
+    assert figure.n == 4
 
 
-def ends(found: Change) -> list[float]:
+def ends(result: Change) -> list[float]:
     """The ends of an interval, on the log scale."""
-    assert found.ci_low is not None and found.ci_high is not None
-    return [math.log(found.ci_low), math.log(found.ci_high)]
+    assert result.ci_low is not None and result.ci_high is not None
+    return [math.log(result.ci_low), math.log(result.ci_high)]
 
 
 def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path, tmp_path: Path) -> None:
     known = BetweenRuns(0.001, 4)
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
     b = edited(store(tmp_path / "b"), between_runs={cell: known})
-    found = change(contrast(a, b), "decode_speedup_ratio")
-    assert found.between == (ASSUMED, known)
+    figure = change(contrast(a, b), "decode_speedup_ratio")
+    assert figure.between == (ASSUMED, known)
     z, t = stats.norm.ppf(0.975) * 0.0045, stats.t.ppf(0.975, 4) * 0.001
-    assert ends(found) == pytest.approx([-math.hypot(z, t), math.hypot(z, t)])
+    assert ends(figure) == pytest.approx([-math.hypot(z, t), math.hypot(z, t)])
 
 
 def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path, tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path, tmp_path
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
     for known, expected in ((BetweenRuns(0.0001, 4), ASSUMED), (BetweenRuns(0.02, 4), BetweenRuns(0.02, 4))):
         b = edited(store(tmp_path / str(known.process_sd)), between_runs={cell: known})
-        found = contrast(a, b)
-        assert change(found, "step_ms").between == (ASSUMED, expected)
-        assert change(found, "step_ms", "baseline").between == (ASSUMED, ASSUMED)
-        assert change(found, "acceptance_length").between is None
+        comparison = contrast(a, b)
+        assert change(comparison, "step_ms").between == (ASSUMED, expected)
+        assert change(comparison, "step_ms", "baseline").between == (ASSUMED, ASSUMED)
+        assert change(comparison, "acceptance_length").between is None
 
 
 def test_rounds_of_a_prompt_are_no_new_evidence(tmp_path: Path) -> None:
@@ -123,71 +123,77 @@ def test_rounds_of_a_prompt_are_no_new_evidence(tmp_path: Path) -> None:
 
         return change
 
-    found = []
+    values = []
     for rounds in (2, 4):
         kinds = [scenario(rounds=rounds)]
         runs = [
             store(tmp_path / f"{name}{rounds}", scenarios=kinds, jitter=0.0, change=slowed(by))
             for name, by in (("a", 0.0), ("b", 0.01))
         ]
-        found.append(change(contrast(*runs), "mean_tpot_ms"))
-    two, four = found
+        values.append(change(contrast(*runs), "mean_tpot_ms"))
+    two, four = values
     assert (two.n, four.n) == (4, 4)
     assert two.ci_low is not None and two.ci_low == pytest.approx(four.ci_low, rel=1e-6)
     assert two.ci_high == pytest.approx(four.ci_high, rel=1e-6)
 
 
 def test_a_ratio_divides_the_means_beside_it(a: Path, tmp_path: Path) -> None:
-    for found in contrast(a, store(tmp_path / "b", jitter=0.2)).changes:
-        if found.ratio is not None and found.mean_a is not None and found.mean_b is not None:
-            assert found.ratio == pytest.approx(found.mean_b / found.mean_a)
-        elif found.ratio is not None and found.a and found.b:
-            assert found.ratio == pytest.approx(found.b / found.a)
+    for result in contrast(a, store(tmp_path / "b", jitter=0.2)).changes:
+        if result.ratio is not None and result.mean_a is not None and result.mean_b is not None:
+            assert result.ratio == pytest.approx(result.mean_b / result.mean_a)
+        elif result.ratio is not None and result.a and result.b:
+            assert result.ratio == pytest.approx(result.b / result.a)
 
 
 def test_two_prompt_sets_are_too_few_for_an_interval(tmp_path: Path) -> None:
     kinds = [scenario(prompt_sets=2, rounds=8)]
-    found = change(
+    figure = change(
         contrast(store(tmp_path / "a", scenarios=kinds), store(tmp_path / "b", scenarios=kinds)), "mean_tpot_ms"
     )
-    assert (found.ratio, found.ci_low, found.reason_code) == (1.0, None, "few_prompt_sets")
+    assert (figure.ratio, figure.ci_low, figure.reason_code) == (1.0, None, "few_prompt_sets")
 
 
 def test_acceptance_is_paired_by_prompt_and_moves_with_it(a: Path, tmp_path: Path) -> None:
-    found = change(contrast(a, store(tmp_path / "b", accept=(3, 1, 2, 0, 3, 3))), "acceptance_length")
-    assert found.how is How.BY_PROMPT and found.n == 4
-    assert found.ratio == pytest.approx((1 + 12 / 6) / (1 + 11 / 6))
+    figure = change(contrast(a, store(tmp_path / "b", accept=(3, 1, 2, 0, 3, 3))), "acceptance_length")
+    assert figure.how is How.BY_PROMPT and figure.n == 4
+    assert figure.ratio == pytest.approx((1 + 12 / 6) / (1 + 11 / 6))
 
 
 def test_other_prompts_are_said_and_neither_tokens_nor_acceptance_are_paired(a: Path, tmp_path: Path) -> None:
-    found = contrast(a, other_prompts(store(tmp_path / "b")))
-    assert {t.reason_code for t in found.tokens} == {"prompts_differ"}
-    assert change(found, "acceptance_length").how is How.OTHER_PROMPTS
-    assert not any(c.same_prompts for c in found.changes)
+    comparison = contrast(a, other_prompts(store(tmp_path / "b")))
+    assert {t.reason_code for t in comparison.tokens} == {"prompts_differ"}
+    assert change(comparison, "acceptance_length").how is How.OTHER_PROMPTS
+    assert not any(c.same_prompts for c in comparison.changes)
 
 
 def test_the_first_token_that_differs_is_found(a: Path, tmp_path: Path) -> None:
     def wrong(block: Block) -> Block:
         return corrupt(block, at=7)
 
-    found = {t.cell.role.name: t for t in contrast(a, store(tmp_path / "b", change=wrong)).tokens}
-    assert (found["spec-3"].differing, found["spec-3"].sequences, found["spec-3"].first) == (8, 8, 7)
-    assert found["baseline"].differing == 0
+    data = {t.cell.role.name: t for t in contrast(a, store(tmp_path / "b", change=wrong)).tokens}
+    assert (data["spec-3"].differing, data["spec-3"].sequences, data["spec-3"].first) == (8, 8, 7)
+    assert data["baseline"].differing == 0
 
 
 def test_a_speed_that_was_withheld_has_no_ratio(a: Path, tmp_path: Path) -> None:
-    found = contrast(a, store(tmp_path / "b", change=corrupt))
+    comparison = contrast(a, store(tmp_path / "b", change=corrupt))
     for metric in ("decode_speedup_ratio", "decode_tok_s", "mean_tpot_ms"):
-        assert (change(found, metric).ratio, change(found, metric).reason_code) == (None, "token_mismatch")
+        assert (change(comparison, metric).ratio, change(comparison, metric).reason_code) == (None, "token_mismatch")
 
 
 def test_acceptance_of_two_sources_is_never_held_together(a: Path, tmp_path: Path) -> None:
     b = store(tmp_path / "b")
     rewrite(b, with_acceptance(load_run(b).run, "forced"))
-    found = contrast(a, b)
+    comparison = contrast(a, b)
     for metric in ("acceptance_length", "draft_acceptance_rate"):
-        assert (change(found, metric).ratio, change(found, metric).reason_code) == (None, "acceptance_sources_differ")
-    assert {t.cell.role.name: t.reason_code for t in found.tokens} == {"baseline": None, "spec-3": "acceptance_forced"}
+        assert (change(comparison, metric).ratio, change(comparison, metric).reason_code) == (
+            None,
+            "acceptance_sources_differ",
+        )
+    assert {t.cell.role.name: t.reason_code for t in comparison.tokens} == {
+        "baseline": None,
+        "spec-3": "acceptance_forced",
+    }
 
 
 def test_tokens_of_other_weights_are_not_compared(a: Path, tmp_path: Path) -> None:
@@ -198,22 +204,22 @@ def test_tokens_of_other_weights_are_not_compared(a: Path, tmp_path: Path) -> No
 
 
 def test_two_back_ends_are_held_together_cell_by_cell(a: Path, tmp_path: Path) -> None:
-    found = contrast(a, store(tmp_path / "b", backend="other"))
-    assert {(c.cell.point.backend, c.partner.point.backend) for c in found.changes} == {("fake", "other")}
-    assert all(t.reason_code is None for t in found.tokens)
+    comparison = contrast(a, store(tmp_path / "b", backend="other"))
+    assert {(c.cell.point.backend, c.partner.point.backend) for c in comparison.changes} == {("fake", "other")}
+    assert all(t.reason_code is None for t in comparison.tokens)
 
 
 def test_cells_without_a_partner_are_named(a: Path, tmp_path: Path) -> None:
-    found = contrast(a, store(tmp_path / "b", scenarios=[scenario(spec=(2,))]))
-    assert [c.role.name for c in found.only_a] == ["spec-3"]
-    assert [c.role.name for c in found.only_b] == ["spec-2"]
+    comparison = contrast(a, store(tmp_path / "b", scenarios=[scenario(spec=(2,))]))
+    assert [c.role.name for c in comparison.only_a] == ["spec-3"]
+    assert [c.role.name for c in comparison.only_b] == ["spec-2"]
 
 
 def test_a_cell_that_failed_has_no_ratio_and_compares_no_token(a: Path, tmp_path: Path) -> None:
     b = store(tmp_path / "b", blocks=[])
-    found = contrast(a, b)
-    assert {c.ratio for c in found.changes} == {None}
-    assert {t.reason_code for t in found.tokens} == {"not_measured"}
+    comparison = contrast(a, b)
+    assert {c.ratio for c in comparison.changes} == {None}
+    assert {t.reason_code for t in comparison.tokens} == {"not_measured"}
 
 
 @pytest.mark.parametrize(
@@ -229,10 +235,10 @@ def test_runs_that_have_nothing_in_common_are_a_usage_error(
 
 
 def test_means_over_requests_are_paired_block_by_block(tmp_path: Path) -> None:
-    found = contrast(store(tmp_path / "a"), store(tmp_path / "b", cycle_ns=15_400_000))
-    times = change(found, "mean_tpot_ms")
+    comparison = contrast(store(tmp_path / "a"), store(tmp_path / "b", cycle_ns=15_400_000))
+    times = change(comparison, "mean_tpot_ms")
     assert times.ratio == pytest.approx(1.1, rel=1e-6) and times.ci_low is not None
-    assert change(found, "p50_itl_ms").ratio == pytest.approx(1.1, rel=1e-6), "shown, without an interval"
-    assert change(found, "p50_itl_ms").ci_low is None
-    assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1 / 1.1, rel=1e-6)
-    assert change(found, "decode_throughput_ratio").how is How.OVER_BASELINES
+    assert change(comparison, "p50_itl_ms").ratio == pytest.approx(1.1, rel=1e-6), "shown, without an interval"
+    assert change(comparison, "p50_itl_ms").ci_low is None
+    assert change(comparison, "decode_speedup_ratio").ratio == pytest.approx(1 / 1.1, rel=1e-6)
+    assert change(comparison, "decode_throughput_ratio").how is How.OVER_BASELINES

@@ -59,15 +59,15 @@ def test_prompts_that_no_run_has_recorded_are_not_taken_for_the_same() -> None:
 def test_what_was_asked_otherwise_is_named(change: dict[str, object], named: str) -> None:
     first, other = run("one"), run("two")
     scenarios = {name: replace(s, **change) for name, s in other.scenarios.items()}  # type: ignore[arg-type]  # a field
-    found = why_not(matrix_of([first, replace(other, scenarios=scenarios)]))
-    assert found[0] == [None, f"asked otherwise: {named}"]
+    reasons = why_not(matrix_of([first, replace(other, scenarios=scenarios)]))
+    assert reasons[0] == [None, f"asked otherwise: {named}"]
 
 
 def test_a_cell_that_failed_says_so_and_the_next_column_is_the_reference() -> None:
     plan = build_plan((scenario(),), "one")
     failed = run_of(plan, [])
-    found = why_not(matrix_of([failed, run("two")]))
-    assert found[0] == ["no figures: no block was measured", None]
+    reasons = why_not(matrix_of([failed, run("two")]))
+    assert reasons[0] == ["no figures: no block was measured", None]
 
 
 def test_sources_of_acceptance_are_kept_apart() -> None:

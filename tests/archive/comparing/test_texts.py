@@ -96,9 +96,9 @@ def test_a_prompt_whose_text_differs_is_left_out_of_acceptance_and_shown(tmp_pat
     [(1e-5, True, State.PASS), (0.5, False, State.FAIL), (None, False, State.INCONCLUSIVE)],
 )
 def test_a_text_may_part_at_a_near_tie_only(margin: float | None, near_tie: bool, state: State) -> None:
-    found = Divergence(0, 0, 0, 4, 7, 8, margin, near_tie)
+    divergence = Divergence(0, 0, 0, 4, 7, 8, margin, near_tie)
     cell = Cell(plan_of(FULL).points[0], Role(3))
-    assert Match("engine", cell, 10, 1, 0, (found,)).tokens is state
+    assert Match("engine", cell, 10, 1, 0, (divergence,)).tokens is state
 
 
 def test_totals_alone_give_the_length_alone(tmp_path: Path) -> None:

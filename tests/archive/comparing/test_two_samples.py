@@ -28,9 +28,9 @@ clusters = st.dictionaries(
 
 @given(values)
 def test_the_mean_has_the_t_interval_of_scipy(sample: list[float]) -> None:
-    found = of_mean(sample)
+    interval = of_mean(sample)
     expected = stats.ttest_1samp(sample, 0).confidence_interval(0.95)
-    assert found is not None and found.interval() == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert interval is not None and interval.interval() == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 @given(values, values)
@@ -45,8 +45,8 @@ rounds = st.lists(st.tuples(st.integers(0, 5), st.floats(-3, 3)), min_size=8, ma
 
 
 @given(rounds, st.integers(2, 4))
-def test_a_prompt_set_counts_once_however_often_it_ran(found: list[tuple[int, float]], times: int) -> None:
-    assert by_prompt_set(found * times) == pytest.approx(by_prompt_set(found))
+def test_a_prompt_set_counts_once_however_often_it_ran(figures: list[tuple[int, float]], times: int) -> None:
+    assert by_prompt_set(figures * times) == pytest.approx(by_prompt_set(figures))
 
 
 @given(rounds, rounds)
@@ -54,10 +54,10 @@ def test_paired_prompt_sets_cancel_what_both_runs_share(a: list[tuple[int, float
     """A difference between prompts that is in both runs changes neither the paired ratio nor its interval."""
     one, other = by_prompt_set(a), by_prompt_set(b)
     harder = [{key: log + 10.0 * key for key, log in side.items()} for side in (one, other)]
-    found, again = log_ratio(one, other, paired=True), log_ratio(*harder, paired=True)
-    assert (found is None) == (again is None) == (len(one.keys() & other.keys()) < 3)
-    if found and again:
-        assert again.interval() == pytest.approx(found.interval(), abs=1e-6)
+    interval, again = log_ratio(one, other, paired=True), log_ratio(*harder, paired=True)
+    assert (interval is None) == (again is None) == (len(one.keys() & other.keys()) < 3)
+    if interval and again:
+        assert again.interval() == pytest.approx(interval.interval(), abs=1e-6)
 
 
 @given(rounds, rounds)
@@ -65,10 +65,10 @@ def test_prompt_sets_of_two_sources_have_welchs_interval(
     a: list[tuple[int, float]], b: list[tuple[int, float]]
 ) -> None:
     one, other = by_prompt_set(a), by_prompt_set(b)
-    found = log_ratio(one, other, paired=False)
-    if found is not None and found.error > 1e-6:
+    interval = log_ratio(one, other, paired=False)
+    if interval is not None and interval.error > 1e-6:
         expected = stats.ttest_ind(list(other.values()), list(one.values()), equal_var=False).confidence_interval(0.95)
-        assert found.interval() == pytest.approx((expected.low, expected.high), abs=1e-6)
+        assert interval.interval() == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_two_processes_of_one_build_are_called_different_no_more_often_than_asked_for() -> None:
@@ -76,10 +76,10 @@ def test_two_processes_of_one_build_are_called_different_no_more_often_than_aske
     noise, runs = np.random.default_rng(6), 2000
     shifts = noise.normal(0, 0.0045, (runs, 2))
     sides = shifts[:, :, None] + noise.normal(0, 0.0002, (runs, 2, 8))
-    found = [of_mean((b - a).tolist()) for a, b in sides]
+    means = [of_mean((b - a).tolist()) for a, b in sides]
 
     def told(between: tuple[BetweenRuns, BetweenRuns] | None) -> Flags:
-        return np.asarray([not low <= 0 <= high for e in found if e for low, high in [e.interval(0.025, between)]])
+        return np.asarray([not low <= 0 <= high for e in means if e for low, high in [e.interval(0.025, between)]])
 
     assert bound(told(None))[1] > 0.9
     assert bound(told((ASSUMED, ASSUMED)))[1] <= 0.05
@@ -93,8 +93,8 @@ def test_fewer_than_three_values_or_prompts_have_no_estimate() -> None:
 
 
 @given(clusters)
-def test_a_run_beside_itself_is_exactly_as_long(found: dict[tuple[int, int], tuple[float, float]]) -> None:
-    same = log_ratio_of_ratios(found, found, paired=True)
+def test_a_run_beside_itself_is_exactly_as_long(figures: dict[tuple[int, int], tuple[float, float]]) -> None:
+    same = log_ratio_of_ratios(figures, figures, paired=True)
     assert same is not None and same.interval() == (0.0, 0.0)
 
 
@@ -102,9 +102,9 @@ def test_a_run_beside_itself_is_exactly_as_long(found: dict[tuple[int, int], tup
 def test_unpaired_ratios_have_the_ratio_of_their_sums(
     a: dict[tuple[int, int], tuple[float, float]], b: dict[tuple[int, int], tuple[float, float]]
 ) -> None:
-    found = log_ratio_of_ratios(a, b, paired=False)
+    interval = log_ratio_of_ratios(a, b, paired=False)
     r_a, r_b = (sum(n for n, _ in side.values()) / sum(d for _, d in side.values()) for side in (a, b))
-    assert found is not None and math.exp(found.mean) == pytest.approx(r_b / r_a)
+    assert interval is not None and math.exp(interval.mean) == pytest.approx(r_b / r_a)
 
 
 @given(clusters)
@@ -119,8 +119,8 @@ def test_the_paired_error_is_that_of_the_numeric_derivatives(a: dict[tuple[int, 
     nudge, ones = 1e-6, dict.fromkeys(a, 1.0)
     moves = [(log_ratio({**ones, k: 1 + nudge}) - log_ratio({**ones, k: 1 - nudge})) / (2 * nudge) for k in a]
     expected = math.sqrt(len(a) / (len(a) - 1) * sum(m * m for m in moves))
-    found = log_ratio_of_ratios(a, b, paired=True)
-    assert found is not None and found.error == pytest.approx(expected, abs=1e-6)
+    interval = log_ratio_of_ratios(a, b, paired=True)
+    assert interval is not None and interval.error == pytest.approx(expected, abs=1e-6)
 
 
 def test_only_prompts_that_both_have_are_paired() -> None:

@@ -58,12 +58,12 @@ def test_of_a_benchmark_acceptance_is_judged_and_the_rest_is_said_to_be_beyond_i
         *(r for r in POLICY.rules if r.gate == "acceptance"),
     )
     run = judged_file(write(tmp_path, [BASELINE, SPECULATIVE]), policy)
-    found = states(run)
-    assert found["acceptance"] == (State.PASS, "at_least_min")
-    assert found["full-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
-    assert found["full-16k-b4-speed"] == (State.SKIPPED, "no_cell")
+    states_of_rules = states(run)
+    assert states_of_rules["acceptance"] == (State.PASS, "at_least_min")
+    assert states_of_rules["full-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
+    assert states_of_rules["full-16k-b4-speed"] == (State.SKIPPED, "no_cell")
     for rule in ("records-valid", "tokens-equal", "no-loops"):
-        assert found[rule] == (State.INCONCLUSIVE, "not_in_file")
+        assert states_of_rules[rule] == (State.INCONCLUSIVE, "not_in_file")
     (speed,) = [v for v in run.verdicts if v.rule == "full-32k-single-speed"]
     assert speed.evidence["speedup_vs_ar_ratio"] == pytest.approx(2.1)
     assert overall(run) == (State.INCONCLUSIVE, ExitCode.INCONCLUSIVE)
@@ -112,7 +112,7 @@ def test_two_files_and_what_they_do_not_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"total_accepted_tokens": 301}, "does not hold: 301, 300, 100 · 3"),
         ({"total_draft_tokens": 301}, "does not hold: 222, 301, 100 · 3"),
@@ -122,10 +122,12 @@ def test_two_files_and_what_they_do_not_say(tmp_path: Path) -> None:
         ({"num_drafts": -1}, "eagle_speculation.num_drafts: -1"),
     ],
 )
-def test_counts_that_contradict_each_other_are_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_counts_that_contradict_each_other_are_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(InvalidResult) as caught:
         judged_file(write(tmp_path, [speculative(**changes)]), seed())
-    assert said in str(caught.value) and "result.json" in str(caught.value)
+    assert message in str(caught.value) and "result.json" in str(caught.value)
 
 
 def test_a_stated_length_without_the_bonus_token_is_understood(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         ("{", UsageError, "not JSON"),
         ("[]", UsageError, "holds no result"),
@@ -150,13 +152,13 @@ def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_result_is_refused_with_the_place(
-    tmp_path: Path, text: str, kind: type[SpecgateError], said: str
+    tmp_path: Path, text: str, kind: type[SpecgateError], message: str
 ) -> None:
     """A file of another kind is a matter of the command line (2), a result with a wrong figure is invalid (6)."""
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(kind, match=r"result\.json") as caught:
         judged_file(tmp_path / "result.json", seed())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +197,9 @@ def test_a_stricter_near_tie_margin_withholds_tokens_and_speed(tmp_path: Path) -
     run = judged(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)), POLICY)
     assert states(run)["tokens-equal"] == (State.PASS, "near_tie_divergence")
     strict = judged_file(stored(tmp_path, run), policy_of(*seed().rules, *POLICY.rules[3:4]))
-    found = states(strict)
-    assert found["tokens-equal"] == (State.INVALID, "token_mismatch")
-    assert found["speed"] == (State.INVALID, "token_mismatch")
+    result = states(strict)
+    assert result["tokens-equal"] == (State.INVALID, "token_mismatch")
+    assert result["speed"] == (State.INVALID, "token_mismatch")
 
 
 def test_the_command_prints_every_verdict_and_ends_with_its_code(tmp_path: Path) -> None:

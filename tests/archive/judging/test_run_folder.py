@@ -119,8 +119,8 @@ def test_the_command_shows_figures_and_verdicts_and_ends_with_their_code(cli: Cl
     assert done.returncode == 0, done.stdout + done.stderr
     assert "speed-up 2.47×" in done.stdout and "8 at 1 of them" in done.stdout
     assert done.stdout.endswith("verdict PASS (exit 0)\n")
-    asked = cli.run("runs", "check", vllm, "--policy", "engine-gpu", "--role", "spec-3", pair=False)
-    assert asked.returncode == 2 and "--role spec-3: " in asked.stderr and "is a run folder" in asked.stderr
+    output = cli.run("runs", "check", vllm, "--policy", "engine-gpu", "--role", "spec-3", pair=False)
+    assert output.returncode == 2 and "--role spec-3: " in output.stderr and "is a run folder" in output.stderr
     figures = cli.run("runs", "check", vllm / "run.json", "--policy", "own.yaml", pair=False)
     assert figures.returncode == 6 and "`specgate runs check RUN` judges the folder" in figures.stdout
     none = cli.run("runs", "check", cli.folder, "--policy", "engine-gpu", pair=False)

@@ -97,15 +97,15 @@ def folder(place: Path, config: dict[str, Any], generation: dict[str, Any] | Non
 @pytest.mark.parametrize("name", KNOWN)
 def test_published_configs_are_read(name: str, tmp_path: Path) -> None:
     config, expected = KNOWN[name]
-    found = read_any_target(folder(tmp_path, config))
-    assert (found.vocab, found.layers, found.max_positions, found.eos_token_ids) == expected
-    assert found.architecture == config.get("architectures", [None])[0]
+    target = read_any_target(folder(tmp_path, config))
+    assert (target.vocab, target.layers, target.max_positions, target.eos_token_ids) == expected
+    assert target.architecture == config.get("architectures", [None])[0]
 
 
 def test_what_generation_stops_at_is_added(tmp_path: Path) -> None:
-    found = read_any_target(folder(tmp_path, GPT_OSS, {"eos_token_id": [200002, 199999, 200012]}))
-    assert found.eos_token_ids == (200002, 199999, 200012)
-    assert [file.name for file in found.files] == ["config.json", "generation_config.json"]
+    target = read_any_target(folder(tmp_path, GPT_OSS, {"eos_token_id": [200002, 199999, 200012]}))
+    assert target.eos_token_ids == (200002, 199999, 200012)
+    assert [file.name for file in target.files] == ["config.json", "generation_config.json"]
 
 
 def test_gemma_3_leaves_its_vocabulary_to_its_tokenizer_and_its_positions_to_its_class(tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_gemma_3_leaves_its_vocabulary_to_its_tokenizer_and_its_positions_to_its
         read_any_target(folder(tmp_path, GEMMA3))
     words = {word: number for number, word in enumerate(["a", *(f"w{i}" for i in range(300))])}
     Tokenizer(models.WordLevel(words, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
-    found = read_any_target(tmp_path)
-    assert (found.vocab, found.layers, found.max_positions, found.eos_token_ids) == (301, 34, None, (1, 106))
+    target = read_any_target(tmp_path)
+    assert (target.vocab, target.layers, target.max_positions, target.eos_token_ids) == (301, 34, None, (1, 106))
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"vocab_size": None}, "vocab_size = null"),
         ({"vocab_size": 0}, "vocab_size = 0"),
@@ -134,8 +134,8 @@ def test_gemma_3_leaves_its_vocabulary_to_its_tokenizer_and_its_positions_to_its
         ({"text_config": 3}, "text_config = 3"),
     ],
 )
-def test_an_odd_key_is_named_with_its_file_and_value(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=rf"config\.json: (\w+\.)?{said}"):
+def test_an_odd_key_is_named_with_its_file_and_value(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=rf"config\.json: (\w+\.)?{message}"):
         read_any_target(folder(tmp_path, GPT_OSS | changed))
 
 
@@ -145,9 +145,9 @@ def test_ends_outside_of_the_vocabulary_are_named_with_their_file(tmp_path: Path
 
 
 def test_it_agrees_with_the_reader_of_our_own_engines(pair: tuple[Path, Path]) -> None:
-    found, own = read_any_target(pair[0]), target_geometry(read_config(pair[0]))
-    assert (found.vocab, found.layers, found.max_positions) == (own.vocab, own.layers, own.max_positions)
-    assert found.eos_token_ids[: len(own.eos_token_ids)] == own.eos_token_ids
+    target, own = read_any_target(pair[0]), target_geometry(read_config(pair[0]))
+    assert (target.vocab, target.layers, target.max_positions) == (own.vocab, own.layers, own.max_positions)
+    assert target.eos_token_ids[: len(own.eos_token_ids)] == own.eos_token_ids
 
 
 def test_an_architecture_that_is_not_known_has_no_floor_of_bytes(tmp_path: Path) -> None:
@@ -167,8 +167,10 @@ def test_no_config_is_a_surprise(changed: dict[str, Any]) -> None:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(any_target, "read_config", lambda folder: keys)
-            found = read_any_target(Path("nowhere"))
+            target = read_any_target(Path("nowhere"))
     except CheckpointError as error:
         assert error.message.startswith("config.json: ")
     else:
-        assert found.vocab > 0 and (found.layers or 0) > 0 and all(0 <= i < found.vocab for i in found.eos_token_ids)
+        assert (
+            target.vocab > 0 and (target.layers or 0) > 0 and all(0 <= i < target.vocab for i in target.eos_token_ids)
+        )

@@ -22,14 +22,14 @@ def beside(a: str, b: str) -> Alignment:
     return align(read_source(a), read_source(b))
 
 
-def differing(found: Alignment) -> dict[str, str]:
-    return {difference.term: difference.breaks for difference in found.differences}
+def differing(alignment: Alignment) -> dict[str, str]:
+    return {difference.term: difference.breaks for difference in alignment.differences}
 
 
 def test_a_config_is_aligned_with_itself() -> None:
     for text in (VLLM % "", SGLANG % CHAIN, 'turbomind:{"method": "eagle3", "model": "D"}'):
-        found = beside(text, text)
-        assert found.aligned and not found.differences and found.same
+        result = beside(text, text)
+        assert result.aligned and not result.differences and result.same
 
 
 @pytest.mark.parametrize(
@@ -43,27 +43,27 @@ def test_a_config_is_aligned_with_itself() -> None:
     ],
 )
 def test_a_change_is_named_with_what_it_breaks(change: str, term: str, breaks: str) -> None:
-    found = beside(VLLM % "", VLLM % change)
-    assert differing(found)[term] == breaks
-    assert found.aligned == all(d.breaks == "nothing" for d in found.differences)
+    result = beside(VLLM % "", VLLM % change)
+    assert differing(result)[term] == breaks
+    assert result.aligned == all(d.breaks == "nothing" for d in result.differences)
 
 
 def test_another_draft_length_is_said_with_both_values() -> None:
-    found = beside(VLLM % "", VLLM.replace("3%s", "4%s") % "")
-    (k,) = [d for d in found.differences if d.term == "k"]
+    result = beside(VLLM % "", VLLM.replace("3%s", "4%s") % "")
+    (k,) = [d for d in result.differences if d.term == "k"]
     assert k.values == ("3", "4") and k.consequence.startswith("K 3 against 4: acceptance length cannot be compared")
-    assert not found.aligned
+    assert not result.aligned
 
 
 def test_a_tree_beside_a_chain_is_named() -> None:
     tree = "--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 16"
-    found = differing(beside(SGLANG % CHAIN, SGLANG % tree))
-    assert {"topk", "verified", "tree"} <= set(found)
+    result = differing(beside(SGLANG % CHAIN, SGLANG % tree))
+    assert {"topk", "verified", "tree"} <= set(result)
 
 
 def test_what_only_one_can_express_is_said() -> None:
-    found = beside('{"decoding_type": "Eagle3", "max_draft_len": 3, "max_non_leaves_per_layer": 4}', VLLM % "")
-    assert not [d for d in found.differences if d.term == "non_leaves" and d.breaks == "nothing"]
+    result = beside('{"decoding_type": "Eagle3", "max_draft_len": 3, "max_non_leaves_per_layer": 4}', VLLM % "")
+    assert not [d for d in result.differences if d.term == "non_leaves" and d.breaks == "nothing"]
     windowed = beside(
         SGLANG % f"{CHAIN} --speculative-draft-window-size 512",
         'lmdeploy:{"method": "eagle3", "model": "D", "num_speculative_tokens": 3}',
@@ -72,18 +72,18 @@ def test_what_only_one_can_express_is_said() -> None:
 
 
 def test_one_that_does_not_speculate_is_named_first() -> None:
-    found = beside("vllm serve T", VLLM % "")
-    assert found.differences[0].term == "speculation" and found.differences[0].values == ("off", "on")
+    result = beside("vllm serve T", VLLM % "")
+    assert result.differences[0].term == "speculation" and result.differences[0].values == ("off", "on")
 
 
 def test_a_broken_rule_is_named_and_aligns_with_nothing() -> None:
     sizes = '"num_speculative_tokens": 3, "max_path_len": 9, "max_decoding_tokens": 4'
     text = 'turbomind:{"method": "eagle3", "model": "D", ' + sizes + "}"
-    found = beside(text, text)
-    assert found.broken == tuple(
+    result = beside(text, text)
+    assert result.broken == tuple(
         f"turbomind ({side}): max_path_len = 9 is more than max_decoding_tokens = 4" for side in "AB"
     )
-    assert not found.aligned
+    assert not result.aligned
 
 
 def write_pair(folder: Path, **draft: object) -> tuple[Path, Path]:
@@ -102,8 +102,8 @@ def test_layers_are_compared_where_the_folders_are_here(tmp_path: Path) -> None:
     sglang = (
         f"sglang:--model-path {target} --speculative-algorithm EAGLE3 --speculative-draft-model-path {draft} {CHAIN}"
     )
-    found = beside(vllm, sglang)
-    (capture,) = [d for d in found.differences if d.term == "capture"]
+    result = beside(vllm, sglang)
+    (capture,) = [d for d in result.differences if d.term == "capture"]
     assert capture.values == (f"boundaries 2, {layers // 2}, {layers - 3}", "boundaries 1, 2, 3")
     assert "one layer off" in capture.consequence
 

@@ -40,8 +40,8 @@ def test_a_chain_is_the_same_chain_in_every_format(form: str, k: int) -> None:
     config = read_source(CHAINS[form] % k)
     assert config.engine == form.partition(",")[0]
     terms = ("method", "k", "path_len", "verified", "topk", "tree", "draft_model")
-    said = {term: config.value(term) for term in terms}
-    assert said == {
+    data = {term: config.value(term) for term in terms}
+    assert data == {
         "method": "eagle3", "draft_model": "D",
         "k": k, "path_len": k + 1, "verified": k + 1, "topk": 1, "tree": "chain",
     }  # fmt: skip
@@ -168,8 +168,8 @@ def test_what_cannot_be_read_is_named(text: str, message: str) -> None:
 
 
 def test_llamacpp_draws_no_eagle3_drafts_whatever_it_is_told() -> None:
-    told = "llama-server -m T -md D --spec-type draft-%s --spec-draft-n-max 3 --spec-draft-sampling probabilistic"
-    eagle, simple = read_source(told % "eagle3"), read_source(told % "simple")
+    command = "llama-server -m T -md D --spec-type draft-%s --spec-draft-n-max 3 --spec-draft-sampling probabilistic"
+    eagle, simple = read_source(command % "eagle3"), read_source(command % "simple")
     assert (eagle.value("verification"), simple.value("verification")) == (
         "sampled tokens must match",
         "rejection sampling",
@@ -228,15 +228,15 @@ TEXT = st.one_of(
 @given(TEXT, TEXT)
 def test_any_two_texts_are_laid_side_by_side_or_refused_by_name(a: str, b: str) -> None:
     try:
-        found = align(read_source(a), read_source(b))
+        result = align(read_source(a), read_source(b))
     except UsageError:
         return
-    assert found.aligned == align(found.second, found.first).aligned
-    assert not align(found.first, found.first).differences
+    assert result.aligned == align(result.second, result.first).aligned
+    assert not align(result.first, result.first).differences
 
 
 @pytest.mark.parametrize(
-    ("options", "link", "said"),
+    ("options", "link", "entries"),
     [
         ({}, None, (1, 1)),
         ({"tp": "2"}, LinkTraffic(2, 8192), (2, 1)),  # as the engine did before drafts were divided unasked
@@ -245,10 +245,10 @@ def test_any_two_texts_are_laid_side_by_side_or_refused_by_name(a: str, b: str) 
     ],
 )
 def test_a_run_says_among_how_many_gpus_its_draft_was_divided(
-    options: dict[str, str], link: LinkTraffic | None, said: tuple[int, int]
+    options: dict[str, str], link: LinkTraffic | None, entries: tuple[int, int]
 ) -> None:
     facts = EngineFacts("cupy", "NVIDIA H200", "bfloat16", 320, 4096, (0,), "a" * 64, "b" * 64, None, True)
     facts = replace(facts, traffic=Traffic(PassTraffic(0, 0, ()), link=link))
-    found = gpus_of(options, facts)
-    assert (found["tp"].value, found["draft_tp"].value) == said
-    assert {name for name, term in found.items() if term.how == "stated"} == set(options)
+    result = gpus_of(options, facts)
+    assert (result["tp"].value, result["draft_tp"].value) == entries
+    assert {name for name, term in result.items() if term.how == "stated"} == set(options)

@@ -33,9 +33,9 @@ def whole(tokens: int = 6, rows: int = 4, layers: int = 2) -> Tensors:
     def noise(part: str, width: int) -> Any:
         return rng.standard_normal((1 if part == "step" else rows, width)).astype(np.float32)
 
-    found: Tensors = {hidden(b): noise("target", 4) for b in range(layers + 1)}
-    found |= {stage.name: noise(stage.part, WIDTHS[stage.width]) for stage in STAGES}
-    return found | {"prompt_ids": np.arange(tokens), TARGET_IDS: np.array([0, 2, 4, 6, 8])}
+    tensors: Tensors = {hidden(b): noise("target", 4) for b in range(layers + 1)}
+    tensors |= {stage.name: noise(stage.part, WIDTHS[stage.width]) for stage in STAGES}
+    return tensors | {"prompt_ids": np.arange(tokens), TARGET_IDS: np.array([0, 2, 4, 6, 8])}
 
 
 def as_dump(tensors: Tensors, source: str = "A") -> StageDump:
@@ -86,7 +86,7 @@ def zeros(*shape: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (without("draft.ffn_out", "draft.logits"), "missing draft.ffn_out, draft.logits"),
         (without("target.hidden.1"), "missing target.hidden.1"),
@@ -108,13 +108,13 @@ def zeros(*shape: int) -> Any:
         (nan, "draft.attn_out[2, 1] = nan"),
     ],
 )
-def test_a_dump_that_is_wrong_is_named(tmp_path: Path, spoil: Callable[[Tensors], object], said: str) -> None:
+def test_a_dump_that_is_wrong_is_named(tmp_path: Path, spoil: Callable[[Tensors], object], message: str) -> None:
     tensors = whole()
     spoil(tensors)
     save_file(tensors, file := tmp_path / "a.safetensors")
     with pytest.raises(UsageError) as error:
         read_dump(file)
-    assert str(error.value).startswith(f"{file}: {said}")
+    assert str(error.value).startswith(f"{file}: {message}")
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 40, b"\x10\0\0\0\0\0\0\0{}"])
@@ -131,7 +131,7 @@ def test_a_dtype_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (put("prompt_ids", np.array([0, 1, 9, 3, 4, 5])), "B: another prompt than A: prompt_ids[2] = 9, not 2"),
         (put("prompt_ids", np.arange(7)), "B: another prompt than A: 7 tokens, not 6"),
@@ -143,9 +143,9 @@ def test_a_dtype_that_nobody_knows_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_prompt_or_model_is_named(spoil: Callable[[Tensors], object], said: str) -> None:
+def test_another_prompt_or_model_is_named(spoil: Callable[[Tensors], object], message: str) -> None:
     tensors = whole()
     spoil(tensors)
     with pytest.raises(UsageError) as error:
         check_same_question(as_dump(whole()), as_dump(tensors, "B"))
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)

@@ -71,7 +71,7 @@ def test_two_files_of_the_same_tree_have_the_same_digest(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("choices: [[0], [1], [0]]", "eagle_tree.yaml:1: choices[2]: [0]: a duplicate of choices[0] on line 1"),
         ("choices:\n- [0]\n- [1, 0]", "eagle_tree.yaml:3: choices[1]: [1, 0]: a gap: its parent [1] is not among the"),
@@ -94,8 +94,8 @@ def test_two_files_of_the_same_tree_have_the_same_digest(tmp_path: Path) -> None
         (f"parents: {[0] * (MOST_NODES + 1)}", f"parents: too many nodes: 1024; at most {MOST_NODES} are possible"),
     ],
 )  # fmt: skip
-def test_what_is_no_tree_is_named_with_its_place_and_value(tmp_path: Path, text: str, said: str) -> None:
-    assert said in refused(tmp_path, text + "\n")
+def test_what_is_no_tree_is_named_with_its_place_and_value(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refused(tmp_path, text + "\n")
 
 
 def test_every_bad_path_of_a_file_is_named_at_once(tmp_path: Path) -> None:

@@ -64,12 +64,12 @@ def test_memory_counts_keys_and_values_of_target_and_draft(tmp_path: Path) -> No
     folders = write_random_pair(tmp_path, seed=1)
     target = open_target(folders[0]).geometry
     draft = open_draft(folders[1], target).geometry
-    found = memory(SHAPE, Room(2), target, draft, 2)
+    result = memory(SHAPE, Room(2), target, draft, 2)
     per_target, per_draft = 4 * 2 * 2 * 16 * 2, 2 * 2 * 16 * 2
-    assert found.position == per_target + per_draft
-    assert found.tree == 2 * (8 * per_target + 3 * per_draft)  # nodes with children besides the root: [0], [1], [0, 0]
-    assert found.chain == 2 * (4 * per_target + 2 * per_draft)
-    assert found.logits == 2 * 8 * 320 * 4
+    assert result.position == per_target + per_draft
+    assert result.tree == 2 * (8 * per_target + 3 * per_draft)  # nodes with children besides the root: [0], [1], [0, 0]
+    assert result.chain == 2 * (4 * per_target + 2 * per_draft)
+    assert result.logits == 2 * 8 * 320 * 4
     assert (blocks(8, 16), blocks(17, 16)) == (1, 2)
 
 

@@ -103,9 +103,9 @@ def torch_weights(folder: Path) -> Ready:
     valid = file.read_bytes()
 
     def read() -> None:
-        found = TensorFiles(folder)
-        for name in found.entries:
-            found.read(name)
+        files = TensorFiles(folder)
+        for name in files.entries:
+            files.read(name)
 
     return Ready(byte_strings([valid]), valid, read, file, CHECKPOINT)
 

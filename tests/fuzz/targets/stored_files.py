@@ -115,8 +115,8 @@ def records(folder: Path) -> Ready:
 
     def read() -> None:
         if b"noise" in file.read_bytes():
-            found = read_record(noise_profile.NoiseProfile, file, noise_profile.SCHEMA)
-            noise_profile.warnings(found)
+            record = read_record(noise_profile.NoiseProfile, file, noise_profile.SCHEMA)
+            noise_profile.warnings(record)
         else:
             read_record(Bandwidth, file, bandwidth.SCHEMA)
 

@@ -20,12 +20,12 @@ def scenario(folder: Path) -> Ready:
     file = folder / "fuzzed.yaml"
 
     def read() -> None:
-        found = find(str(file))
-        dump(found)
-        plan = build_plan([found], "fake")
+        result = find(str(file))
+        dump(result)
+        plan = build_plan([result], "fake")
         if len(plan.rounds) < 500:  # laying out a plan of 200,000 blocks takes seconds
             estimate_seconds(plan, COST["cpu"])
-        override(found, warmup_runs=1, measurement_runs=4)
+        override(result, warmup_runs=1, measurement_runs=4)
 
     texts = [seeds.SCENARIO, *seeds.shipped_texts("scenarios")]
     valid, base = seeds.SCENARIO.encode(), "scenarios/base/"  # where a mapping of a base lacks a key
@@ -39,9 +39,9 @@ def policy(folder: Path) -> Ready:
     file, known = folder / "fuzzed.yaml", gates()
 
     def read() -> None:
-        found = find_policy(str(file), known)
-        micro_scenarios(found)
-        near_ties(found)
+        result = find_policy(str(file), known)
+        micro_scenarios(result)
+        near_ties(result)
 
     texts = [seeds.POLICY, *seeds.shipped_texts("gates/policies")]
     valid = seeds.POLICY.encode()
@@ -54,10 +54,10 @@ def tape(folder: Path) -> Ready:
     file = folder / "fuzzed.json"
 
     def read() -> None:
-        found = Tape.load(file)
-        assert found.sha256
-        for k in found.specs:
-            found.accepted(k, 0, 1, 2)
+        load = Tape.load(file)
+        assert load.sha256
+        for k in load.specs:
+            load.accepted(k, 0, 1, 2)
 
     return Ready(json_texts([seeds.TAPES]), plain(seeds.TAPES), read, file, USAGE)
 

@@ -55,11 +55,11 @@ def shown(expected: int, got: int, units: int) -> tuple[tuple[float, ...], tuple
 
 def margins(blocks: Sequence[Block], units: int | Mapping[int, int]) -> list[Margin]:
     """`units`: how far apart the two tokens are, everywhere or by prompt set, where it is not 1."""
-    found = []
+    values = []
     for cell, d, _ in (*find_divergences(blocks), *find_repeats(blocks)):
         top, tokens = shown(d.expected, d.got, units if isinstance(units, int) else units.get(d.prompt_set, 1))
-        found.append(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top[0], top[1], top, tokens))
-    return found
+        values.append(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top[0], top[1], top, tokens))
+    return values
 
 
 def faithful(text: Parted) -> Followed:
@@ -80,7 +80,7 @@ def judged(
     recorded = margins(blocks, units)
     run = run_of(plan, blocks)
     of_cell = [(cell, [d for c, d, _ in find_divergences(blocks) if c == cell]) for cell in spec_cells(plan)]
-    followed = [follow(t) for cell, found in of_cell for t in parted_texts(cell, blocks, found, 8)]
+    followed = [follow(t) for cell, result in of_cell for t in parted_texts(cell, blocks, result, 8)]
     checked = Checked([longer(b) for b in blocks if not b.role.speculative], asked=CHECKS, followed=followed)
     cells, comparisons = measure(plan, blocks, recorded, ties, checked)
     made = certificates(plan, cells, comparisons, blocks, run.engines, {}, ties)
@@ -100,23 +100,23 @@ def spec_cells(plan: Plan) -> list[Cell]:
 
 
 def i7(run: Run) -> Held:
-    (certificate,) = (found for key, found in run.certificates.items() if "spec" in key)
+    (certificate,) = (result for key, result in run.certificates.items() if "spec" in key)
     return next(i.held for i in certificate if i.id == "I7")
 
 
 def test_texts_that_part_at_near_ties_pass_with_their_share_and_their_speed() -> None:
-    found, run = judged(corrupt)
-    assert (found.state, found.reason_code) == (State.PASS, "near_tie_divergence")
-    assert "8 of 8 texts leave the baseline's at a near tie (at most 1 units in the last place" in found.message
-    assert found.evidence["parted"] == 8 and found.evidence["followed_tokens"] == 4 * 4
+    result, run = judged(corrupt)
+    assert (result.state, result.reason_code) == (State.PASS, "near_tie_divergence")
+    assert "8 of 8 texts leave the baseline's at a near tie (at most 1 units in the last place" in result.message
+    assert result.evidence["parted"] == 8 and result.evidence["followed_tokens"] == 4 * 4
     assert i7(run) is Held.HELD
     assert run.comparisons[0].speedup.value is not None
 
 
 def test_a_gap_of_more_units_is_a_wrong_token_and_no_speed_is_quoted() -> None:
-    found, run = judged(corrupt, units=5)
-    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
-    assert "5 units in the last place" in found.message
+    result, run = judged(corrupt, units=5)
+    assert (result.state, result.reason_code) == (State.INVALID, "token_mismatch")
+    assert "5 units in the last place" in result.message
     assert i7(run) is Held.BROKEN
     assert run.comparisons[0].speedup.value is None
 
@@ -127,8 +127,8 @@ def test_where_nobody_told_the_gap_the_invariant_is_unseen_and_not_broken_and_no
     """As in a run that was cut short before it asked."""
     everywhere = margins
     monkeypatch.setitem(judged.__globals__, "margins", lambda blocks, units: [])
-    found, run = judged(corrupt)
-    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+    result, run = judged(corrupt)
+    assert (result.state, result.reason_code) == (State.INVALID, "token_mismatch")
     assert i7(run) is Held.UNSEEN and run.comparisons[0].speedup.value is None
     monkeypatch.setitem(judged.__globals__, "margins", lambda blocks, units: everywhere(blocks, units)[:1])
     assert i7(judged(corrupt, units=5)[1]) is Held.BROKEN
@@ -149,31 +149,31 @@ RARE_RULE = replace(RULE, params={**RULE.params, "rare_tie_ulps": 8.0})
     ],
 )
 def test_one_place_may_lie_between_the_two_bounds_and_none_beyond(units: Mapping[int, int], state: State) -> None:
-    found, run = judged(corrupt, units=units, rule=RARE_RULE, ties=RARE)
-    assert found.state is state
+    result, run = judged(corrupt, units=units, rule=RARE_RULE, ties=RARE)
+    assert result.state is state
     assert (run.comparisons[0].speedup.value is None) is (state is State.INVALID)
     assert i7(run) is (Held.HELD if state is State.PASS else Held.BROKEN)
     if state is State.PASS:
-        assert f"at most {units[0]} units in the last place, 4 allowed, 8 at 1 of them)" in found.message
+        assert f"at most {units[0]} units in the last place, 4 allowed, 8 at 1 of them)" in result.message
 
 
 def test_a_place_that_is_rare_excuses_no_other_round_with_a_larger_gap_there() -> None:
     plan = perf_plan()
     blocks = blocks_of(plan, change=corrupt)
-    found = [d for d in find_divergences(blocks) if d[1].prompt_set == 0]
-    assert len(found) > 1 and len({d.key for _, d, _ in found}) < len(found)  # rounds part at the same place
+    result = [d for d in find_divergences(blocks) if d[1].prompt_set == 0]
+    assert len(result) > 1 and len({d.key for _, d, _ in result}) < len(result)  # rounds part at the same place
     recorded = []
-    for gap, (cell, d, _) in zip((6, 40, *[None] * 9), found, strict=False):
+    for gap, (cell, d, _) in zip((6, 40, *[None] * 9), result, strict=False):
         if gap is not None:  # the others were never asked about
             top, tokens = shown(d.expected, d.got, gap)
             recorded.append(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top[0], top[1], top, tokens))
-    judged = with_margins((d for _, d, _ in found), found[0][0], recorded, RARE)
-    assert [d.near_tie for d in judged] == [True, *[False] * (len(found) - 1)]
+    judged = with_margins((d for _, d, _ in result), result[0][0], recorded, RARE)
+    assert [d.near_tie for d in judged] == [True, *[False] * (len(result) - 1)]
 
 
 def test_too_many_places_between_the_bounds_are_said_to_be_that() -> None:
-    found, _ = judged(corrupt, units=5, rule=RARE_RULE, ties=RARE)
-    assert "8 are allowed for 1 place where texts part and 1 more of every 50" in found.message
+    result, _ = judged(corrupt, units=5, rule=RARE_RULE, ties=RARE)
+    assert "8 are allowed for 1 place where texts part and 1 more of every 50" in result.message
 
 
 @given(st.integers(0, 400))
@@ -201,17 +201,17 @@ def test_near_ties_that_are_too_wide_in_the_mean_are_no_rounding(
 ) -> None:
     """As of an engine that accepts a draft as soon as it is within 4 units of the best."""
     at = dict(enumerate(units))
-    found, _ = judged(corrupt, units=at, rule=MEAN_RULE, prompt_sets=10)
-    assert found.reason_code == code
-    assert found.state is (State.INVALID if code == "ties_too_wide" else State.PASS)
-    assert found.evidence["parting_places"] == 10
-    assert found.evidence["mean_gap_ulps"] == pytest.approx(mean)
+    result, _ = judged(corrupt, units=at, rule=MEAN_RULE, prompt_sets=10)
+    assert result.reason_code == code
+    assert result.state is (State.INVALID if code == "ties_too_wide" else State.PASS)
+    assert result.evidence["parting_places"] == 10
+    assert result.evidence["mean_gap_ulps"] == pytest.approx(mean)
     assert judged(corrupt, units=at, prompt_sets=10)[0].state is State.PASS, "without the bound"
 
 
 def test_a_few_places_tell_no_mean() -> None:
-    found, _ = judged(corrupt, units=4, rule=MEAN_RULE)
-    assert found.state is State.PASS and "mean_gap_ulps" not in found.evidence
+    result, _ = judged(corrupt, units=4, rule=MEAN_RULE)
+    assert result.state is State.PASS and "mean_gap_ulps" not in result.evidence
 
 
 @given(st.lists(st.integers(0, 10), min_size=8, max_size=120))
@@ -219,9 +219,9 @@ def test_the_simulated_rules_are_those_that_judge(units: list[int]) -> None:
     """`bench.simulations.parting_simulation` has its table in docs/statistics.md."""
     places = [Divergence(i, 0, 0, 5, 1, 2, u * UNIT, near_tie=False, unit=UNIT) for i, u in enumerate(units)]
     gaps = np.array([units], dtype=float)
-    found = mean_gap([*places, *(replace(d, round=1) for d in places)])
-    assert found is not None and found.places == len(units)
-    assert too_wide(gaps, 1.5)[0] == (found.at_least > 1.5)
+    result = mean_gap([*places, *(replace(d, round=1) for d in places)])
+    assert result is not None and result.places == len(units)
+    assert too_wide(gaps, 1.5)[0] == (result.at_least > 1.5)
     cell = spec_cells(perf_plan())[0]
     recorded = []
     for d in places:
@@ -237,9 +237,9 @@ def test_a_run_that_was_cut_short_says_that_it_did_not_ask_how_close_the_tokens_
     blocks = blocks_of(plan, change=corrupt)
     cells, comparisons = measure(plan, blocks, [], TIES)
     run = replace(run_of(plan, blocks), cells=cells, comparisons=comparisons, status="interrupted")
-    (found,) = GATE.judge(RULE, run)
-    assert (found.state, found.reason_code) == (State.INVALID, "margin_not_asked")
-    assert found.next_step is not None and found.next_step.startswith("continue with --resume")
+    (verdict,) = GATE.judge(RULE, run)
+    assert (verdict.state, verdict.reason_code) == (State.INVALID, "margin_not_asked")
+    assert verdict.next_step is not None and verdict.next_step.startswith("continue with --resume")
 
 
 def test_a_token_that_is_not_among_the_most_likely_is_wrong_however_near_the_two_largest_are() -> None:
@@ -251,15 +251,15 @@ def test_a_token_that_is_not_among_the_most_likely_is_wrong_however_near_the_two
 
 
 def test_rounds_may_part_at_near_ties_too_and_are_counted() -> None:
-    found, run = judged(lambda b: corrupt(b) if b.round else b)
-    assert found.state is State.PASS and i7(run) is Held.HELD
+    result, run = judged(lambda b: corrupt(b) if b.round else b)
+    assert result.state is State.PASS and i7(run) is Held.HELD
     spec = next(c for c in run.cells if c.cell.role.speculative)
     assert spec.values["repeat_mismatches"].value == 0 and spec.values["repeat_near_ties"].value == 4
 
 
 def test_rounds_that_part_elsewhere_are_not_deterministic() -> None:
-    found, run = judged(lambda b: corrupt(b) if b.round else b, units=6)
-    assert (found.state, found.reason_code) == (State.INVALID, "nondeterministic")
+    result, run = judged(lambda b: corrupt(b) if b.round else b, units=6)
+    assert (result.state, result.reason_code) == (State.INVALID, "nondeterministic")
     assert i7(run) is Held.BROKEN
 
 
@@ -289,9 +289,9 @@ def test_a_text_that_plain_decoding_does_not_repeat_behind_the_near_tie_is_wrong
         place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
         return Followed(*place, tokens, top, names)
 
-    found, run = judged(corrupt, follow=elsewhere)
-    assert (found.state, found.reason_code) == (State.INVALID, "not_greedy")
-    assert "token 8" in found.message, "it parts at token 5, and two tokens behind that are plain decoding's"
+    result, run = judged(corrupt, follow=elsewhere)
+    assert (result.state, result.reason_code) == (State.INVALID, "not_greedy")
+    assert "token 8" in result.message, "it parts at token 5, and two tokens behind that are plain decoding's"
     assert i7(run) is Held.BROKEN and run.comparisons[0].speedup.value is not None
     spec = next(c for c in run.cells if c.cell.role.speculative)
     assert spec.values["decode_tok_s"].reason_code == "token_mismatch"
@@ -301,8 +301,8 @@ def test_a_text_that_nobody_followed_is_not_excused() -> None:
     def nowhere(text: Parted) -> Followed:
         return Followed("another cell", text.prompt_set, text.round, text.slot, text.position, text.rest[:4])
 
-    found, run = judged(corrupt, follow=nowhere)
-    assert (found.state, found.reason_code) == (State.INVALID, "not_greedy") and "not followed" in found.message
+    result, run = judged(corrupt, follow=nowhere)
+    assert (result.state, result.reason_code) == (State.INVALID, "not_greedy") and "not followed" in result.message
     assert i7(run) is Held.BROKEN
 
 
@@ -321,18 +321,18 @@ def test_a_text_may_leave_plain_decoding_once_more_at_another_near_tie() -> None
         place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
         return Followed(*place, tokens, top, names)
 
-    found, _ = judged(corrupt, follow=again)
-    assert found.state is State.PASS and "4 leave it at another near tie" in found.message
+    result, _ = judged(corrupt, follow=again)
+    assert result.state is State.PASS and "4 leave it at another near tie" in result.message
 
 
 def test_a_policy_may_limit_the_share_of_texts_that_part() -> None:
     rule = replace(RULE, params={**RULE.params, "max_parted_share": 0.5})
-    found, _ = judged(corrupt, rule=rule)
-    assert (found.state, found.reason_code) == (State.FAIL, "too_many_part")
+    result, _ = judged(corrupt, rule=rule)
+    assert (result.state, result.reason_code) == (State.FAIL, "too_many_part")
     half, _ = judged(lambda b: corrupt(b) if b.prompt_set < 2 else b, rule=rule)
     assert half.state is State.PASS
 
 
 def test_equal_texts_are_said_to_be_equal() -> None:
-    found, _ = judged(lambda b: b)
-    assert (found.state, found.reason_code) == (State.PASS, "tokens_equal")
+    result, _ = judged(lambda b: b)
+    assert (result.state, result.reason_code) == (State.PASS, "tokens_equal")

@@ -18,57 +18,61 @@ RULE = Rule("tokens", "tokens", True, role="spec-*", params={"near_tie_margin": 
 
 
 def verdict(run: Run) -> Verdict:
-    (found,) = GATE.judge(RULE, run)
-    return found
+    (outcome,) = GATE.judge(RULE, run)
+    return outcome
 
 
 def test_the_baselines_tokens_pass() -> None:
     plan = plan_of()
-    found = verdict(run_of(plan, blocks_of(plan)))
-    assert (found.state, found.reason_code, found.evidence["compared_tokens"]) == (State.PASS, "tokens_equal", 8 * 35)
+    outcome = verdict(run_of(plan, blocks_of(plan)))
+    assert (outcome.state, outcome.reason_code, outcome.evidence["compared_tokens"]) == (
+        State.PASS,
+        "tokens_equal",
+        8 * 35,
+    )
 
 
 def test_a_wrong_token_is_invalid_and_located() -> None:
     plan = plan_of()
     blocks = blocks_of(plan, change=lambda b: corrupt(b, at=7) if b.prompt_set == 2 else b)
-    found = verdict(run_of(plan, blocks, margins=margins_of(blocks, 0.25)))
-    assert (found.state, found.reason_code, found.evidence["mismatches"]) == (State.INVALID, "token_mismatch", 2)
-    assert "prompt set 2, slot 0, token 7" in found.message and "0.25" in found.message
+    outcome = verdict(run_of(plan, blocks, margins=margins_of(blocks, 0.25)))
+    assert (outcome.state, outcome.reason_code, outcome.evidence["mismatches"]) == (State.INVALID, "token_mismatch", 2)
+    assert "prompt set 2, slot 0, token 7" in outcome.message and "0.25" in outcome.message
 
 
 def test_near_ties_alone_pass_and_are_counted() -> None:
     plan = plan_of()
     blocks = blocks_of(plan, change=corrupt)
-    found = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)))
-    assert (found.state, found.reason_code, found.evidence["near_ties"]) == (State.PASS, "near_tie_divergence", 8)
+    outcome = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)))
+    assert (outcome.state, outcome.reason_code, outcome.evidence["near_ties"]) == (State.PASS, "near_tie_divergence", 8)
 
 
 def test_one_mismatch_among_near_ties_is_invalid() -> None:
     plan = plan_of()
     blocks = blocks_of(plan, change=corrupt)
-    found = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)[1:]))
-    assert (found.state, found.evidence["mismatches"], found.evidence["near_ties"]) == (State.INVALID, 1, 7)
+    outcome = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)[1:]))
+    assert (outcome.state, outcome.evidence["mismatches"], outcome.evidence["near_ties"]) == (State.INVALID, 1, 7)
 
 
 def test_rounds_that_do_not_repeat_are_invalid_whatever_the_margins() -> None:
     plan = plan_of()
     blocks = blocks_of(plan, change=lambda b: corrupt(b) if b.round else b)
-    found = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)))
-    assert (found.state, found.reason_code) == (State.INVALID, "nondeterministic")
+    outcome = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)))
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "nondeterministic")
 
 
 def test_without_a_pair_to_compare_it_cannot_pass() -> None:
     plan = plan_of()
-    found = verdict(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]))
-    assert (found.state, found.reason_code) == (State.INVALID, "nothing_compared")
+    outcome = verdict(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]))
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "nothing_compared")
 
 
 def test_tokens_of_a_forced_run_pass_in_no_way_and_its_baseline_still_does() -> None:
     plan = plan_of()
     run = run_of(plan, blocks_of(plan))
     forced = replace(run, engines={k: replace(f, acceptance="forced") for k, f in run.engines.items()})
-    found = verdict(forced)
-    assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")
+    outcome = verdict(forced)
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "forced_acceptance")
     (baseline,) = GATE.judge(replace(RULE, role="baseline"), forced)
     assert baseline.state is State.PASS
 
@@ -88,45 +92,45 @@ def lossy_run(change: Callable[[Block], Block], **details: str) -> Run:
 
 
 def test_tokens_of_a_lossy_engine_are_judged_by_no_rule_that_does_not_say_how_many_must_be_equal() -> None:
-    found = verdict(lossy_run(corrupt, **{LOSSY: "by design"}))
-    assert (found.state, found.reason_code) == (State.SKIPPED, "lossy")
-    assert found.evidence["equal_share"] == 5 / 13  # the prefill token and 12 more, the sixth of them wrong
-    assert "38.5% of 104 tokens stand before the first that is not the baseline's, 8 texts differ" in found.message
-    assert "min_equal_share" in str(found.next_step)
+    outcome = verdict(lossy_run(corrupt, **{LOSSY: "by design"}))
+    assert (outcome.state, outcome.reason_code) == (State.SKIPPED, "lossy")
+    assert outcome.evidence["equal_share"] == 5 / 13  # the prefill token and 12 more, the sixth of them wrong
+    assert "38.5% of 104 tokens stand before the first that is not the baseline's, 8 texts differ" in outcome.message
+    assert "min_equal_share" in str(outcome.next_step)
 
 
 def test_a_lossy_engine_that_changes_nothing_does_not_pass_silently_either() -> None:
-    found = verdict(lossy_run(lambda made: made, **{LOSSY: "by design"}))
-    assert (found.state, found.evidence["equal_share"]) == (State.SKIPPED, 1.0)
+    outcome = verdict(lossy_run(lambda made: made, **{LOSSY: "by design"}))
+    assert (outcome.state, outcome.evidence["equal_share"]) == (State.SKIPPED, 1.0)
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.38, State.PASS), (0.39, State.FAIL)])
 def test_the_share_of_equal_tokens_that_a_rule_asks_for_decides(least: float, state: State) -> None:
     run = lossy_run(corrupt, **{LOSSY: "by design"})
     rule = replace(RULE, params={"near_tie_margin": 1e-3, "min_equal_share": least})
-    (found,) = GATE.judge(rule, run)
-    assert found.state is state
+    (outcome,) = GATE.judge(rule, run)
+    assert outcome.state is state
 
 
 def test_no_share_excuses_an_engine_that_does_not_say_so() -> None:
-    (found,) = GATE.judge(replace(RULE, params={"near_tie_margin": 1e-3, "min_equal_share": 0.1}), lossy_run(corrupt))
-    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+    (outcome,) = GATE.judge(replace(RULE, params={"near_tie_margin": 1e-3, "min_equal_share": 0.1}), lossy_run(corrupt))
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "token_mismatch")
 
 
 def test_lossy_text_that_does_not_repeat_itself_is_invalid() -> None:
-    found = verdict(lossy_run(lambda made: corrupt(made) if made.round else made, **{LOSSY: "by design"}))
-    assert (found.state, found.reason_code) == (State.INVALID, "nondeterministic")
+    outcome = verdict(lossy_run(lambda made: corrupt(made) if made.round else made, **{LOSSY: "by design"}))
+    assert (outcome.state, outcome.reason_code) == (State.INVALID, "nondeterministic")
 
 
 def test_the_baseline_of_a_lossy_engine_is_judged_like_any_other() -> None:
-    (found,) = GATE.judge(replace(RULE, role="baseline"), lossy_run(corrupt, **{LOSSY: "by design"}))
-    assert (found.state, found.reason_code) == (State.PASS, "deterministic")
+    (outcome,) = GATE.judge(replace(RULE, role="baseline"), lossy_run(corrupt, **{LOSSY: "by design"}))
+    assert (outcome.state, outcome.reason_code) == (State.PASS, "deterministic")
 
 
 def test_the_speed_of_lossy_tokens_is_quoted_and_says_so_and_that_of_wrong_ones_is_withheld() -> None:
     rule = Rule("speed", "speed", True, role="spec-*", params={"min": 0.5})
-    (found,) = SPEED.judge(rule, lossy_run(corrupt, **{LOSSY: "by design"}))
-    assert found.state is State.PASS
-    assert found.message.endswith("; of tokens that may differ from the baseline's")
+    (outcome,) = SPEED.judge(rule, lossy_run(corrupt, **{LOSSY: "by design"}))
+    assert outcome.state is State.PASS
+    assert outcome.message.endswith("; of tokens that may differ from the baseline's")
     (wrong,) = SPEED.judge(rule, lossy_run(corrupt))
     assert (wrong.state, wrong.reason_code) == (State.INVALID, "token_mismatch")

@@ -56,9 +56,9 @@ def tokenizer_with(folder: Path, template: object) -> Path:
 
 
 def rendered(folder: Path, template: object, chat: Any) -> str:
-    found = ChatTemplate.beside(tokenizer_with(folder, template))
-    assert found is not None
-    return found.render(chat, "p.jsonl:1")
+    beside = ChatTemplate.beside(tokenizer_with(folder, template))
+    assert beside is not None
+    return beside.render(chat, "p.jsonl:1")
 
 
 @pytest.mark.parametrize("chat", CHATS)
@@ -79,18 +79,18 @@ def test_the_demo_targets_template_is_rendered_as_transformers_renders_it() -> N
         target = demo_target()
     except EnvironmentRefused as error:
         pytest.skip(str(error))
-    found = ChatTemplate.beside(target / "tokenizer.json")
-    assert found is not None
+    template = ChatTemplate.beside(target / "tokenizer.json")
+    assert template is not None
     theirs = AutoTokenizer.from_pretrained(target)
     for chat in CHATS:
-        assert found.render(chat, "") == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        assert template.render(chat, "") == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
 def test_a_template_in_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
     file = tokenizer_with(tmp_path, "from the config")
     (tmp_path / "chat_template.jinja").write_text("from the file")
-    found = ChatTemplate.beside(file)
-    assert found is not None and found.render(CHATS[0], "") == "from the file"
+    template = ChatTemplate.beside(file)
+    assert template is not None and template.render(CHATS[0], "") == "from the file"
 
 
 def test_of_several_templates_the_default_one_is_taken(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def asking(
 ) -> Scenario:
     (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     workload = Workload(seed, sets, warmup, shared_prefix=shared_prefix, format=format_, **limits)
-    asked = scenario(context=context, batch=(batch,), prompt_sets=sets)
-    return replace(asked, workload=of_file(workload, folder / "p.jsonl"))
+    small_scenario = scenario(context=context, batch=(batch,), prompt_sets=sets)
+    return replace(small_scenario, workload=of_file(workload, folder / "p.jsonl"))
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def lengths(sets: tuple[PromptSet, ...]) -> list[int]:
 
 
 def test_a_point_measures_prompts_of_its_class_of_length_only(tmp_path: Path, tokenizer: Path) -> None:
-    asked = asking(tmp_path, context=(8, 20))
-    short, long = (build_prompts(asked, c, 1, tokenizer, VOCAB) for c in (8, 20))
+    request = asking(tmp_path, context=(8, 20))
+    short, long = (build_prompts(request, c, 1, tokenizer, VOCAB) for c in (8, 20))
     assert {n <= 8 for n in lengths(short.measured + short.warmup)} == {True}
     assert {8 < n <= 20 for n in lengths(long.measured + long.warmup)} == {True}
 
@@ -241,13 +241,13 @@ def test_more_categories_than_can_be_told_apart_are_refused(tmp_path: Path, toke
 
 
 def test_the_context_becomes_the_longest_prompt_and_the_choice_stays(tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    asked = asking(tmp_path, context=(), batch=2)
-    own = settled(asked, PairRef("tiny", *pair))
+    request = asking(tmp_path, context=(), batch=2)
+    own = settled(request, PairRef("tiny", *pair))
     (context,) = own.grid.context
     made = build_prompts(own, context, 2, pair[0] / "tokenizer.json", 320)
     assert max(lengths(made.measured + made.warmup)) == context
     whole = build_prompts(
-        replace(asked, grid=replace(asked.grid, context=(64,))), 64, 2, pair[0] / "tokenizer.json", 320
+        replace(request, grid=replace(request.grid, context=(64,))), 64, 2, pair[0] / "tokenizer.json", 320
     )
     assert made.measured == whole.measured and made.warmup == whole.warmup
     assert settled(own, PairRef("tiny", *pair)) is own

@@ -116,9 +116,9 @@ def as_json(content: object) -> object:
 def test_every_kind_of_line_is_read_as_it_was_written(lines: list[dict[str, Any]]) -> None:
     numbered = [{**line, "id": n, "category": "c", "kept": "by others"} for n, line in enumerate(lines)]
     content = "\n".join(map(json.dumps, numbered)).encode()
-    found = list(read_entries(records_of(Path("p.jsonl"), content), FORMATS["lines"].reading))
-    assert [as_json(e.content) for e in found] == [next(iter(line.values())) for line in lines]
-    assert [(e.name, e.category, e.number) for e in found] == [(str(n), "c", n + 1) for n in range(len(lines))]
+    results = list(read_entries(records_of(Path("p.jsonl"), content), FORMATS["lines"].reading))
+    assert [as_json(e.content) for e in results] == [next(iter(line.values())) for line in lines]
+    assert [(e.name, e.category, e.number) for e in results] == [(str(n), "c", n + 1) for n in range(len(lines))]
 
 
 @settings(max_examples=50)

@@ -20,7 +20,7 @@ def policy(*mins: tuple[float, bool]) -> Policy:
 
 
 @pytest.mark.parametrize(
-    ("mins", "asked"),
+    ("mins", "least"),
     [
         ([(1.25, True), (2.0, False)], 1.25),
         ([(1.0, True), (1.25, True), (2.0, False)], 1.25),
@@ -30,8 +30,8 @@ def policy(*mins: tuple[float, bool]) -> Policy:
     ids=["what is required", "the highest", "advice alone", "nothing"],
 )
 def test_what_a_policy_asks_of_a_speed_up_is_what_it_requires(
-    mins: list[tuple[float, bool]], asked: float | None
+    mins: list[tuple[float, bool]], least: float | None
 ) -> None:
     run = judged(run_of(PLAN, blocks_of(PLAN)), policy(*mins))
-    assert floor_of(run, SPEC) == asked
-    assert floors(run, POINT, (Role(0), Role(3))) == ({} if asked is None else {Role(3): asked})
+    assert floor_of(run, SPEC) == least
+    assert floors(run, POINT, (Role(0), Role(3))) == ({} if least is None else {Role(3): least})

@@ -37,10 +37,10 @@ def run_with(busy: int) -> Run:
 
 def test_every_report_says_what_was_set_aside_and_why() -> None:
     run, policy = run_with(1), policy_of(RULE, *POLICY.rules)
-    said = "2 of 8 rounds set aside: of 16 blocks 1 disturbed"
+    message = "2 of 8 rounds set aside: of 16 blocks 1 disturbed"
     for report in ("details", "markdown", "html"):
         text = " ".join(plugins.report(report).render(run, policy).split())
-        assert said in text, report
+        assert message in text, report
         assert "a thread waited for a CPU for up to 50" in text, report
         assert "times of 2 of 8 blocks set aside: the host was disturbed" in text, report
 
@@ -59,16 +59,18 @@ def test_cpus_that_were_not_evenly_fast_are_said_to_be_so() -> None:
     assert pace is not None and machine.sentences(run) == [uneven(pace)]
     worse = {key: replace(c, cpu_pace=replace(pace, slow=pace.readings)) for key, c in run.conditions.items()}
     both = replace(run, conditions={**run.conditions, **{f"{key}/other": c for key, c in worse.items()}})
-    (said,) = machine.sentences(both)
-    assert said.startswith("2 of 2 points, most at ") and f"in {pace.readings} of {pace.readings} samples" in said
+    (sentence,) = machine.sentences(both)
+    assert (
+        sentence.startswith("2 of 2 points, most at ") and f"in {pace.readings} of {pace.readings} samples" in sentence
+    )
 
 
 def test_uneven_cpus_are_in_the_summary_however_many_points_had_more_to_say() -> None:
     """`summary.md` has room for three sentences, and every point of a large model is at its power cap."""
     shared = [working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)]
     run = watched_run([gpu(s, clock_event_reasons=0x4, max_sm_clock_mhz=1980) for s in shared])
-    ((key, found),) = run.conditions.items()
-    points = {f"{key}/{i}": replace(found, gpu=replace(found.gpu, power_w=400.0 + i)) for i in range(5)}
+    ((key, watch),) = run.conditions.items()
+    points = {f"{key}/{i}": replace(watch, gpu=replace(watch.gpu, power_w=400.0 + i)) for i in range(5)}
     run = replace(run, conditions=points)
     assert len(machine.sentences(run)) == 6
     summary = plugins.report("markdown").render(run, POLICY)
@@ -85,8 +87,8 @@ def test_of_several_gpus_the_worst_is_said_to_be_that() -> None:
 
 
 def test_more_than_may_be_set_aside_is_said_to_have_been_kept() -> None:
-    said = machine.sentences(run_with(5))[0]
-    assert "of 16 blocks 5 disturbed" in said and said.endswith("so nothing was set aside")
+    sentences = machine.sentences(run_with(5))[0]
+    assert "of 16 blocks 5 disturbed" in sentences and sentences.endswith("so nothing was set aside")
 
 
 def test_step_times_at_the_highest_clock_stand_beside_the_measured_ones() -> None:

@@ -32,8 +32,8 @@ def test_a_table_has_as_many_cells_per_line_as_columns_whatever_is_in_them(rows:
 
 @given(anything)
 def test_markdown_holds_no_tag_no_mention_and_no_open_fence(text: str) -> None:
-    found = markdown(text)
-    assert not set(found) & set("<>@") and not re.search(r"(?<!\\)`", found)
+    result = markdown(text)
+    assert not set(result) & set("<>@") and not re.search(r"(?<!\\)`", result)
 
 
 @given(anything)

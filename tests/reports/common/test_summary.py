@@ -21,16 +21,16 @@ def with_verdict(state: State, *, required: bool) -> Run:
 
 
 def test_a_green_run_says_how_many_verdicts_are_green() -> None:
-    found = headline(GREEN)
-    assert (found.state, found.code, found.advice) == ("PASS", ExitCode.PASS, None)
-    assert str(sum(v.required for v in GREEN.verdicts)) in found.reason
+    line = headline(GREEN)
+    assert (line.state, line.code, line.advice) == ("PASS", ExitCode.PASS, None)
+    assert str(sum(v.required for v in GREEN.verdicts)) in line.reason
 
 
 def test_the_worst_required_verdict_gives_reason_and_advice() -> None:
-    found = headline(with_verdict(State.FAIL, required=True))
-    assert (found.state, found.code) == ("FAIL", ExitCode.FAIL)
-    assert found.reason == "extra on 64 tokens · batch 1 · spec-3: because so"
-    assert found.advice == "do that"
+    line = headline(with_verdict(State.FAIL, required=True))
+    assert (line.state, line.code) == ("FAIL", ExitCode.FAIL)
+    assert line.reason == "extra on 64 tokens · batch 1 · spec-3: because so"
+    assert line.advice == "do that"
 
 
 def test_a_figure_whose_metric_has_a_note_stands_beside_its_cell_unless_it_is_nothing() -> None:
@@ -45,15 +45,15 @@ def test_a_figure_whose_metric_has_a_note_stands_beside_its_cell_unless_it_is_no
 
 
 def test_an_advisory_failure_is_mentioned_and_changes_nothing() -> None:
-    found = headline(with_verdict(State.FAIL, required=False))
-    assert found.code is ExitCode.PASS
-    assert found.advice == "Advisory: extra on 64 tokens · batch 1 · spec-3: because so"
+    line = headline(with_verdict(State.FAIL, required=False))
+    assert line.code is ExitCode.PASS
+    assert line.advice == "Advisory: extra on 64 tokens · batch 1 · spec-3: because so"
 
 
 def test_a_run_cut_short_says_by_what_before_any_verdict() -> None:
-    found = headline(replace(with_verdict(State.FAIL, required=True), failures={"run": "disk full\nfree some space"}))
-    assert found.reason == "the run was cut short: disk full"
-    assert found.advice == "free some space"
+    line = headline(replace(with_verdict(State.FAIL, required=True), failures={"run": "disk full\nfree some space"}))
+    assert line.reason == "the run was cut short: disk full"
+    assert line.advice == "free some space"
 
 
 def test_the_command_reads_back_as_the_arguments() -> None:

@@ -154,7 +154,7 @@ def test_what_a_reviewer_decides_from_is_on_the_first_screen(browser: Any, file:
     with unfolded(browser, file, 1280) as opened:
         head = opened.locator("header.verdict").bounding_box()
         assert head["y"] + head["height"] <= 800
-        said = opened.locator("header.verdict").inner_text()
+        text = opened.locator("header.verdict").inner_text()
         for part in (
             "speed-up",
             "asked",
@@ -165,7 +165,7 @@ def test_what_a_reviewer_decides_from_is_on_the_first_screen(browser: Any, file:
             "machine",
             "Run it again",
         ):
-            assert part in said
+            assert part in text
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 480), ("dark", 400)])

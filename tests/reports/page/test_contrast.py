@@ -34,11 +34,11 @@ def contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize(("scheme", "colours"), list(schemes()))
 def test_every_text_stands_out_from_every_ground_it_may_stand_on(scheme: str, colours: dict[str, str]) -> None:
-    found = {(text, on): contrast(colours[text], colours[on]) for text in TEXT for on in GROUNDS}
-    assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}, scheme
+    data = {(text, on): contrast(colours[text], colours[on]) for text in TEXT for on in GROUNDS}
+    assert {pair: ratio for pair, ratio in data.items() if ratio < 4.5} == {}, scheme
 
 
 @pytest.mark.parametrize(("scheme", "colours"), list(schemes()))
 def test_every_line_of_a_picture_stands_out_from_its_panel(scheme: str, colours: dict[str, str]) -> None:
-    found = {role: contrast(colours[role], colours["surface"]) for role in DRAWN}
-    assert {role: ratio for role, ratio in found.items() if ratio < 3} == {}, scheme
+    data = {role: contrast(colours[role], colours["surface"]) for role in DRAWN}
+    assert {role: ratio for role, ratio in data.items() if ratio < 3} == {}, scheme

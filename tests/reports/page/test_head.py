@@ -35,8 +35,12 @@ def test_the_cell_that_fails_comes_first_with_what_was_asked() -> None:
         "cpu-two · 64 tokens · batch 1 · spec-3",
         "cpu-one · 64 tokens · batch 1 · spec-3",
     ]
-    asked = table.rows[0][2]
-    assert isinstance(asked, Entry) and (asked.text, asked.mark, asked.advisory) == ("≥ 9×", "FAIL", False)
+    cell_text = table.rows[0][2]
+    assert isinstance(cell_text, Entry) and (cell_text.text, cell_text.mark, cell_text.advisory) == (
+        "≥ 9×",
+        "FAIL",
+        False,
+    )
 
 
 def test_cells_that_no_rule_asks_about_are_shown_where_no_rule_asks_about_any() -> None:
@@ -50,13 +54,13 @@ def test_a_rule_that_advises_is_marked_so_and_a_required_one_goes_before_it() ->
     advised = head.key_figures(run_under(speed("cpu-one", 9.0, required=False))).rows[0][2]
     assert isinstance(advised, Entry) and (advised.mark, advised.advisory, advised.note) == ("FAIL", True, "advises")
     both = run_under(speed("cpu-one", 9.0, required=False), replace(speed("cpu-one", 1.0), id="r"))
-    asked = head.key_figures(both).rows[0][2]
-    assert isinstance(asked, Entry) and (asked.text, asked.mark) == ("≥ 1×", "PASS")
+    cell_text = head.key_figures(both).rows[0][2]
+    assert isinstance(cell_text, Entry) and (cell_text.text, cell_text.mark) == ("≥ 1×", "PASS")
 
 
 def test_what_advises_is_counted_by_rule_and_never_hidden_behind_a_pass() -> None:
-    found = head.advice(run_under(Rule("no-loops", "degeneracy", False, params={"max_repeated_share": -1.0})))
-    assert [(a.rule, a.state, a.cells) for a in found] == [("no-loops", "FAIL", len(RUN.cells))]
+    advice = head.advice(run_under(Rule("no-loops", "degeneracy", False, params={"max_repeated_share": -1.0})))
+    assert [(a.rule, a.state, a.cells) for a in advice] == [("no-loops", "FAIL", len(RUN.cells))]
     assert head.advice(judged(RUN, POLICY)) == []
 
 
@@ -101,9 +105,12 @@ def test_a_sweep_is_judged_once_and_levels_beyond_it_are_not_asked() -> None:
         replace(c, cell=replace(c.cell, point=replace(c.cell.point, batch=n)))
         for c, n in zip(RUN.cells[1:], (8, 16), strict=False)
     )
-    said = Verdict("pays", "load", low.cell.key, State.PASS, True, "pays_up_to_min", "it pays")
-    said = replace(said, floor=Floor("break_even", 8.0, "pays up to 8"), covers=(high.cell.key,))
-    assert (head.demand(low, [said]).mark, head.demand(high, [said])) == ("PASS", Entry("not asked"))
+    verdict_of_load = Verdict("pays", "load", low.cell.key, State.PASS, True, "pays_up_to_min", "it pays")
+    verdict_of_load = replace(verdict_of_load, floor=Floor("break_even", 8.0, "pays up to 8"), covers=(high.cell.key,))
+    assert (head.demand(low, [verdict_of_load]).mark, head.demand(high, [verdict_of_load])) == (
+        "PASS",
+        Entry("not asked"),
+    )
 
 
 def test_the_step_time_is_held_against_the_earlier_run() -> None:

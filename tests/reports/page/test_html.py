@@ -122,23 +122,23 @@ def test_every_cell_and_every_verdict_is_there() -> None:
 
 
 def test_every_link_within_the_page_has_its_target() -> None:
-    found = page(sample())
-    ids = [a["id"] for _, a in found.tags if "id" in a]
+    result = page(sample())
+    ids = [a["id"] for _, a in result.tags if "id" in a]
     assert [i for i, n in Counter(ids).items() if n > 1] == []
-    targets = {a["href"][1:] for _, a in found.tags if (a.get("href") or "").startswith("#") and a["href"]}
+    targets = {a["href"][1:] for _, a in result.tags if (a.get("href") or "").startswith("#") and a["href"]}
     assert targets <= set(ids)
 
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run() -> None:
-    found = page(sample())
-    assert not {tag for tag, _ in found.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
-    links = {a["href"] for a in found.all("a") if not (a["href"] or "").startswith("#")}
+    result = page(sample())
+    assert not {tag for tag, _ in result.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    links = {a["href"] for a in result.all("a") if not (a["href"] or "").startswith("#")}
     assert links == set(FILES)
     markup = rendered()
     assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|url\((?!#)|@import""", markup)
     (script,) = re.findall(r"<script>(.*?)</script>", markup, re.DOTALL)
     assert script == (TEMPLATES / "script.js").read_text(encoding="utf-8")
-    policies = [a["content"] for a in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    policies = [a["content"] for a in result.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"]
 

@@ -21,8 +21,8 @@ def texts(table: Table) -> list[list[str]]:
 
 
 def shown(run: Run) -> tuple[Table, ...]:
-    found = budgets_of(run, run.cells)
-    return (*budget("p0", run, found).tables, *waterfall("p0", run, found).tables)
+    budgets = budgets_of(run, run.cells)
+    return (*budget("p0", run, budgets).tables, *waterfall("p0", run, budgets).tables)
 
 
 def test_the_parts_of_every_role_stand_in_the_table_and_add_up() -> None:
@@ -60,9 +60,9 @@ def test_floors_and_the_highest_speed_up_are_drawn_where_they_are_known() -> Non
 
 def test_an_engine_that_does_not_split_its_steps_has_a_waterfall_and_no_parts() -> None:
     run = budgeted(lambda b: replace(b, phase_ns={}))
-    found = budgets_of(run, run.cells)
-    assert budget("p0", run, found).caption == "Left out: the engine does not split its steps."
-    assert any(row[0] == "cost" for row in texts(waterfall("p0", run, found).tables[0]))
+    budgets = budgets_of(run, run.cells)
+    assert budget("p0", run, budgets).caption == "Left out: the engine does not split its steps."
+    assert any(row[0] == "cost" for row in texts(waterfall("p0", run, budgets).tables[0]))
 
 
 def test_without_budgets_both_say_why() -> None:

@@ -33,33 +33,33 @@ def uses(run: Run) -> Uses:
 
 
 def test_every_position_stands_with_its_experts_and_its_overlap() -> None:
-    (_, baseline), (_, spec) = found = uses(run_with(batch=2))
-    rows = texts(by_position("p0", found).tables[0])
+    (_, baseline), (_, spec) = experts = uses(run_with(batch=2))
+    rows = texts(by_position("p0", experts).tables[0])
     assert [row[:2] for row in rows] == [["spec-3", str(n)] for n in (1, 2, 3, 4)]  # the baseline has no neighbours
     assert [float(row[2]) for row in rows] == pytest.approx([of.touched for of in spec.by_row], abs=0.005)
     assert [float(row[3]) for row in rows] == pytest.approx([EXPERTS.distinct(n) for n in (1, 2, 3, 4)], abs=0.005)
     assert [row[4] for row in rows] == ["–", *(f"{of.overlap:.2f}" for of in spec.by_row[1:])]
-    passes = texts(by_position("p0", found).tables[1])
+    passes = texts(by_position("p0", experts).tables[1])
     assert [row[:3] for row in passes] == [["baseline", "2", "96"], ["spec-3", "8", "96"]]
     assert float(passes[0][3]) == pytest.approx(baseline.touched, abs=0.005)
 
 
 def test_every_layer_stands_with_its_mean() -> None:
-    found = uses(run_with())
-    rows = texts(by_layer("p0", found).tables[0])
+    experts = uses(run_with())
+    rows = texts(by_layer("p0", experts).tables[0])
     assert [row[0] for row in rows] == ["0", "1", "2", "3", "all"]
     assert {row[1] for row in rows} == {"4.00"}  # of one token
-    assert [float(row[2]) for row in rows[:4]] == pytest.approx(found[1][1].by_layer, abs=0.005)
+    assert [float(row[2]) for row in rows[:4]] == pytest.approx(experts[1][1].by_layer, abs=0.005)
 
 
 def test_a_picture_has_its_figures_in_words() -> None:
-    found = uses(run_with(1.0))
-    svg = by_position("p0", found).svg or ""
+    experts = uses(run_with(1.0))
+    svg = by_position("p0", experts).svg or ""
     assert (
         'role="img" aria-label="Experts touched and overlap by position. spec-3: experts touched by 1 token 4.00' in svg
     )
     assert "overlap of 2 tokens 1.00, 3 tokens 1.00, 4 tokens 1.00" in svg
-    assert "baseline: 4.00 to 4.00 of 32; spec-3: 4.00 to 4.00 of 32" in (by_layer("p0", found).svg or "")
+    assert "baseline: 4.00 to 4.00 of 32; spec-3: 4.00 to 4.00 of 32" in (by_layer("p0", experts).svg or "")
 
 
 def test_what_was_not_counted_is_left_out_with_its_reason() -> None:
@@ -73,11 +73,11 @@ def test_what_was_not_counted_is_left_out_with_its_reason() -> None:
 
 
 def test_tokens_that_go_to_every_expert_have_no_overlap_and_a_picture() -> None:
-    found = uses(run_with(experts=replace(EXPERTS, count=4)))
-    assert [row[4] for row in texts(by_position("p0", found).tables[0])] == ["–"] * 4
-    svg = by_position("p0", found).svg or ""
+    experts = uses(run_with(experts=replace(EXPERTS, count=4)))
+    assert [row[4] for row in texts(by_position("p0", experts).tables[0])] == ["–"] * 4
+    svg = by_position("p0", experts).svg or ""
     assert "4 tokens 4.00 of 4." in svg and "overlap of" not in svg.partition("aria-label")[2].partition(">")[0]
-    assert by_layer("p0", found).svg
+    assert by_layer("p0", experts).svg
 
 
 def test_a_dense_target_has_neither_picture() -> None:

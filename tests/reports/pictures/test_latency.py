@@ -16,10 +16,10 @@ def cells(of: Scenario) -> list[CellResult]:
 
 
 def test_the_table_states_the_percentiles_that_the_run_has() -> None:
-    found = cells(scenario())
-    (table,) = ecdf("p", "itl_ms", found).tables
+    results = cells(scenario())
+    (table,) = ecdf("p", "itl_ms", results).tables
     assert table.head[-1] == "gaps"
-    for row, result in zip(table.rows, found, strict=True):
+    for row, result in zip(table.rows, results, strict=True):
         stated = dict(zip(table.head, row, strict=True))
         assert [stated[p] for p in ("p50", "p90", "p99")] == [
             number(result.values[f"{p}_itl_ms"].value or 0.0) for p in ("p50", "p90", "p99")

@@ -21,13 +21,13 @@ def run() -> Run:
 
 def test_the_picture_marks_the_break_even_and_its_interval(run: Run) -> None:
     pays, curve = of_load(run)
-    (found,) = run.break_even
-    assert found.value is not None and found.low is not None
-    assert pays.svg is not None and f">{found.value:.3g}</text>" in pays.svg and "var(--role-3)" in pays.svg
-    assert f"speculation stops paying at {found.value:.3g} clients" in pays.caption
+    (break_even,) = run.break_even
+    assert break_even.value is not None and break_even.low is not None
+    assert pays.svg is not None and f">{break_even.value:.3g}</text>" in pays.svg and "var(--role-3)" in pays.svg
+    assert f"speculation stops paying at {break_even.value:.3g} clients" in pays.caption
     (table,) = pays.tables
     assert [row[1] for row in table.rows] == ["1", "2", "4", "8", "16", "break-even"]
-    assert str(table.rows[-1][3]).startswith(f"{found.low:.3g} … ")
+    assert str(table.rows[-1][3]).startswith(f"{break_even.low:.3g} … ")
     assert curve.svg is not None and "baseline" in curve.svg and "spec-3" in curve.svg
 
 

@@ -103,10 +103,10 @@ def dead() -> Run:
 def test_a_log_says_once_why_nothing_was_measured_and_names_every_rule() -> None:
     run = dead()
     lines = PLAIN.render(run, POLICY).splitlines()
-    told = [line for line in lines if "no figures: killed by signal 9" in line]
+    report = [line for line in lines if "no figures: killed by signal 9" in line]
     required = [v for v in run.verdicts if v.reason_code == "not_measured" and v.required]
-    assert len(told) == len({v.required for v in run.verdicts if v.reason_code == "not_measured"}) < len(required)
-    assert all(v.rule in told[0] for v in required) and " and 2 more cells: " in told[0]
+    assert len(report) == len({v.required for v in run.verdicts if v.reason_code == "not_measured"}) < len(required)
+    assert all(v.rule in report[0] for v in required) and " and 2 more cells: " in report[0]
 
 
 def test_a_log_says_once_how_a_cell_contradicts_itself_and_names_every_rule() -> None:
@@ -116,11 +116,11 @@ def test_a_log_says_once_how_a_cell_contradicts_itself_and_names_every_rule() ->
     run = run_of(plan, blocks_of(plan))
     cells = [replace(c, status="failed", reason=why, reason_code=code) if c.cell == one else c for c in run.cells]
     run = judged(replace(run, cells=tuple(cells)), POLICY)
-    told = [line for line in DETAILS.render(run, POLICY).splitlines() if line.startswith("INVALID") and why in line]
+    lines = [line for line in DETAILS.render(run, POLICY).splitlines() if line.startswith("INVALID") and why in line]
     judging = [v for v in run.verdicts if v.cell == one.key and v.reason_code == code]
-    assert len(judging) > 2 and len(told) <= 1 + len({v.required for v in judging})  # the last one is the run's own
-    assert all(v.rule in told[0] for v in judging if v.required) and "on 64 tokens · batch 1 · spec-2: " in told[0]
-    assert all(line.count("no figures") == 1 for line in told)
+    assert len(judging) > 2 and len(lines) <= 1 + len({v.required for v in judging})  # the last one is the run's own
+    assert all(v.rule in lines[0] for v in judging if v.required) and "on 64 tokens · batch 1 · spec-2: " in lines[0]
+    assert all(line.count("no figures") == 1 for line in lines)
 
 
 def test_a_run_without_a_block_is_told_in_words() -> None:

@@ -114,8 +114,8 @@ def test_the_same_run_gives_the_same_text_with_unix_newlines(report: CsvReport) 
 @pytest.mark.parametrize("report", [METRICS, SUMMARY])
 def test_every_row_of_a_spec_cell_says_where_acceptance_comes_from(report: CsvReport) -> None:
     rows = list(csv.DictReader(io.StringIO(report.render(with_acceptance(sample(), "forced"), POLICY))))
-    found = {(row["role"], row["acceptance_source"]) for row in rows}
-    assert found == {("baseline", ""), ("spec-2", "forced"), ("spec-3", "forced")}
+    result = {(row["role"], row["acceptance_source"]) for row in rows}
+    assert result == {("baseline", ""), ("spec-2", "forced"), ("spec-3", "forced")}
 
 
 @pytest.mark.parametrize("state", State)

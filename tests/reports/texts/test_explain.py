@@ -77,7 +77,7 @@ def test_near_the_floor_only_acceptance_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             lambda: explained(bandwidth=None),
@@ -89,8 +89,8 @@ def test_near_the_floor_only_acceptance_helps() -> None:
         (lambda: explained(too_long), "the parts do not add up to the cycle: they are 5.0 % off, more than 1.0 %"),
     ],
 )
-def test_what_is_not_known_is_said(text: Callable[[], str], said: str) -> None:
-    assert said in joined(text())
+def test_what_is_not_known_is_said(text: Callable[[], str], message: str) -> None:
+    assert message in joined(text())
 
 
 def without_phases(made: Block) -> Block:
@@ -130,8 +130,8 @@ def test_a_gate_says_from_which_overlap_on_it_can_be_reached() -> None:
     assert budget.limit is not None and budget.experts is not None and budget.experts.overlap is not None
     now = f"(it is {budget.experts.overlap:.2f})"
     unless = "It cannot be reached on NVIDIA H200 with this pair unless the expert overlap is "
-    found = re.search(rf"{re.escape(unless)}(\d\.\d\d) or more {re.escape(now)}", said(budget.limit.highest * 1.02))
-    assert found is not None and budget.experts.overlap < float(found[1]) <= 1
+    match = re.search(rf"{re.escape(unless)}(\d\.\d\d) or more {re.escape(now)}", said(budget.limit.highest * 1.02))
+    assert match is not None and budget.experts.overlap < float(match[1]) <= 1
     assert "with this pair, not even if all tokens of a request chose the same experts" in said(30.0)
     assert "It can be reached down to an expert overlap of 0." in said(budget.limit.highest * 0.98)
     assert "overlap of" not in said(1.1)  # independent tokens would do
@@ -139,8 +139,8 @@ def test_a_gate_says_from_which_overlap_on_it_can_be_reached() -> None:
 
 def test_an_overlap_that_reads_0_00_is_called_that_of_independent_tokens() -> None:
     budget = with_experts(overlap=0.5).budgets["demo-64/fake/c64/b1/spec-3"]
-    said = beyond(budget, Ceiling("fast", 2.5, None, None, False, 0.001), "NVIDIA H200")
-    assert "unless the expert overlap is at least that of independent tokens (it is 0." in said
+    text = beyond(budget, Ceiling("fast", 2.5, None, None, False, 0.001), "NVIDIA H200")
+    assert "unless the expert overlap is at least that of independent tokens (it is 0." in text
 
 
 def test_every_draft_length_stands_with_what_it_could_give() -> None:

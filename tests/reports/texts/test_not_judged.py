@@ -39,23 +39,23 @@ each = pytest.mark.parametrize("render", REPORTS.values(), ids=REPORTS)
 
 @each
 def test_a_green_run_says_what_the_policy_gave_up_and_why(render: Render) -> None:
-    said = render(EXCUSED)
-    assert WHY in said and "speed" in said and ("PASS" in said or "Not judged: speed" in said)
+    text = render(EXCUSED)
+    assert WHY in text and "speed" in text and ("PASS" in text or "Not judged: speed" in text)
     assert WHY not in render(GREEN)
 
 
 @each
 def test_a_run_that_is_not_judged_names_what_is_missing(render: Render) -> None:
-    said = render(SILENT)
-    assert "NOT_JUDGED" in said.replace("\\", "") and "speed of 64 tokens · batch 1 · spec-3" in said
-    assert "tokens of 3 cells" in said
-    assert "PASS: All" not in said
+    text = render(SILENT)
+    assert "NOT_JUDGED" in text.replace("\\", "") and "speed of 64 tokens · batch 1 · spec-3" in text
+    assert "tokens of 3 cells" in text
+    assert "PASS: All" not in text
 
 
 def test_the_headline_gives_the_code_and_what_to_do() -> None:
-    found = headline(SILENT)
-    assert (found.state, found.code) == ("NOT_JUDGED", ExitCode.NOT_JUDGED)
-    assert found.advice is not None and "otherwise: true" in found.advice and "not_judged" in found.advice
+    line = headline(SILENT)
+    assert (line.state, line.code) == ("NOT_JUDGED", ExitCode.NOT_JUDGED)
+    assert line.advice is not None and "otherwise: true" in line.advice and "not_judged" in line.advice
     nothing = headline(replace(SILENT, verdicts=(), not_judged=()))
     assert nothing.reason == "No required rule judged a cell of this run."
 
@@ -63,9 +63,9 @@ def test_the_headline_gives_the_code_and_what_to_do() -> None:
 def test_of_a_red_run_it_is_said_too_and_only_there_beside_the_headline() -> None:
     red = tuple(replace(v, state=State.FAIL) for v in GREEN.verdicts)
     assert not_judged(SILENT) == []
-    said = not_judged(replace(SILENT, verdicts=red))
-    assert said[0] == "Not judged: speed of 64 tokens · batch 1 · spec-3: no required rule asks for it."
-    assert len(said) == 2
+    text = not_judged(replace(SILENT, verdicts=red))
+    assert text[0] == "Not judged: speed of 64 tokens · batch 1 · spec-3: no required rule asks for it."
+    assert len(text) == 2
 
 
 def test_junit_skips_what_is_excused_and_fails_what_is_not() -> None:

@@ -32,17 +32,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     b = store(folder / "b", scenarios=kinds, cycle_ns=40_000_000, base_ns=9_000_000)
     c = store(folder / "c", scenarios=kinds, change=lambda block: corrupt(block) if block.role.k == 2 else block)
     runs = [load_run(run).run for run in (a, b, c)]
-    found = followed(folder, 24, after=12)
+    result = followed(folder, 24, after=12)
     subjects = {
         "builds": contrast(a, b),
         "engines": matrix_of(runs),
         "acceptance": acceptance_of(
             [load_run(run) for run in (a, b, c, looping(folder))], [("class", "context"), ("position",)]
         ),
-        "history": type(found)(
-            (*found.runs, *runs),
-            (*found.series, *trends(*runs).series),
-            found.groups,
+        "history": type(result)(
+            (*result.runs, *runs),
+            (*result.series, *trends(*runs).series),
+            result.groups,
             ("one: not readable",),
             0.005,
             13,

@@ -36,15 +36,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> TwoBuilds:
     return replace(result, looks=(first, replace(result.looks[0], pairs=16, error=0.0008)))
 
 
-def unsteady(found: TwoBuilds, *, one_build: bool) -> TwoBuilds:
-    """`found` with another text of the old side's second process, as an A/A comparison or not."""
-    cell = replace(found.texts[0], changed=((1, 0, 7),), unsteady=(("old", 3, 1, 98),))
-    sides = {**found.sides, "new": replace(found.sides["old"], name="new")} if one_build else found.sides
-    return replace(found, sides=sides, texts=(cell, *found.texts[1:]))
+def unsteady(two_builds: TwoBuilds, *, one_build: bool) -> TwoBuilds:
+    """`two_builds` with another text of the old side's second process, as an A/A comparison or not."""
+    cell = replace(two_builds.texts[0], changed=((1, 0, 7),), unsteady=(("old", 3, 1, 98),))
+    sides = {**two_builds.sides, "new": replace(two_builds.sides["old"], name="new")} if one_build else two_builds.sides
+    return replace(two_builds, sides=sides, texts=(cell, *two_builds.texts[1:]))
 
 
-def plain(found: TwoBuilds) -> str:
-    return plugins.view("ab").render(found, "all")
+def plain(two_builds: TwoBuilds) -> str:
+    return plugins.view("ab").render(two_builds, "all")
 
 
 def test_the_console_has_a_row_per_quantity_the_word_last_and_no_processes(found: TwoBuilds) -> None:
@@ -57,15 +57,15 @@ def test_the_console_has_a_row_per_quantity_the_word_last_and_no_processes(found
 
 
 def test_texts_that_differ_in_one_build_are_not_put_down_to_a_change(found: TwoBuilds) -> None:
-    said = plain(unsteady(found, one_build=True))
-    assert "texts of one build differ between its processes: for 2 of" in said and "process against process" in said
-    assert "set 1 slot 0 from token 7" in said and "no change of a build" in said
+    text = plain(unsteady(found, one_build=True))
+    assert "texts of one build differ between its processes: for 2 of" in text and "process against process" in text
+    assert "set 1 slot 0 from token 7" in text and "no change of a build" in text
 
 
 def test_texts_that_differ_within_a_side_are_told_apart_from_those_of_the_change(found: TwoBuilds) -> None:
-    said = plain(unsteady(found, one_build=False))
-    assert "texts of one build differ between its processes: for 1 of" in said and "new against old" in said
-    assert "old: set 3 slot 1 from token 98" in said
+    text = plain(unsteady(found, one_build=False))
+    assert "texts of one build differ between its processes: for 1 of" in text and "new against old" in text
+    assert "old: set 3 slot 1 from token 98" in text
 
 
 def test_texts_that_repeat_have_no_note(found: TwoBuilds) -> None:
@@ -73,8 +73,8 @@ def test_texts_that_repeat_have_no_note(found: TwoBuilds) -> None:
 
 
 def test_every_look_is_shown_with_its_interval_and_its_word(found: TwoBuilds) -> None:
-    said = plain(found)
-    assert "99.2%\tCANNOT TELL" in said and "99.84% interval" in said
+    text = plain(found)
+    assert "99.2%\tCANNOT TELL" in text and "99.84% interval" in text
     assert "Interim looks" not in plain(replace(found, looks=found.looks[:1]))
 
 

@@ -69,7 +69,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     one, other = load_run(a).run, load_run(b).run
     summed_up = acceptance_of([load_run(a), load_run(b), load_run(looping(folder))], [("engine", "run"), ("position",)])
     stored = [load_run(store(folder / "variants", scenarios=[*kinds, varied(kinds[0])])), load_run(b)]
-    laid_out = tradeoff_of((found.run, found.blocks()) for found in stored)
+    laid_out = tradeoff_of((result.run, result.blocks()) for result in stored)
     return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder), summed_up, laid_out)
 
 
@@ -151,12 +151,12 @@ def test_differences_come_before_figures_and_times_under_their_banner(subjects: 
 def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -> None:
     rows = list(csv.DictReader(io.StringIO(plugins.view("builds").render(subjects.builds, "csv"))))
     assert len(rows) == len(subjects.builds.changes)
-    found = {(r["role"], r["metric"]): r for r in rows}
-    assert found["spec-3", "decode_speedup_ratio"]["verdict"] == "FAIL"
-    assert found["spec-3", "acceptance_length"]["reason_code"] == "acceptance_sources_differ"
-    assert found["spec-3", "mean_tpot_ms"]["how"] == "unpaired in time"
-    assert found["spec-3", "step_ms"]["verdict"] == "INCONCLUSIVE"
-    assert found["spec-3", "verify_ms"]["verdict"] == ""
+    data = {(r["role"], r["metric"]): r for r in rows}
+    assert data["spec-3", "decode_speedup_ratio"]["verdict"] == "FAIL"
+    assert data["spec-3", "acceptance_length"]["reason_code"] == "acceptance_sources_differ"
+    assert data["spec-3", "mean_tpot_ms"]["how"] == "unpaired in time"
+    assert data["spec-3", "step_ms"]["verdict"] == "INCONCLUSIVE"
+    assert data["spec-3", "verify_ms"]["verdict"] == ""
 
 
 def test_a_matrix_never_shows_planted_acceptance_without_its_label(subjects: Subjects) -> None:
@@ -219,9 +219,9 @@ def followed(tmp_path: Path, count: int, after: int | None = None) -> Trends:
         for n in range(count)
     ]
     runs = [replace(run, cells=tuple(nudged(c, n) for c in run.cells)) for n, run in enumerate(made)]
-    found = list(series(runs))
-    groups = {s.group: {"device": "cpu"} for s in found}
-    return Trends(tuple(runs), with_changes(found), groups, (), BUDGET, fewest_readings())
+    results = list(series(runs))
+    groups = {s.group: {"device": "cpu"} for s in results}
+    return Trends(tuple(runs), with_changes(results), groups, (), BUDGET, fewest_readings())
 
 
 def nudged(result: CellResult, n: int) -> CellResult:
@@ -233,9 +233,9 @@ def nudged(result: CellResult, n: int) -> CellResult:
 
 
 def test_history_has_a_small_picture_per_metric_of_a_group_with_two_runs_or_more(tmp_path: Path) -> None:
-    found = followed(tmp_path, 3)
-    page = Page(plugins.view("history").render(found, "html"))
-    pictures = {(s.cell.point, s.group, s.metric) for s in found.series}
+    result = followed(tmp_path, 3)
+    page = Page(plugins.view("history").render(result, "html"))
+    pictures = {(s.cell.point, s.group, s.metric) for s in result.series}
     assert len(page.all("svg")) == len(pictures)
     assert all(svg["aria-label"] for svg in page.all("svg"))
     assert f"Not searched: the longest series has 3 runs, and with fewer than {fewest_readings()}" in page.text
@@ -244,14 +244,14 @@ def test_history_has_a_small_picture_per_metric_of_a_group_with_two_runs_or_more
 def test_a_group_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(subjects: Subjects) -> None:
     page = Page(plugins.view("history").render(subjects.history, "html"))
     assert not page.all("svg") and "Measured once" in page.text
-    for found in subjects.history.series:
-        assert cell_name(found.cell.key) in page.text
+    for sery in subjects.history.series:
+        assert cell_name(sery.cell.key) in page.text
     assert "elsewhere: not readable" in page.text and "no gate" in page.text
 
 
 def test_a_change_of_level_is_marked_in_words_with_the_run_it_began_at(tmp_path: Path) -> None:
-    found = followed(tmp_path, 24, after=12)
-    shown = plugins.view("history").render(found, "plain")
+    result = followed(tmp_path, 24, after=12)
+    shown = plugins.view("history").render(result, "plain")
     changes = shown[shown.index("Changes of level:") :]
     listed = changes[: changes.index("\n\n")] if "\n\n" in changes else changes
     rows = [line.strip().split("\t") for line in listed.splitlines() if "64 tokens · batch 1 · spec-3" in line]
@@ -261,7 +261,7 @@ def test_a_change_of_level_is_marked_in_words_with_the_run_it_began_at(tmp_path:
     }
     assert all("worse" in row[5] for row in rows)
     assert "at most 0.5 %" in changes
-    page = plugins.view("history").render(found, "html")
+    page = plugins.view("history").render(result, "html")
     assert "changed at run 13" in page
 
 
@@ -294,10 +294,10 @@ def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None
 
 def test_lengths_of_texts_that_loop_stand_beside_those_of_the_others(subjects: Subjects) -> None:
     shown = plugins.view("acceptance").render(subjects.acceptance, "plain")
-    found = subjects.acceptance.layouts[0]
-    (looped,) = [s for s in found.rows if s.looping_prompts]
+    layouts = subjects.acceptance.layouts[0]
+    (looped,) = [s for s in layouts.rows if s.looping_prompts]
     assert looped.without_loops is not None
-    assert f"note: {looped.looping_prompts} of {sum(s.prompts for s in found.rows)} prompts have a text" in shown
+    assert f"note: {looped.looping_prompts} of {sum(s.prompts for s in layouts.rows)} prompts have a text" in shown
     section = shown[shown.index("Texts that loop:") : shown.index("By engine and run:")]
     (row,) = [line.split("\t") for line in section.splitlines()[2:-1]]
     assert row[1] == f"{looped.looping_prompts} of {looped.prompts}"
@@ -310,15 +310,15 @@ def test_a_page_of_acceptance_draws_each_table_and_says_what_it_draws(subjects: 
     labels = [str(svg["aria-label"]) for svg in page.all("svg")]
     assert [text.partition(".")[0] for text in labels] == [*["Acceptance length"] * 2, "Acceptance by draft position"]
     assert "without loops" in labels[0] and "position 3" in labels[2]
-    ids = [found["id"] for tag in ("path", "clippath", "h2") for found in page.all(tag) if "id" in found]
+    ids = [result["id"] for tag in ("path", "clippath", "h2") for result in page.all(tag) if "id" in result]
     assert len(ids) == len(set(ids))
 
 
 def test_a_pair_whose_name_looks_like_a_formula_is_drawn_as_it_is(subjects: Subjects) -> None:
     whole = subjects.acceptance.layouts[0]
     named = [replace(s, group=replace(s.group, pair="a$_1$b")) for s in whole.rows]
-    found = replace(subjects.acceptance, layouts=(replace(whole, rows=tuple(named)),))
-    assert "a$_1$b, spec-3" in re.sub(r"<[^>]*>", "", plugins.view("acceptance").render(found, "html"))
+    changed = replace(subjects.acceptance, layouts=(replace(whole, rows=tuple(named)),))
+    assert "a$_1$b, spec-3" in re.sub(r"<[^>]*>", "", plugins.view("acceptance").render(changed, "html"))
 
 
 def test_rows_of_planted_acceptance_say_so(subjects: Subjects) -> None:
@@ -330,9 +330,9 @@ def test_rows_of_planted_acceptance_say_so(subjects: Subjects) -> None:
 def test_a_position_that_no_engine_counts_is_said(subjects: Subjects) -> None:
     layout = subjects.acceptance.layouts[2]
     silent = replace(layout.rows[0], values={"acceptance_length": layout.rows[0].values["acceptance_length"]})
-    found = replace(subjects.acceptance, layouts=(subjects.acceptance.layouts[0], replace(layout, rows=(silent,))))
-    assert "Not counted by position: demo, spec-2, planted." in plugins.view("acceptance").render(found, "plain")
-    assert plugins.view("acceptance").render(found, "html").count("<svg") == 1
+    changed = replace(subjects.acceptance, layouts=(subjects.acceptance.layouts[0], replace(layout, rows=(silent,))))
+    assert "Not counted by position: demo, spec-2, planted." in plugins.view("acceptance").render(changed, "plain")
+    assert plugins.view("acceptance").render(changed, "html").count("<svg") == 1
 
 
 def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> None:
