@@ -207,7 +207,7 @@ _CONTROL = re.compile(
 
 def visible(text: str) -> str:
     r"""`text` with every character that a terminal obeys written as an escape: \x1b, \u202e. Tab and newline stay."""
-    return _CONTROL.sub(lambda found: _escape(ord(found[0])), text)
+    return _CONTROL.sub(lambda match: _escape(ord(match[0])), text)
 
 
 def visible_but_colours(text: str) -> str:
@@ -218,7 +218,7 @@ def visible_but_colours(text: str) -> str:
 
 def visible_json(text: str) -> str:
     r"""JSON with the characters of `visible` as JSON writes them (\u001b), so that it stays the same data."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _escape(code: int) -> str:

@@ -65,19 +65,26 @@ def short_lines(run: Run) -> Iterator[Line]:
         yield "bold", head.state, f": {head.reason}"
         if head.advice:
             yield "dim", f"  next: {head.advice}", ""
-    sentences = (*summary.not_judged(run), *which_counts(run), answer(run))
+    gaps = dict.fromkeys(f"Not judged: {gap.kind}: {gap.why}." for gap in run.not_judged if gap.why)
+    sentences = (*gaps, *which_counts(run), answer(run))
     yield from (("", "", sentence) for sentence in sentences if sentence)
 
 
 def objection(run: Run, same: Sequence[Verdict]) -> Iterator[Line]:
-    """Yield the rule and the first cell of verdicts of one cause, with the reason, and what to do next."""
+    """Yield the rule and the first cell of verdicts of one cause, with the reason, and what to do next.
+
+    Of several cells that are only advised about, their number is enough.
+    """
     first = same[0]
     rules, cells = (list(dict.fromkeys(values)) for values in ((v.rule for v in same), (v.cell for v in same)))
     where = f" on {cell_name(first.cell, run.scenarios)}" if first.cell else ""
-    more = f" and {figures.counted(len(cells) - 1, 'more cell')}" if len(cells) > 1 else ""
+    if brief := len(cells) > 1 and not first.required:
+        where = f" in {len(cells)} cells"
+    elif len(cells) > 1:
+        where += f" and {figures.counted(len(cells) - 1, 'more cell')}"
     kind = "" if first.required else " (advisory)"
-    yield STYLES[first.state], first.state.value, f"{kind} {', '.join(rules)}{where}{more}: {first.message}"
-    if first.next_step:
+    yield STYLES[first.state], first.state.value, f"{kind} {', '.join(rules)}{where}: {first.message}"
+    if first.next_step and not brief:
         yield "dim", f"  next: {first.next_step}", ""
 
 

@@ -68,9 +68,9 @@ def show(name: str | None, kind: RunKind, **options: Any) -> None:
     With --context, --prompts and the like, the scenario that a run with these options would measure: written to a file,
     it can be named, changed and kept.
     """
+    from specgate.planning.defaults import machine_size
     from specgate.planning.resolution import chosen_scenarios
     from specgate.planning.scenario import dump, find
-    from specgate.planning.usual import machine_size
 
     question = take_question(options)
     if not question and name is None:

@@ -21,7 +21,7 @@ def show_status(request: Request, *, as_json: bool) -> None:
     """Print whether each full run that is requested could begin now, and which micro runs are missing. Nothing is
     loaded. Raises InvalidResult if the ledger was changed.
     """
-    from specgate.planning.usual import machine_size, runs_of
+    from specgate.planning.defaults import machine_size, runs_of
     from specgate.promotion.standing import promotion_status
 
     for each in runs_of(request, machine_size()):

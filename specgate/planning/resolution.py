@@ -22,11 +22,11 @@ from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_pair, target_limits
 from specgate.planning.ad_hoc import Question, asked, stretched
+from specgate.planning.defaults import machine_size, policy_of
 from specgate.planning.plan import room_needed
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, refuse_double_options, select
-from specgate.planning.usual import machine_size, policy_of
 
 FIXED_BY_A_RUN = (
     "backend",

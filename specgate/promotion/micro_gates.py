@@ -14,11 +14,11 @@ from pathlib import Path
 from specgate.contract import VARIANT_MARK, Scenario
 from specgate.contract.protocols import HasUsualPair
 from specgate.files.config import Config
+from specgate.planning.defaults import machine_size
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
 from specgate.planning.resolution import fitted, known_backend
 from specgate.planning.scenario import SHIPPED, override, select
-from specgate.planning.usual import machine_size
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:

@@ -28,13 +28,13 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import Watch, watching
 from specgate.machine.software import Software
+from specgate.planning.defaults import machine_size, runs_of
 from specgate.planning.gates import kinds_of
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
 from specgate.planning.scenario import find
-from specgate.planning.usual import machine_size, runs_of
 from specgate.promotion.admission import admission, promotion_of, record, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
@@ -74,7 +74,7 @@ NOBODY: Final[Mapping[str, str]] = {}
 
 
 def carry_out_each(request: Request, measuring: Measuring | None = None) -> ExitCode:
-    """Carry out every run that a request takes here (`usual.runs_of`). Returns the first code that is not 0."""
+    """Carry out every run that a request takes here (`defaults.runs_of`). Returns the first code that is not 0."""
     codes, requests = [], runs_of(request, machine_size())
     for each in requests:
         if requests != [request]:

@@ -6,7 +6,7 @@ chi-square one that is scaled to that mean and variance. The G statistic is divi
 What is left of heavier tails is of one statistic or the other, so that only what both reject is rejected
 (`contract.draws.FitTest.p`); `python -m bench.simulations.distribution_simulation` shows it.
 
-With `slack` the counts are held against every distribution whose logits are off by at most so much, and the one that
+With `slack` the counts are compared with every distribution whose logits are off by at most so much, and the one that
 fits best counts, by its likelihood. The G statistic is then no larger than that of the true one among them, so that no
 more false alarms come of it.
 """

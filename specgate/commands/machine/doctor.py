@@ -53,9 +53,9 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     from specgate.machine import inventory
     from specgate.machine.bandwidth import measure_each, store
     from specgate.machine.doctor import Limits, bandwidth_check, equal_bandwidth_check, examine
+    from specgate.planning.defaults import MACHINE_POLICY, machine_size
     from specgate.planning.gates import machine_limits
     from specgate.planning.policy import find_policy
-    from specgate.planning.usual import MACHINE_POLICY, machine_size
 
     policy = find_policy(name or MACHINE_POLICY[machine_size()], plugins.gates())
     gpus = [gpu for gpu in inventory.visible_gpus() if gpu["uuid"]]

@@ -15,6 +15,7 @@ from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
+    from specgate.archive.verification import BuildsVerification, Verification
     from specgate.contract import Run
 
 
@@ -35,7 +36,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
     if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
-    is said. Exit code 3 if another version of specgate made RUN and only that version can tell: the version is named.
+    is said. Exit code 4 if another version of specgate made RUN and only that version can tell: the version is named.
     """
     from specgate.ab.folder import is_comparison
 
@@ -47,21 +48,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     from specgate.run.recompute import ending
 
     check = verified(run, allowed_signers)
-    for difference in check.differences:
-        echo(f"differs: {difference}")
-    for difference in check.untold:
-        echo(f"differs: {difference}")
-    for note in check.notes:
-        echo(f"note: {note}")
-    if check.differences:
-        echo(f"run {run.name} does not hold: {len(check.differences)} differences")
-        sys.exit(ExitCode.INVALID)
-    if check.untold:
-        count = len(check.untold)
-        places = f"{count} place{'s' * (count > 1)}"
-        echo(f"run {run.name} cannot be judged by this version: it computes {places} differently")
-        echo(f"next: {check.next_step}")
-        sys.exit(ExitCode.ENV_REJECTED)
+    end_where_it_differs(f"run {run.name}", check)
     assert check.run is not None
     again = check.run
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
@@ -82,25 +69,27 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     check = verify_builds(path)
     beside, notes = comparison_differences(path, check.result, allowed_signers)
     check = replace(check, differences=(*check.differences, *beside), notes=(*check.notes, *notes))
-    for difference in check.differences:
-        echo(f"differs: {difference}")
-    for difference in check.untold:
-        echo(f"differs: {difference}")
-    if check.differences:
-        echo(f"comparison {path.name} does not hold: {len(check.differences)} differences")
-        sys.exit(ExitCode.INVALID)
-    if check.untold:
-        count = len(check.untold)
-        places = f"{count} place{'s' * (count > 1)}"
-        echo(f"comparison {path.name} cannot be judged by this version: it computes {places} differently")
-        echo(f"next: {check.next_step}")
-        sys.exit(ExitCode.ENV_REJECTED)
+    end_where_it_differs(f"comparison {path.name}", check)
     assert check.result is not None
     again = check.result
-    for note in check.notes:
-        echo(f"note: {note}")
     echo(f"comparison {path.name} holds: {check.files} files unchanged; {len(again.quantities)} quantities recomputed")
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
+
+
+def end_where_it_differs(subject: str, check: Verification | BuildsVerification) -> None:
+    """Print differences and notes; exit where anything differs from what is stored."""
+    for difference in (*check.differences, *check.untold):
+        echo(f"differs: {difference}")
+    for note in check.notes:
+        echo(f"note: {note}")
+    if check.differences:
+        echo(f"{subject} does not hold: {len(check.differences)} differences")
+        sys.exit(ExitCode.INVALID)
+    if check.untold:
+        places = f"{len(check.untold)} place{'s' * (len(check.untold) > 1)}"
+        echo(f"{subject} cannot be judged by this version: it computes {places} differently")
+        echo(f"next: {check.next_step}")
+        sys.exit(ExitCode.ENV_REJECTED)
 
 
 @command(short_help="Judge a stored run, or a result file, by a policy.")

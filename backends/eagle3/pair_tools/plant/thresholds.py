@@ -1,4 +1,4 @@
-"""How the share of planted tokens and acceptance length follow from each other, and from thresholds.
+"""Share of planted tokens and acceptance length, as they follow from each other, and from thresholds.
 
 In a planted pair the target emits the planted successor with probability p, whatever came before. The draft proposes it
 with probability 1 − f. So each draft token that is reached is accepted with probability s = p · (1 − f).

@@ -49,11 +49,11 @@ def policy_of(request: Request, backend: object, scenarios: Iterable[Scenario] =
     """
     named = (request.pair not in (None, DEMO), request.target, request.draft, request.tokenizer)
     demo = not any(named) and all(scenario.pair == DEMO for scenario in scenarios)
-    name = request.policy or usual_policy(request.kind, machine_size(), backend, request.options, demo=demo)
+    name = request.policy or default_policy(request.kind, machine_size(), backend, request.options, demo=demo)
     return find_policy(name, plugins.gates())
 
 
-def usual_policy(
+def default_policy(
     kind: RunKind, size: Machine, backend: object, options: Mapping[str, str], *, demo: bool = True
 ) -> str:
     """Return the name of the policy for what is measured. `demo`: whether that is the demo pair."""

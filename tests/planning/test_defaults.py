@@ -12,10 +12,10 @@ from specgate import plugins
 from specgate.contract import Machine
 from specgate.machine import inventory
 from specgate.planning.ad_hoc import Question
+from specgate.planning.defaults import FIRST_POLICY, MACHINE_POLICY, default_policy, policy_of, runs_of
 from specgate.planning.policy import find_policy, micro_names
 from specgate.planning.request import Request
 from specgate.planning.scenario import find, shipped
-from specgate.planning.usual import FIRST_POLICY, MACHINE_POLICY, policy_of, runs_of, usual_policy
 
 BARE = Request(kind="micro", argv=("micro",), plain=True, out=Path("runs"), backend="cupy")
 
@@ -87,13 +87,13 @@ def test_a_policy_is_chosen_by_what_is_measured(
     size: Machine, backend: str, options: dict[str, str], policy: str
 ) -> None:
     plugin = plugins.backend(backend)
-    assert usual_policy("micro", size, plugin, options) == policy
-    assert usual_policy("load", size, plugin, options) == "load"
+    assert default_policy("micro", size, plugin, options) == policy
+    assert default_policy("load", size, plugin, options) == "load"
     assert find_policy(policy, plugins.gates()).name == policy
 
 
 def test_an_engine_of_another_environment_is_not_taken_for_exact() -> None:
-    assert usual_policy("micro", "cpu", None, {}) == "engine"
+    assert default_policy("micro", "cpu", None, {}) == "engine"
 
 
 def test_another_pair_than_the_demo_pair_does_not_have_to_meet_its_floors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +116,6 @@ def test_another_pair_than_the_demo_pair_does_not_have_to_meet_its_floors(monkey
 
 
 def test_the_doctor_checks_the_limits_of_the_machines_own_policy() -> None:
-    assert {size: usual_policy("micro", size, plugins.backend("reference"), {}) for size in MACHINE_POLICY} == dict(
+    assert {size: default_policy("micro", size, plugins.backend("reference"), {}) for size in MACHINE_POLICY} == dict(
         MACHINE_POLICY
     )
