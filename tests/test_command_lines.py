@@ -27,6 +27,8 @@ from tests.support.example_packages import FOLDERS
 from tests.support.fences import blocks, command_lines, mentioned, typed
 from tests.test_docs import name_of, pages
 
+pytestmark = pytest.mark.engine  # documents of both houses
+
 PAGES = pages()
 NAME = re.compile(r"[a-z][a-z0-9-]*(\.\d[a-z0-9.-]*)?")
 """A name, and neither a file nor what stands for one."""

@@ -23,6 +23,8 @@ from tests.support.command import ROOT
 from tests.support.kept_runs import KEPT, RESULTS, file_of
 from tests.support.loaded import loaded_run
 
+pytestmark = pytest.mark.engine  # documents of both houses
+
 DOCS = ROOT / "docs"
 ENGINE = ROOT / "backends" / "eagle3"
 """The engine's house, which has documents and an index of its own."""

@@ -38,6 +38,7 @@ def printing(file: Path) -> list[str]:
     return values
 
 
+@pytest.mark.engine
 def test_there_is_one_door() -> None:
     """Back ends and the process that they run in are left out: its output is a log, which is cleaned."""
     past = [

@@ -18,6 +18,7 @@ def test_the_first_page_has_at_most_twelve_names_each_below_one_heading() -> Non
     assert [line for line in page.splitlines() if line.rstrip(":") in HEADINGS] == [f"{h}:" for h in HEADINGS]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("old", OLD)
 def test_an_older_name_works_is_not_shown_and_says_the_present_one_in_one_line(old: str) -> None:
     result = CliRunner().invoke(cli, [*old.split(), "--help"])
