@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from specgate.analysis.machine.clock_comparison import compared_clocks
 from specgate.analysis.machine.cpu_pace import pace_of
 from specgate.analysis.machine.timeline import timeline_of
-from specgate.contract import Block, Plan
+from specgate.contract import Block, Plan, Point
 from specgate.contract.conditions import (
     POWER_CAPS,
     Conditions,
@@ -72,10 +72,12 @@ def conditions_of(
         watches[sample.worker_generation].append(sample)
     for watch in watches.values():
         watch.sort(key=lambda s: s.monotonic_ns)
-    by_point = {}
+    by_point, of = {}, defaultdict[Point, list[Block]](list)
+    for block in blocks:
+        if not block.warmup:
+            of[block.point].append(block)
     for point in plan.points:
-        mine = [b for b in blocks if b.point == point and not b.warmup]
-        if mine:
+        if mine := of[point]:
             measured = (r for r in plan.rounds_of(point) if not r.warmup)
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
             scenario = plan.scenarios[point.scenario]

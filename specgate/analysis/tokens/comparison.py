@@ -47,13 +47,16 @@ def check_tokens(
     of_cell = (d for of_cell, d, _ in find_divergences(blocks, texts) if of_cell == cell)
     divergences = with_margins(of_cell, cell, margins, ties)
     pairs = list(pairs_of(blocks, cell))
+    known = [[baseline_text(baseline, slot, texts) for slot in range(len(spec.tokens))] for baseline, spec in pairs]
     common = {
-        (spec.prompt_set, spec.round, slot): min(len(baseline_text(baseline, slot, texts)[0]), len(tokens))
-        for baseline, spec in pairs
-        for slot, tokens in enumerate(spec.tokens)
+        (spec.prompt_set, spec.round, slot): min(len(expected), len(tokens))
+        for (_, spec), of_slots in zip(pairs, known, strict=True)
+        for slot, (tokens, (expected, _)) in enumerate(zip(spec.tokens, of_slots, strict=True))
     }
     common |= {(d.prompt_set, d.round, d.slot): d.position + 1 for d in divergences}
-    cut_short = {spec.prompt_set for baseline, spec in pairs if not reaches_end(baseline, spec, texts)}
+    cut_short = {
+        spec.prompt_set for (_, spec), of_slots in zip(pairs, known, strict=True) if not covers(of_slots, spec)
+    }
     return TokenCheck(
         compared_tokens=sum(common.values()),
         divergences=divergences,
@@ -196,10 +199,14 @@ def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> 
 
 def reaches_end(baseline: Block, spec: Block, texts: Sequence[BaselineText]) -> bool:
     """True if the baseline's text is known as far as `spec` goes, in every slot."""
+    return covers([baseline_text(baseline, slot, texts) for slot in range(len(spec.tokens))], spec)
+
+
+def covers(baseline: Sequence[Text], spec: Block) -> bool:
+    """True if these texts of the baseline, one per slot, go as far as `spec` does."""
     return all(
         len(expected) >= len(tokens) or why is not Finish.STEPS
-        for slot, tokens in enumerate(spec.tokens)
-        for expected, why in [baseline_text(baseline, slot, texts)]
+        for tokens, (expected, why) in zip(spec.tokens, baseline, strict=True)
     )
 
 
