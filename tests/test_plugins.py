@@ -36,8 +36,8 @@ def fresh() -> Iterator[None]:
 
 
 def third_party(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
-    found = [EntryPoint(name, f"{__name__}:{value}", "specgate.backends") for name, value in entries]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == "specgate.backends" else [])
+    result = [EntryPoint(name, f"{__name__}:{value}", "specgate.backends") for name, value in entries]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: result if group == "specgate.backends" else [])
 
 
 @pytest.mark.parametrize(
