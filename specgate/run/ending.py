@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,15 +60,16 @@ def counted_rules(run: Run) -> str:
 
 def next_command(run: Run, folder: str, code: ExitCode) -> str | None:
     """Return the command that says more about the run, or brings it to an end. None if the rules have said it all."""
-    if run.status == "interrupted":
+    if run.status in ("interrupted", "partial"):
         return f"specgate {run.kind} --resume {folder}"
     steps = [v.next_step for v in run.verdicts if v.required and v.next_step and RESUME in v.next_step]
     if code is ExitCode.INCONCLUSIVE and steps:
         _, _, options = max(steps, key=lambda step: (len(step), step)).rpartition(RESUME)
         return f"specgate {run.kind} --resume {folder}{options}"
-    gates = run.promotion.gates if run.promotion else {}
-    if code is ExitCode.PASS and run.promotion and run.kind == "micro" and not gates.keys().isdisjoint(run.scenarios):
-        return run.promotion.command
+    order = run.promotion
+    if code is ExitCode.PASS and order and run.kind == "micro" and not order.gates.keys().isdisjoint(run.scenarios):
+        whole = order.streak + 1 >= order.needed
+        return re.sub(r" --scenario \S+", "", order.command.replace(" micro", " full", 1)) if whole else order.command
     if code in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE):
         return f"specgate runs explain {folder}"
     return "specgate machine doctor" if code is ExitCode.ENV_REJECTED else None
