@@ -53,8 +53,8 @@ class SinceGreen:
     changed, the prompts that keep theirs can show that nothing was lost, and the interval over all prompts that
     something was. If fewer than three keep their text and nothing is proven, acceptance is left to its own rules.
 
-    A cell that has nothing to be held against is SKIPPED, once it was measured as far as the next run needs, which is
-    held against it.
+    A cell that has nothing to be compared with is SKIPPED, once it was measured as far as the next run needs, which is
+    compared with it.
     """
 
     name = "since-green"
@@ -127,11 +127,11 @@ def earlier_of(cell: Cell, run: RunView) -> EarlierRun | str:
 
 
 def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> Verdict:
-    """The verdict on a cell that is held against nothing: what it measures is what later runs are held against, so
+    """The verdict on a cell without an earlier run: later runs are compared with what it measures, so
     it is measured as far as they need.
 
     A run that is judged by another policy than its own has not looked for one, and is not measured any further. Neither
-    is one of unknown weights, since no later run can be held against it.
+    is one of unknown weights, since no later run can be compared with it.
     """
     key = result.cell.key
     if run.earlier is None:

@@ -88,6 +88,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        if item.get_closest_marker("engine") and not house.is_here():
+            item.add_marker(pytest.mark.skip(reason="needs the engine's house, which is not installed"))
     if not any(item.get_closest_marker("gpu") for item in items):
         return
     import torch

@@ -27,7 +27,7 @@ def steps(file: Path) -> Iterator[dict[str, Any]]:
 
 def commands(file: Path) -> Iterator[list[str]]:
     for step in steps(file):
-        yield from (shlex.split(found) for found in COMMAND.findall(step.get("run", "")))
+        yield from (shlex.split(command) for command in COMMAND.findall(step.get("run", "")))
         if "docker run" in step.get("run", ""):
             yield from command_lines(step["run"])
 
@@ -57,9 +57,9 @@ def test_every_step_is_one_thing_and_its_script_is_bash(file: Path) -> None:
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.name)
 def test_every_command_and_option_exists(file: Path) -> None:
-    found = list(commands(file))
-    assert USED[file.name] <= {words[0] for words in found}
-    for name, *arguments in found:
+    results = list(commands(file))
+    assert USED[file.name] <= {words[0] for words in results}
+    for name, *arguments in results:
         command: click.Command = cli.commands[name]
         while isinstance(command, click.Group):
             command = command.commands[arguments.pop(0)]

@@ -27,6 +27,8 @@ from tests.support.example_packages import FOLDERS
 from tests.support.fences import blocks, command_lines, mentioned, typed
 from tests.test_docs import name_of, pages
 
+pytestmark = pytest.mark.engine  # documents of both houses
+
 PAGES = pages()
 NAME = re.compile(r"[a-z][a-z0-9-]*(\.\d[a-z0-9.-]*)?")
 """A name, and neither a file nor what stands for one."""
@@ -122,24 +124,24 @@ def check_option(backend: str, key: str) -> None:
 def installations(text: str) -> Iterator[str]:
     """Return commands that would install specgate by name from a package index, which has it under neither name."""
     for line in text.replace("\\\n", " ").splitlines():
-        for found in INSTALL.finditer(line) if "specgate" in line else ():
-            if any(STRANGER.fullmatch(word) for word in found["what"].split()):
-                yield found[0].strip()
+        for match in INSTALL.finditer(line) if "specgate" in line else ():
+            if any(STRANGER.fullmatch(word) for word in match["what"].split()):
+                yield match[0].strip()
 
 
 @pytest.mark.parametrize("file", PAGES, ids=name_of)
 def test_every_command_line_of_a_document_can_be_typed(file: Path) -> None:
-    found = [(words, True) for words in typed(file)] + [(words, False) for words in mentioned(file)]
-    assert [(words, fault) for words, whole in found for fault in faults(words, whole=whole)] == []
+    result = [(words, True) for words in typed(file)] + [(words, False) for words in mentioned(file)]
+    assert [(words, fault) for words, whole in result for fault in faults(words, whole=whole)] == []
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda f: f.name)
 def test_every_command_line_of_a_workflow_can_be_typed(file: Path) -> None:
     jobs = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].values()
     scripts = [re.sub(r"\$\{\{.*?\}\}|\$\{.*?\}", "X", step.get("run", "")) for job in jobs for step in job["steps"]]
-    found = [words for script in scripts for words in command_lines(script)]
-    assert len(found) > 1
-    assert [(words, fault) for words in found for fault in faults(words, whole=True)] == []
+    result = [words for script in scripts for words in command_lines(script)]
+    assert len(result) > 1
+    assert [(words, fault) for words in result for fault in faults(words, whole=True)] == []
 
 
 def test_the_documents_have_command_lines_at_all() -> None:
@@ -168,8 +170,8 @@ def test_the_documents_have_command_lines_at_all() -> None:
 )
 def test_what_cannot_be_typed_is_seen(line: str, fault: str) -> None:
     (words,) = command_lines(line)
-    (found,) = faults(words, whole=True)
-    assert fault in found
+    (result,) = faults(words, whole=True)
+    assert fault in result
 
 
 def test_command_lines_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
@@ -205,7 +207,11 @@ def test_nothing_tells_people_to_install_it_by_name_from_a_package_index() -> No
     """On the public index `specgate` is another project's, and nobody has `specgate-bench`."""
     read = list(texts())
     assert len(read) > 300
-    assert [(name_of(file), found) for file in read for found in installations(file.read_text(encoding="utf-8"))] == []
+    assert [
+        (name_of(file), installation)
+        for file in read
+        for installation in installations(file.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_the_example_packages_do_not_ask_an_index_for_it_either() -> None:
@@ -217,7 +223,7 @@ def test_the_example_packages_do_not_ask_an_index_for_it_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("pip install specgate", True),
         ("run: python -m pip install --quiet 'specgate[torch]'", True),
@@ -234,5 +240,5 @@ def test_the_example_packages_do_not_ask_an_index_for_it_either() -> None:
         ("uv venv specgate", False),
     ],
 )
-def test_such_an_installation_is_seen(text: str, found: bool) -> None:
-    assert bool(list(installations(text))) == found
+def test_such_an_installation_is_seen(text: str, expected: bool) -> None:
+    assert bool(list(installations(text))) == expected

@@ -23,6 +23,8 @@ from tests.support.command import ROOT
 from tests.support.kept_runs import KEPT, RESULTS, file_of
 from tests.support.loaded import loaded_run
 
+pytestmark = pytest.mark.engine  # documents of both houses
+
 DOCS = ROOT / "docs"
 ENGINE = ROOT / "backends" / "eagle3"
 """The engine's house, which has documents and an index of its own."""
@@ -37,9 +39,9 @@ LARGEST = 6_000_000
 
 def pages() -> list[Path]:
     """Everything that is written by hand. What a run or a command wrote is a record, but for the README beside it."""
-    found = [file for file in DOCS.rglob("*.md") if RESULTS not in file.parents or file == RESULTS / "README.md"]
+    files = [file for file in DOCS.rglob("*.md") if RESULTS not in file.parents or file == RESULTS / "README.md"]
     engine = [ENGINE / "README.md", *(ENGINE / "docs").rglob("*.md")]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(found), *sorted(engine)]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(files), *sorted(engine)]
 
 
 def name_of(file: Path) -> str:
@@ -55,13 +57,13 @@ def text_of(file: Path) -> str:
 @cache
 def anchors_of(file: Path) -> frozenset[str]:
     """The names that GitHub gives to the headings of a page; a second heading of one name gets a number."""
-    found = dict[str, int]()
+    results = dict[str, int]()
     anchors = set[str]()
     for heading in re.findall(r"^#+ +(.+?) *$", text_of(file), re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-        seen = found.get(slug, 0)
-        found[slug] = seen + 1
+        seen = results.get(slug, 0)
+        results[slug] = seen + 1
         anchors.add(f"{slug}-{seen}" if seen else slug)
     return frozenset(anchors)
 

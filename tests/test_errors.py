@@ -21,12 +21,12 @@ def every_error() -> list[type[SpecgateError]]:
     for file in sorted(PACKAGE.rglob("*.py")):
         if DEFINES.search(file.read_text(encoding="utf-8")):
             importlib.import_module(".".join(("specgate", *file.relative_to(PACKAGE).with_suffix("").parts)))
-    found, left = [], [SpecgateError]
+    values, left = [], [SpecgateError]
     while left:
         cls = left.pop()
-        found.append(cls)
+        values.append(cls)
         left += cls.__subclasses__()
-    return found
+    return values
 
 
 @pytest.mark.parametrize("cls", every_error())

@@ -286,8 +286,8 @@ def test_a_light_start_loads_nothing_heavy(statements: str) -> None:
 
 def test_a_run_imports_what_an_engine_needs_in_the_engines_process_only(cli: Cli) -> None:
     pair = ("--target", cli.target, "--draft", cli.draft)
-    asked = ("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", *pair)
-    loaded = loaded_by(command_line(*asked), cli.folder)
+    request = ("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", *pair)
+    loaded = loaded_by(command_line(*request), cli.folder)
     assert "specgate.run.runner" in loaded and cli.newest()
     assert not loaded & {"torch", "cupy", "transformers"}
 

@@ -36,8 +36,8 @@ def fresh() -> Iterator[None]:
 
 
 def third_party(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
-    found = [EntryPoint(name, f"{__name__}:{value}", "specgate.backends") for name, value in entries]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == "specgate.backends" else [])
+    result = [EntryPoint(name, f"{__name__}:{value}", "specgate.backends") for name, value in entries]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: result if group == "specgate.backends" else [])
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ def test_every_built_in_is_what_its_group_promises(group: str, kind: type) -> No
         assert isinstance(plugin, kind)
 
 
+@pytest.mark.engine
 def test_a_misspelt_name_gets_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean 'reference'"):
         plugins.backend("refrence")
@@ -74,12 +75,14 @@ def test_a_plug_in_that_cannot_be_imported_is_a_sentence(monkeypatch: pytest.Mon
         plugins.backend("gone")
 
 
+@pytest.mark.engine
 def test_two_plug_ins_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     third_party(monkeypatch, ("reference", "LAME"))
     with pytest.raises(UsageError, match="already has the name 'reference'"):
         plugins.registered("specgate.backends")
 
 
+@pytest.mark.engine
 def test_an_empty_load_list_leaves_the_built_ins_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     third_party(monkeypatch, ("lame", "LAME"))
     monkeypatch.setenv("SPECGATE_LOAD_PLUGINS", "")
@@ -87,6 +90,7 @@ def test_an_empty_load_list_leaves_the_built_ins_alone(monkeypatch: pytest.Monke
     assert "reference" in plugins.registered("specgate.backends")
 
 
+@pytest.mark.engine
 def test_the_fake_engine_is_never_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plugins.default_backend().name == "reference"
     monkeypatch.setattr("specgate.backends.eagle3.reference.backend.find_spec", lambda name: None)

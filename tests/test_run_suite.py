@@ -57,9 +57,9 @@ def ran(
 def test_what_is_asked_for_is_handed_to_specgate_which_chooses_the_rest(checkout: Path, gpu: bool) -> None:
     assert ran(checkout, gpu=gpu) == (0, ["micro"])
     assert ran(checkout, "full", "--policy", "merge", gpu=gpu) == (0, ["full --policy merge"])
-    asked = {"SCENARIOS": "a,b.yaml", "BACKEND": "reference", "MEASUREMENT_RUNS": "4", "PERF_MODE": "0"}
-    said = "micro --scenario a --scenario b.yaml --backend reference --measurement-runs 4 --no-perf-mode"
-    assert ran(checkout, gpu=gpu, **asked) == (0, [said])
+    body = {"SCENARIOS": "a,b.yaml", "BACKEND": "reference", "MEASUREMENT_RUNS": "4", "PERF_MODE": "0"}
+    message = "micro --scenario a --scenario b.yaml --backend reference --measurement-runs 4 --no-perf-mode"
+    assert ran(checkout, gpu=gpu, **body) == (0, [message])
     assert ran(checkout, gpu=gpu, failing="micro")[0] == 3
     assert ran(checkout, gpu=gpu, PERF_MODE="yes") == (2, [])
     recorder = checkout / ".venv" / "bin" / "specgate"

@@ -30,14 +30,15 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def printing(file: Path) -> list[str]:
     """Where a source file names what prints past the door."""
-    found = []
+    values = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         called = isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "Console", "traceback.print_exc")
         if called or (isinstance(node, ast.Attribute) and ast.unparse(node) in ("click.echo", "click.secho")):
-            found.append(f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)[:60]}")
-    return found
+            values.append(f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)[:60]}")
+    return values
 
 
+@pytest.mark.engine
 def test_there_is_one_door() -> None:
     """Back ends and the process that they run in are left out: its output is a log, which is cleaned."""
     past = [
@@ -52,8 +53,8 @@ def test_there_is_one_door() -> None:
 @pytest.mark.parametrize("err", [False, True])
 def test_what_is_echoed_is_masked_and_visible(capsys: pytest.CaptureFixture[str], err: bool) -> None:
     terminal.echo(f"{KEY} {ESCAPES} [red]\tü", err=err)
-    found = capsys.readouterr()
-    assert (found.err if err else found.out) == f"*** {WRITTEN_OUT} [red]\tü\n"
+    output = capsys.readouterr()
+    assert (output.err if err else output.out) == f"*** {WRITTEN_OUT} [red]\tü\n"
 
 
 def test_a_name_that_is_no_text_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,16 +64,16 @@ def test_a_name_that_is_no_text_can_be_printed(capsys: pytest.CaptureFixture[str
 
 def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.echo_json({"a": ESCAPES, "b": [KEY, 1.5]})
-    said = capsys.readouterr().out
-    assert json.loads(said) == {"a": ESCAPES, "b": ["***", 1.5]} and not set(ESCAPES[-3:]) & set(said)
+    text = capsys.readouterr().out
+    assert json.loads(text) == {"a": ESCAPES, "b": ["***", 1.5]} and not set(ESCAPES[-3:]) & set(text)
 
 
 def test_a_console_takes_no_markup_from_strings(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("[red]head[/red]")
     table.add_row(f"[link=x]:smile: {KEY} \x1b[2J[/link]")
     terminal.console(width=80).print(table)
-    said = capsys.readouterr().out
-    assert "[red]head[/red]" in said and "[link=x]:smile: *** \\x1b[2J[/link]" in said and "\x1b" not in said
+    text = capsys.readouterr().out
+    assert "[red]head[/red]" in text and "[link=x]:smile: *** \\x1b[2J[/link]" in text and "\x1b" not in text
 
 
 @pytest.mark.parametrize(
@@ -90,16 +91,16 @@ def test_a_console_takes_no_markup_from_strings(capsys: pytest.CaptureFixture[st
 )
 def test_no_argument_reaches_the_terminal_as_an_escape(cli: Cli, arguments: list[str]) -> None:
     done = cli.run(*arguments, pair=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 2, said
-    assert "\\x1b" in said and not set(said) & set("\x1b\x07\r\u202e\x9b")
+    output = done.stdout + done.stderr
+    assert done.returncode == 2, output
+    assert "\\x1b" in output and not set(output) & set("\x1b\x07\r\u202e\x9b")
 
 
 def test_no_content_of_a_file_reaches_the_terminal_as_an_escape(cli: Cli) -> None:
     bad = json.dumps({"schema": ESCAPES}, ensure_ascii=False)
     done = cli.run("runs", "check", cli.write("bad.json", bad), "--policy", "cpu", pair=False)
-    said = done.stdout + done.stderr
-    assert done.returncode in (2, 6) and "Traceback" not in said and not set(said) & set("\x1b\x07\r\u202e\x9b")
+    output = done.stdout + done.stderr
+    assert done.returncode in (2, 6) and "Traceback" not in output and not set(output) & set("\x1b\x07\r\u202e\x9b")
 
 
 def test_no_credential_among_the_arguments_is_repeated(cli: Cli) -> None:

@@ -3,7 +3,7 @@
     reduce.py               blocks → cells and comparisons: the entry point
     rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
     checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
-    references.py          a run beside an earlier one that it is held against
+    references.py          a run beside an earlier one that it is compared with
     two_builds/             samples of two builds of an engine → quantities and words
     tokens/                 are the tokens right: the baseline's, a second engine's choice, and no loops
     draws/                  texts drawn at a temperature: do they have the target's distribution?

@@ -8,9 +8,8 @@ report_comparison.py     differences between what a run stored and what is made 
 background_rendering.py  the reports of a large run, rendered by a second process meanwhile
 rendering.py             its reports: which file each becomes, and its text
 comparing/               stored runs laid side by side (`specgate runs compare`)
-history.py               a folder of runs → Trends (`specgate runs history`)
-change_points.py         where a figure changed over runs, within a budget for false alarms
-tape.py                  the tape of a run: its accept counts, to be replayed
+history.py               a folder of runs → Trends (`specgate runs history`), and where figures changed
+tape.py                  recorded acceptance of a run: its accept counts, to be replayed
 policy_from_runs.py      a policy for the scenarios of runs, with floors that they prove (`specgate policy init`)
 judging/                 a run folder or a result file, judged by a policy that is asked for (`specgate runs check`)
 """

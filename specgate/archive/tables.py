@@ -87,8 +87,8 @@ class RunTables:
         """One row per figure of a cell, with the columns of metrics.csv: the cells in long form.
 
         `metric`, `stat`, `value`, `unit`, `direction`, `n` samples, 95 % interval `ci_low` to `ci_high`; then what it
-        was held against (`baseline`, `ratio`, `margin`, `verdict`) and why there is no value (`reason_code`). Rows with
-        a `block` or a `pair` are the samples behind it.
+        was compared with (`baseline`, `ratio`, `margin`, `verdict`) and why there is no value (`reason_code`). Rows
+        with a `block` or a `pair` are the samples behind it.
         """
         return self._report("metrics_csv")
 

@@ -1,4 +1,4 @@
-"""Record the tape of a run: how many draft tokens each step accepted, per prompt set and role, from its journal."""
+"""Record the acceptance of a run (its tape): accepted draft tokens per step, prompt set and role, from its journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from specgate.planning.plan import build_plan
 
 
 def tape_of(path: Path, point_key: str | None) -> Tape:
-    """The tape of one point of the run folder `path`. The run need not be complete; only whole rounds are used.
+    """Recorded acceptance of one point of the run folder `path`. The run need not be complete; only whole rounds are
+    used.
 
     `point_key` may be None if the run has one point. Raises UsageError if it names no point of the run, or if the point
     has no spec block. Raises InvalidResult if a block contradicts itself, or if blocks of the same prompts accepted
@@ -41,7 +42,9 @@ def tape_of(path: Path, point_key: str | None) -> Tape:
 
 
 def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
-    """Origin of a tape. `engine` is the journal's: a run that has not ended has no engines in its run.json."""
+    """Origin of recorded acceptance. `engine` is the journal's: a run that has not ended has no engines in its
+    run.json.
+    """
     return {
         "run": run.id,
         "point": point.key,

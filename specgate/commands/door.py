@@ -15,6 +15,7 @@ import click
 
 from specgate import plugins
 from specgate.errors import UsageError
+from specgate.terminal import echo
 
 LINES: Final = 30
 """Lines of a help page."""
@@ -65,7 +66,7 @@ def show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         formatter = ctx.make_formatter()
         click.Command.format_help(ctx.command, ctx, formatter)
-        click.echo(formatter.getvalue().rstrip("\n"))
+        echo(formatter.getvalue().rstrip("\n"))
         ctx.exit()
 
 

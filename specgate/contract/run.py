@@ -52,7 +52,7 @@ class LastGreen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """The part of a run that a gate may look at: what was asked, what was measured, and what it is held against."""
+    """The part of a run that a gate may look at: what was asked, what was measured, and what it is compared with."""
 
     status: Literal["running", "complete", "partial", "interrupted"]
     argv: tuple[str, ...]
@@ -87,9 +87,9 @@ class RunView:
     where this run compares them whole.
     """
     times: Mapping[str, CellTimes] = field(default_factory=dict)
-    """Cell key → what later runs are held against; empty where no rule of the policy is about an earlier run."""
+    """Cell key → times that later runs are compared with; empty where no rule of the policy is about an earlier run."""
     earlier: Earlier | None = None
-    """The last green runs that this one is held against; None where no rule asks for them."""
+    """The last green runs that this one is compared with; None where no rule asks for them."""
     builds: Builds | None = None
     """Comparisons of builds that this run may rest on; None where no rule asks for them."""
     draws: Mapping[str, DrawCheck] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Acceptance tapes: the accept counts of one run, replayed in another run to measure its speed alone.
+"""Recorded acceptance (a tape): the accept counts of one run, replayed in another run to measure its speed alone.
 
 A replayed run drafts and verifies at full cost but accepts as many drafts as the tape says, so its tokens are wrong.
 Its speed can be compared at equal acceptance. No gate on acceptance or tokens accepts it.

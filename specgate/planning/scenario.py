@@ -2,7 +2,7 @@
 
 A variant is measured as a scenario of its own, called `SCENARIO+VARIANT`, on the same prompts and in an engine process
 of its own, with its own baseline beside it. So its speed-up is over the baseline with the same settings, decoded in the
-same process, and its tokens are held against that baseline's: with cached keys and values in another format, the
+same process, and its tokens are compared with that baseline's: with cached keys and values in another format, the
 baseline of that format; at a temperature, the sampled baseline; with a tree, plain decoding, which a tree leaves as it
 is. Reports put the roles of all variants beside each other: `spec-3`, `spec-3+kv-fp8`, `spec-3+t1`.
 

@@ -2,7 +2,7 @@
 
 The measuring engine draws, every role the same number of texts. It then shows the distribution that it draws from,
 after the beginnings that were drawn often: it alone knows how it rounds. A second engine, the policy's
-`checks.rescored_by`, shows the target's after the same ones. Where neither can, roles are held against each other
+`checks.rescored_by`, shows the target's after the same ones. Where neither can, roles are compared with each other
 alone.
 """
 
@@ -151,7 +151,7 @@ def texts_of(
     """Count how often each text was drawn; None if the engine draws none.
 
     Roles get requests of other numbers, `first` and up: with the same random numbers, their texts would be the same,
-    and would say less of the role that is held against another.
+    and would say less of the role that is compared with another.
     """
     counts: Counter[tuple[int, ...]] = Counter()
     for number in range(0, draws.texts, AT_A_TIME):

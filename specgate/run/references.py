@@ -60,7 +60,7 @@ def newest(
     ledger: Ledger,
     doubt: Callable[[Entry], str | None],
 ) -> EarlierRun | str:
-    """The first of `entries`, newest first, that the scenario `name` can be held against; else why there is none."""
+    """The first of `entries`, newest first, that the scenario `name` can be compared with; else why there is none."""
     why = "no earlier green run"
     elsewhere = [e for e in entries if any(e.fingerprint.get(key) != here[key] for key in EARLIER_MACHINE)]
     for entry in entries:

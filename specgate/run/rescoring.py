@@ -18,9 +18,9 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, in_doubt
-from specgate.contract import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook
+from specgate.contract import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook, TokenChecks
 from specgate.contract.cycle_budget import Bandwidth
-from specgate.contract.protocols import OffersSampling, OpenRequest, StatesLogitOptions
+from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesLogitOptions
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -138,7 +138,9 @@ class Rescorer:
             return "the weights are on a server, and not on this machine"
         if not self.asked.rescored_by:
             return "the policy names no engine to score them"
-        backend = plugins.backend(self.asked.rescored_by)
+        backend = second_backend(self.asked)
+        if backend is None:
+            return f"back end {self.asked.rescored_by} is not installed"
         available = backend.available()
         if not available.usable:
             return f"back end {self.asked.rescored_by} cannot run here: {available.reason}"
@@ -187,8 +189,8 @@ class Rescorer:
     def _options(self, point: Point) -> dict[str, str]:
         """The options that make the second engine's target the one that was measured."""
         options_of_engine = engine_options(self.config, self.plan.scenarios[point.scenario])
-        second = self.asked.rescored_by if self.asked else ""
-        backends = [plugins.backend(name) for name in (point.backend, second) if name]
+        second = second_backend(self.asked) if self.asked and self.asked.rescored_by else None
+        backends = [plugins.backend(point.backend), *([second] if second else [])]
         stated = [set(b.logit_options) if isinstance(b, StatesLogitOptions) else set[str]() for b in backends]
         return {name: value for name, value in options_of_engine.items() if all(name in options for options in stated)}
 
@@ -227,6 +229,13 @@ class Rescorer:
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
         self.done[rescoring.point] = rescoring
+
+
+def second_backend(checks: TokenChecks) -> Backend | None:
+    """Return the back end that scores tokens. None if it is the default one and not installed: nobody asked for it."""
+    default = checks.rescored_by == TokenChecks().rescored_by
+    installed = checks.rescored_by in plugins.registered("specgate.backends")
+    return None if default and not installed else plugins.backend(checks.rescored_by)
 
 
 def begins(longer: Draw, shorter: Draw) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.archive.change_points import (
+from specgate.archive.history import (
     BUDGET,
     MIN_SIDE,
     fewest_readings,

@@ -43,8 +43,8 @@ def test_without_a_subcommand_they_are_listed() -> None:
 
 def test_broken_ones_are_named_with_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [("misnamed", f"{__name__}:MISNAMED"), ("gone", "no.such.module:BACKEND")]
-    found = [EntryPoint(name, value, "specgate.backends") for name, value in entries]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == "specgate.backends" else [])
+    result = [EntryPoint(name, value, "specgate.backends") for name, value in entries]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: result if group == "specgate.backends" else [])
     plugins.registered.cache_clear()
     try:
         done = CliRunner().invoke(cli, ["machine", "backends", "list", "--validate"])

@@ -26,7 +26,9 @@ def perf_mode(cli: Cli, *options: str, rule: str = SCRIPTED) -> tuple[int, dict[
 def test_a_clean_loop_is_certified_and_its_traces_are_kept(cli: Cli) -> None:
     code, certificates, folder = perf_mode(cli)
     assert code == 0
-    unseen = {(i["id"], i["reason_code"]) for found in certificates.values() for i in found if i["held"] != "held"}
+    unseen = {
+        (i["id"], i["reason_code"]) for certificate in certificates.values() for i in certificate if i["held"] != "held"
+    }
     assert unseen == {("I1", "engines_own_word"), ("I6", "engines_own_word")}
     assert len((folder / "samples" / "traces.jsonl").read_text().splitlines()) == len(certificates) > 1
     assert "PERF_MODE certificate" in (folder / "report.html").read_text()
@@ -37,9 +39,9 @@ def test_an_engines_own_trace_is_no_proof_for_a_policy_that_wants_one(cli: Cli) 
     assert code == 6
     sources = {json.loads(line)["source"] for line in (folder / "samples" / "traces.jsonl").read_text().splitlines()}
     assert sources == {"engine"}
-    said = [v for v in json.loads((folder / "gates.json").read_text())["verdicts"] if v["gate"] == "invariants"]
-    assert {(v["state"], v["reason_code"]) for v in said} == {("INVALID", "not_observable")}
-    assert all("I1 cannot be seen here: the engine brought its own trace" in v["message"] for v in said)
+    text = [v for v in json.loads((folder / "gates.json").read_text())["verdicts"] if v["gate"] == "invariants"]
+    assert {(v["state"], v["reason_code"]) for v in text} == {("INVALID", "not_observable")}
+    assert all("I1 cannot be seen here: the engine brought its own trace" in v["message"] for v in text)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_an_engines_own_trace_is_no_proof_for_a_policy_that_wants_one(cli: Cli) 
 def test_a_fault_in_the_loop_makes_the_cell_invalid(cli: Cli, fault: str, id_: str, code: str) -> None:
     exit_code, certificates, folder = perf_mode(cli, fault)
     assert exit_code == 6
-    spec = next(found for key, found in certificates.items() if "spec" in key)
+    spec = next(certificate for key, certificate in certificates.items() if "spec" in key)
     assert [(i["id"], i["reason_code"]) for i in spec if i["held"] == "broken"] == [(id_, code)]
     verdicts = json.loads((folder / "gates.json").read_text())["verdicts"]
     assert code in {v["reason_code"] for v in verdicts if v["gate"] == "invariants"}

@@ -78,7 +78,7 @@ def weaker_checks(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (edit, "plugin:backend:counting was specgate-example-backend 0.1.0, SHA-256 "),
         (upgrade, "my-kernels was 1.5, is 1.6"),
@@ -89,20 +89,20 @@ def weaker_checks(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
     ],
 )
 def test_three_greens_count_for_nothing_after_a_change_and_it_is_named(
-    cli: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None], said: str
+    cli: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None], message: str
 ) -> None:
     three_greens(cli)
     change(cli, monkeypatch, plugin)
     refused = cli.run(*FULL)
     assert refused.returncode == 5, refused.stdout + refused.stderr
-    assert "green 0 of 3" in refused.stderr and "starts anew: " in refused.stderr and said in refused.stderr
-    found = cli.run(*STATUS).stdout
-    assert "green micro runs in a row: 0 of 3" in found and said in " ".join(found.split())
-    assert all(len(line) <= 80 for line in found.splitlines() if not line.startswith(("  run: ", "ledger ")))
+    assert "green 0 of 3" in refused.stderr and "starts anew: " in refused.stderr and message in refused.stderr
+    output = cli.run(*STATUS).stdout
+    assert "green micro runs in a row: 0 of 3" in output and message in " ".join(output.split())
+    assert all(len(line) <= 80 for line in output.splitlines() if not line.startswith(("  run: ", "ledger ")))
     again = cli.run(*MICRO)
     assert "runs in a row: 1 of 3 (this run: one more)" in again.stdout
     (named,) = (line for line in again.stdout.splitlines() if line.startswith("  starts anew: "))
-    assert said in named
+    assert message in named
 
 
 def test_what_did_not_change_is_not_named(cli: Cli, plugin: Path) -> None:

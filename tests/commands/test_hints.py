@@ -73,6 +73,7 @@ def test_command_lines_in_messages_have_present_names_and_options_that_the_comma
     assert [(place, fault) for place, fault in wrong if place.partition(":")[0] not in stored] == []
 
 
+@pytest.mark.engine
 def test_options_in_messages_are_those_of_some_command() -> None:
     known = {name for path in every(cli) for name in options_of(command_at(path))}
     wrong = [

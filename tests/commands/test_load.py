@@ -53,13 +53,13 @@ def load(cli: Cli, *arguments: str, backend: str = "fake") -> subprocess.Complet
 def test_a_sweep_says_where_speculation_stops_paying_in_every_report_and_can_be_verified(sweep: Cli) -> None:
     done = load(sweep, *FAST, "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = RunFolder.open(sweep.newest()).read_run().break_even
-    assert found.outcome == "crosses" and found.value is not None and 2 < found.value < 16
-    said = f"peculation stops paying at {found.value:.3g} clients, 95 % interval"
-    assert said in done.stdout
-    assert said in (sweep.newest() / "summary.md").read_text().replace("\\", "")
+    (break_even,) = RunFolder.open(sweep.newest()).read_run().break_even
+    assert break_even.outcome == "crosses" and break_even.value is not None and 2 < break_even.value < 16
+    message = f"peculation stops paying at {break_even.value:.3g} clients, 95 % interval"
+    assert message in done.stdout
+    assert message in (sweep.newest() / "summary.md").read_text().replace("\\", "")
     page = (sweep.newest() / "report.html").read_text()
-    assert said in page and "Where speculation stops paying" in page and "Throughput against latency" in page
+    assert message in page and "Where speculation stops paying" in page and "Throughput against latency" in page
     assert "break_even_level" in (sweep.newest() / "metrics.csv").read_text()
     entry = json.loads((sweep.folder / "runs" / "ledger.jsonl").read_text().splitlines()[-1])
     assert entry["kind"] == "load" and entry["state"] == "PASS"

@@ -18,12 +18,13 @@ def test_the_first_page_has_at_most_twelve_names_each_below_one_heading() -> Non
     assert [line for line in page.splitlines() if line.rstrip(":") in HEADINGS] == [f"{h}:" for h in HEADINGS]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("old", OLD)
 def test_an_older_name_works_is_not_shown_and_says_the_present_one_in_one_line(old: str) -> None:
-    asked = CliRunner().invoke(cli, [*old.split(), "--help"])
+    result = CliRunner().invoke(cli, [*old.split(), "--help"])
     path = " ".join(word for word in OLD[old].split() if not word.startswith("-") and word != "gpus")
-    assert asked.exit_code == 0 and asked.stdout.startswith(f"Usage: cli {path} ")
-    assert asked.stderr == f"note: specgate {old} is now: specgate {OLD[old]}\n"
+    assert result.exit_code == 0 and result.stdout.startswith(f"Usage: cli {path} ")
+    assert result.stderr == f"note: specgate {old} is now: specgate {OLD[old]}\n"
     command: click.Command | None = cli
     for word in old.split():
         assert isinstance(command, click.Group)

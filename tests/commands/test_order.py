@@ -56,9 +56,9 @@ def full(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
 def here(cli: Cli, command: str, *arguments: str) -> tuple[int, str]:
     """(exit code, output) of a command that starts no engine, in this process."""
     pair = ("--target", str(cli.target), "--draft", str(cli.draft))
-    asked = (command, "--scenario", "tiny.yaml", "--policy", "policy.yaml", *FAKE, *arguments, *pair)
+    request = (command, "--scenario", "tiny.yaml", "--policy", "policy.yaml", *FAKE, *arguments, *pair)
     with contextlib.chdir(cli.folder):
-        done = CliRunner().invoke(commands, asked)
+        done = CliRunner().invoke(commands, request)
     if isinstance(done.exception, SpecgateError):
         return done.exception.exit_code, f"{done.output}{done.exception}"
     return done.exit_code, done.output
@@ -67,8 +67,8 @@ def here(cli: Cli, command: str, *arguments: str) -> tuple[int, str]:
 def status(cli: Cli) -> dict[str, Any]:
     code, output = here(cli, "full", "--status", "--json")
     assert code == 0, output
-    found: dict[str, Any] = json.loads(output)
-    return found
+    data: dict[str, Any] = json.loads(output)
+    return data
 
 
 def entries(cli: Cli) -> tuple[Entry, ...]:
@@ -84,7 +84,7 @@ def enter(
     fake = FakeBackend().open(OpenRequest(PairRef("p", cli.target, None), "float32", 2, 64, 3, False))
     with contextlib.chdir(cli.folder):
         request = Request("full", (), True, Path("runs"), "fake", ("tiny.yaml",), None, "policy.yaml")
-        found = promotion_status(replace(request, target=cli.target, draft=cli.draft))
+        result = promotion_status(replace(request, target=cli.target, draft=cli.draft))
         ledger = Ledger(Path("runs"))
         for _ in range(times):
             n = len(ledger.read().entries)
@@ -92,9 +92,9 @@ def enter(
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 run=f"entered-{n}",
                 kind="micro",
-                subject=found.claim.subject,
-                gates=found.claim.gates,
-                fingerprint={**found.claim.fingerprint, **engine_fingerprint(fake.facts()), **(by or {})},
+                subject=result.claim.subject,
+                gates=result.claim.gates,
+                fingerprint={**result.claim.fingerprint, **engine_fingerprint(fake.facts()), **(by or {})},
                 state=state,
                 exit_code=min(CODES[state]),
                 pid=n,
@@ -117,8 +117,8 @@ def folder_for(entry: Entry) -> str:
 def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: Cli) -> None:
     shutil.copytree(ROOT / "specgate", order.folder / "checkout" / "specgate")
     order.root = order.folder / "checkout"
-    code, said = here(order, "full")
-    assert code == 5 and "have been green 0 of 3 times in a row" in said
+    code, text = here(order, "full")
+    assert code == 5 and "have been green 0 of 3 times in a row" in text
     enter(order, 2)
     done = order.run_apart(*MICRO, *FAKE)
     lines = [line for line in done.stdout.splitlines() if line.startswith("green micro runs")]
@@ -147,7 +147,7 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
 
 @pytest.mark.slow("a run in processes of its own")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("-o", "die_after_blocks=20"), "runs in a row: 0 of 3 (this run: starts anew)"),
         (
@@ -157,10 +157,10 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
     ],
     ids=["engine killed", "other settings"],
 )
-def test_a_micro_run_says_what_it_did_to_the_count(order: Cli, arguments: tuple[str, ...], said: str) -> None:
+def test_a_micro_run_says_what_it_did_to_the_count(order: Cli, arguments: tuple[str, ...], message: str) -> None:
     enter(order, 2)
     ran = order.run_apart if "die_after_blocks=20" in arguments else order.run
-    assert said in ran(*MICRO, *FAKE, *arguments).stdout
+    assert message in ran(*MICRO, *FAKE, *arguments).stdout
 
 
 def test_options_are_part_of_what_is_measured(order: Cli) -> None:
@@ -174,8 +174,8 @@ def test_a_red_run_starts_the_count_anew(order: Cli, state: State) -> None:
     enter(order, 3)
     assert status(order)["full_allowed"] is True
     enter(order, 1, state)
-    found = status(order)
-    assert (found["streak"], found["full_allowed"]) == (0, False)
+    result = status(order)
+    assert (result["streak"], result["full_allowed"]) == (0, False)
     assert here(order, "full")[0] == 5
 
 
@@ -195,10 +195,10 @@ def test_a_ledger_that_was_copied_from_another_host_lets_nothing_pass(
     monkeypatch.setattr("specgate.machine.host.identity", lambda: "another")
     assert "starts anew: host was" in status(order)["last"][-1]["effect"]  # a CPU is part of the fingerprint
     monkeypatch.setattr("specgate.promotion.claim.host_identity", lambda: here_it_was)  # as with one GPU moved over
-    found = status(order)
-    assert (found["streak"], found["full_allowed"]) == (0, False)
-    assert found["host"] == "another" != found["head_host"]
-    assert "it ran on another host" in found["last"][-1]["effect"]
+    state = status(order)
+    assert (state["streak"], state["full_allowed"]) == (0, False)
+    assert state["host"] == "another" != state["head_host"]
+    assert "it ran on another host" in state["last"][-1]["effect"]
     assert "written last on another host" in here(order, "full", "--status")[1]
     assert here(order, "full")[0] == 5
 
@@ -210,18 +210,18 @@ def fleet_of(*gpus: int) -> str:
 def test_status_names_the_green_runs_of_a_fleet_that_is_begun_here(order: Cli) -> None:
     enter(order, 1)
     enter(order, 3, by={"fleet": fleet_of(0, 1, 2, 3)})
-    found = status(order)
-    assert (found["streak"], found["full_allowed"], found["measured_by"]) == (1, False, identity())
-    assert found["last"][-1]["effect"] == "no change: a fleet measured it, whose green runs count apart"
-    (other,) = found["others"]
+    state = status(order)
+    assert (state["streak"], state["full_allowed"], state["measured_by"]) == (1, False, identity())
+    assert state["last"][-1]["effect"] == "no change: a fleet measured it, whose green runs count apart"
+    (other,) = state["others"]
     assert (other["measured_by"], other["streak"]) == (fleet_of(0, 1, 2, 3), 3)
     assert other["begun_here"] is other["full_allowed"] is True
-    code, said = here(order, "full", "--status")
-    said = " ".join(said.split())
-    assert code == 0 and f"green micro runs in a row: 1 of 3 on this machine alone: host {identity()}" in said
+    code, text = here(order, "full", "--status")
+    text = " ".join(text.split())
+    assert code == 0 and f"green micro runs in a row: 1 of 3 on this machine alone: host {identity()}" in text
     fleet = "a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more)"
-    assert f"green micro runs in a row: 3 of 3 of {fleet} last: PASS" in said
-    assert "(one more) specgate full --on gpus may begin until " in said
+    assert f"green micro runs in a row: 3 of 3 of {fleet} last: PASS" in text
+    assert "(one more) specgate full --on gpus may begin until " in text
 
 
 def test_another_fleet_has_green_runs_of_its_own_and_a_red_run_ends_it(order: Cli) -> None:
@@ -240,9 +240,9 @@ def test_another_hosts_count_is_held_to_what_its_last_run_rested_on(order: Cli) 
     enter(order, 3, by=theirs, host="0123456789abcdef")
     (other,) = status(order)["others"]
     assert (other["streak"], other["begun_here"], other["full_allowed"]) == (3, False, False)
-    said = " ".join(here(order, "full", "--status")[1].split())
-    assert "green micro runs in a row: 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in said
-    assert "full may begin there, if nothing has changed, until " in said
+    text = " ".join(here(order, "full", "--status")[1].split())
+    assert "green micro runs in a row: 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in text
+    assert "full may begin there, if nothing has changed, until " in text
     lines = here(order, "full", "--status")[1].split("\n")
     assert max(len(line) for line in lines if not line.startswith("  run: ")) <= 80
 
@@ -258,10 +258,10 @@ def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_n
     (archive := order.folder / "archive").mkdir()
     for run in (order.folder / "runs").glob("entered-*"):
         shutil.move(run, archive / run.name)
-    code, said = here(order, "full")
-    assert code == 5 and "its run folder is missing" in said
-    code, said = here(order, "full", "--status", "--archive", str(archive))
-    assert code == 0 and "green micro runs in a row: 3 of 3" in said
+    code, text = here(order, "full")
+    assert code == 5 and "its run folder is missing" in text
+    code, text = here(order, "full", "--status", "--archive", str(archive))
+    assert code == 0 and "green micro runs in a row: 3 of 3" in text
     assert full(order, *FAKE, "--archive", str(archive)).returncode == 0
 
 
@@ -330,8 +330,8 @@ def test_a_torn_line_is_reported_and_does_no_harm(order: Cli) -> None:
     assert status(order)["torn_line"] == '{"prev_sha256":"12'
     assert "a torn line at its end" in here(order, "full", "--status")[1]
     assert "a torn line was moved to ledger.torn.jsonl" in micro(order).stdout
-    found = status(order)
-    assert (found["streak"], found["torn_line"], found["torn_lines_set_aside"]) == (3, None, 1)
+    state = status(order)
+    assert (state["streak"], state["torn_line"], state["torn_lines_set_aside"]) == (3, None, 1)
 
 
 def test_status_says_what_is_missing_and_what_to_run(order: Cli) -> None:
@@ -361,11 +361,11 @@ def test_a_run_that_is_not_judged_does_not_count_and_status_names_what_is_missin
     assert [(gap["kind"], len(gap["cells"])) for gap in silent] == [("acceptance", 2)]
     assert json.loads((run / "run.json").read_text())["not_judged"] == gates["not_judged"]
     assert full(order).returncode == 5
-    code, said = here(order, "full", "--status")
-    assert code == 0 and "green micro runs in a row: 0 of 3" in said
-    assert "NOT_JUDGED" in said and "not judged: acceptance of 2 cells" in said
-    code, said = here(order, "full", "--status", "--json")
-    (last, *_) = reversed(json.loads(said)["last"])
+    code, text = here(order, "full", "--status")
+    assert code == 0 and "green micro runs in a row: 0 of 3" in text
+    assert "NOT_JUDGED" in text and "not judged: acceptance of 2 cells" in text
+    code, text = here(order, "full", "--status", "--json")
+    (last, *_) = reversed(json.loads(text)["last"])
     assert (last["state"], last["exit_code"], last["effect"]) == ("NOT_JUDGED", 8, "no change")
     assert "acceptance of 2 cells" in last["not_judged"]
     verified = order.run("runs", "verify", run, pair=False)

@@ -74,8 +74,8 @@ def test_a_run_goes_on_only_with_the_same_prompts(cli: Cli) -> None:
     file.write_text(kept)
     again = cli.run("micro", "--resume", folder, pair=False)
     assert again.returncode == ExitCode.BACKEND_ERROR and "no room" in again.stderr
-    asked = cli.run("micro", "--resume", folder, "--prompts", "mine.jsonl", pair=False)
-    assert asked.returncode == ExitCode.USAGE and "--resume with --prompts" in asked.stderr
+    output = cli.run("micro", "--resume", folder, "--prompts", "mine.jsonl", pair=False)
+    assert output.returncode == ExitCode.USAGE and "--resume with --prompts" in output.stderr
 
 
 def test_a_scenario_names_its_prompts_relative_to_itself(cli: Cli) -> None:
@@ -86,8 +86,8 @@ def test_a_scenario_names_its_prompts_relative_to_itself(cli: Cli) -> None:
     text = text.replace("source: random", "file: mine.jsonl, max_tokens: 9")
     cli.write("deep/tiny.yaml", text)
     cli.write("outer.yaml", "# Does it?\nextends: deep/tiny.yaml\nworkload: {prompt_sets: 4}\n")
-    said = cli.run("scenarios", "check", "outer.yaml", pair=False).stdout
-    assert "fine: micro scenario outer, context own, batch 2, spec-2..3, 12 prompts from mine.jsonl (lines)" in said
+    output = cli.run("scenarios", "check", "outer.yaml", pair=False).stdout
+    assert "fine: micro scenario outer, context own, batch 2, spec-2..3, 12 prompts from mine.jsonl (lines)" in output
     shown = cli.run("scenarios", "show", "outer.yaml", pair=False).stdout
     cli.write("copy.yaml", shown)
     assert "context: own" in shown
@@ -148,8 +148,8 @@ def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value
 def test_an_axis_that_is_given_twice_has_the_numbers_of_both(cli: Cli) -> None:
     twice = ("--context", "1K", "--batch", "4", "--batch", "2,1", "--spec", "3", "--spec", "2", "--batch", "4")
     once = ("--context", "1K", "--batch", "1,2,4", "--spec", "2,3")
-    found = [cli.run("scenarios", "plan", "--backend", "fake", *said, pair=False).stdout for said in (twice, once)]
-    assert found[0] == found[1] and "own-c1024.b1_2_4.s2_3\t" in found[0]
+    outputs = [cli.run("scenarios", "plan", "--backend", "fake", *text, pair=False).stdout for text in (twice, once)]
+    assert outputs[0] == outputs[1] and "own-c1024.b1_2_4.s2_3\t" in outputs[0]
     refused = cli.run("scenarios", "plan", "--context", "own", "--context", "1K", pair=False)
     assert refused.returncode == ExitCode.USAGE
     assert "'own' stands by itself, without numbers beside it" in refused.stderr
@@ -158,6 +158,6 @@ def test_an_axis_that_is_given_twice_has_the_numbers_of_both(cli: Cli) -> None:
 def test_the_resolved_question_can_be_kept_as_a_scenario(cli: Cli) -> None:
     shown = cli.run("scenarios", "show", "cpu-1k-single", "--context", "2K", pair=False).stdout
     cli.write("kept.yaml", shown)
-    said = cli.run("scenarios", "check", "kept.yaml", pair=False).stdout
-    assert "fine: micro scenario kept, context 2048, batch 1, spec-3" in said
+    output = cli.run("scenarios", "check", "kept.yaml", pair=False).stdout
+    assert "fine: micro scenario kept, context 2048, batch 1, spec-3" in output
     assert cli.run("scenarios", "show", pair=False).returncode == ExitCode.USAGE

@@ -35,10 +35,10 @@ def diagnosed(folder: Path, change: Callable[[Arrays], object] = bool, **config:
 
 
 def test_a_pair_whose_files_fit_ends_with_0(tmp_path: Path) -> None:
-    said = diagnosed(tmp_path)
-    assert said.exit_code == 0, said.output
-    assert "fine        misfits          fusion layer and head have their sizes\n" in said.output
-    assert said.output.endswith(": 0 of 6 checks found a fault\n") and "WRONG" not in said.output
+    text = diagnosed(tmp_path)
+    assert text.exit_code == 0, text.output
+    assert "fine        misfits          fusion layer and head have their sizes\n" in text.output
+    assert text.output.endswith(": 0 of 6 checks found a fault\n") and "WRONG" not in text.output
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_pair_whose_files_fit_ends_with_0(tmp_path: Path) -> None:
 def test_each_fault_is_named_with_what_would_be_right(
     tmp_path: Path, change: Callable[[Arrays], object], config: Mapping[str, object], cause: str, seen: str
 ) -> None:
-    said = diagnosed(tmp_path, change, **config)
-    assert said.exit_code == 1, said.output
-    text = " ".join(said.output.split())
+    sentence = diagnosed(tmp_path, change, **config)
+    assert sentence.exit_code == 1, sentence.output
+    text = " ".join(sentence.output.split())
     assert f"WRONG {cause} " in text and seen in text and " do: " in text
 
 

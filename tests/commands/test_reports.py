@@ -148,8 +148,8 @@ def test_a_policy_of_ones_own_decides(runs: Path) -> None:
 
 def test_check_takes_a_policy_for_two_runs_where_the_other_run_is_named(runs: Path) -> None:
     for other, expected in (("b", ExitCode.PASS), ("slow", ExitCode.FAIL)):
-        asked = ("runs", "check", runs / other, "--policy", "compare", "--baseline", runs / "a")
-        assert code(invoke(*asked)) == expected
+        request = ("runs", "check", runs / other, "--policy", "compare", "--baseline", runs / "a")
+        assert code(invoke(*request)) == expected
     alone = invoke("runs", "check", runs / "a", "--policy", "compare")
     assert code(alone) == ExitCode.USAGE and "--baseline RUN" in str(alone.exception)
 
@@ -164,7 +164,7 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["runs", "compare", "runs/a", "runs/a"], "are the same run"),
         (["runs", "compare", "runs/a", "runs/full"], "is a micro run"),
@@ -186,9 +186,9 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
         (["runs", "show", "runs/a", "runs/a"], "are the same run"),
     ],
 )
-def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: list[str], message: str) -> None:
     result = invoke(*arguments)
-    assert code(result) == ExitCode.USAGE and said in str(result.exception)
+    assert code(result) == ExitCode.USAGE and message in str(result.exception)
 
 
 # ── engines and history ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -238,9 +238,9 @@ def test_history_shows_every_run_writes_its_exports_and_never_fails(runs: Path) 
         "runs", "history", runs, "--html", "--csv", "--export", "otava", "--export", "github-action-benchmark"
     )
     assert code(result) == 0, result.output
-    found = contents(Path("report"))
-    assert {"history.html", "history.csv", "otava/otava.yaml"} <= set(found)
+    results = contents(Path("report"))
+    assert {"history.html", "history.csv", "otava/otava.yaml"} <= set(results)
     assert {"github-action-benchmark/bigger-is-better.json", "github-action-benchmark/smaller-is-better.json"} <= set(
-        found
+        results
     )
     assert all(f"\t{name}\n" in result.output for name in ("a", "slow", "wrong", "full", "other"))

@@ -76,35 +76,37 @@ def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [("no_drafts=true", "speculation was silently off"), ("lost_tokens=1", "steps + accepted - truncated")],
 )
-def test_counters_that_cannot_be_right_are_invalid_and_still_reported(cli: Cli, fault: str, said: str) -> None:
+def test_counters_that_cannot_be_right_are_invalid_and_still_reported(cli: Cli, fault: str, message: str) -> None:
     done = cli.micro("--backend", "fake", "-o", fault)
     assert done.returncode == 6
-    assert said in done.stdout
-    assert said in (cli.newest() / "report.html").read_text()
+    assert message in done.stdout
+    assert message in (cli.newest() / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("draft_error=fc.weight is missing", "fc.weight is missing"),
         ("draft_dies_after_blocks=20", "of 96 request-steps decoded plainly"),
     ],
 )
-def test_a_draft_that_could_not_be_used_is_invalid_and_marked_in_every_report(cli: Cli, fault: str, said: str) -> None:
+def test_a_draft_that_could_not_be_used_is_invalid_and_marked_in_every_report(
+    cli: Cli, fault: str, message: str
+) -> None:
     done = cli.micro("--backend", "fake", "-o", fault)
     assert done.returncode == 6, done.stdout + done.stderr
     run = cli.newest()
     verdicts = json.loads((run / "gates.json").read_text())["verdicts"]
-    found = {(v["cell"].rpartition("/")[2], v["reason_code"]) for v in verdicts if v["rule"] == "records"}
-    assert found == {("baseline", "complete"), ("spec-2", "draft_unusable"), ("spec-3", "draft_unusable")}
+    result = {(v["cell"].rpartition("/")[2], v["reason_code"]) for v in verdicts if v["rule"] == "records"}
+    assert result == {("baseline", "complete"), ("spec-2", "draft_unusable"), ("spec-3", "draft_unusable")}
     record = RunFolder(run).read_run()
     assert [bool(record.draft_trouble(r)) for r in record.cells] == [False, True, True]
     assert record.status == "complete"
-    assert any(said in warning for warning in record.warnings) is fault.startswith("draft_error")
-    marked = [line for line in cli.details().splitlines() if "draft unusable: " in line and said in line]
+    assert any(message in warning for warning in record.warnings) is fault.startswith("draft_error")
+    marked = [line for line in cli.details().splitlines() if "draft unusable: " in line and message in line]
     assert [" spec-2: ok (" in line or " spec-3: ok (" in line for line in marked] == [True, True]
     assert (run / "report.html").read_text().count("draft unusable: ") == 2
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
@@ -171,7 +173,7 @@ def truncate(draft: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breakage", "code", "said"),
+    ("breakage", "code", "message"),
     [
         (truncate, 7, "model.safetensors"),
         (lambda d: break_config(d, hidden_size=128), 7, "hidden"),
@@ -182,19 +184,19 @@ def truncate(draft: Path) -> None:
     ids=["truncated", "wrong width", "other target", "no weights", "no folder"],
 )
 def test_a_bad_draft_is_explained_without_a_traceback(
-    cli: Cli, tmp_path: Path, breakage: Callable[[Path], object], code: int, said: str
+    cli: Cli, tmp_path: Path, breakage: Callable[[Path], object], code: int, message: str
 ) -> None:
     shutil.copytree(cli.draft, tmp_path / "bad")
     cli.draft = tmp_path / "bad"
     breakage(cli.draft)
     done = cli.micro()
     assert done.returncode == code, done.stdout + done.stderr
-    assert said in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--backend", "refrence"), 2, "did you mean 'reference'"),
         (("--only", "nothing*"), 2, "no scenario left"),
@@ -207,17 +209,17 @@ def test_a_bad_draft_is_explained_without_a_traceback(
     ],
 )
 def test_a_bad_command_line_says_what_would_be_right(
-    cli: Cli, arguments: tuple[str, ...], code: int, said: str
+    cli: Cli, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     done = cli.micro(*arguments)
     output = done.stdout + done.stderr
     assert done.returncode == code, output
-    assert said in output
+    assert message in output
     assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "texts"),
     [
         (lambda c: c.scenario(budget="stepz: 6"), ("tiny.yaml", "stepz", "steps")),
         (lambda c: c.scenario(context=5000), ("5000", "positions")),
@@ -226,12 +228,12 @@ def test_a_bad_command_line_says_what_would_be_right(
     ids=["unknown key", "context too long", "other command"],
 )
 def test_a_bad_scenario_is_refused_before_anything_is_measured(
-    cli: Cli, change: Callable[[Cli], None], said: tuple[str, ...]
+    cli: Cli, change: Callable[[Cli], None], texts: tuple[str, ...]
 ) -> None:
     change(cli)
     done = cli.micro()
     assert done.returncode == 2
-    assert all(word in done.stderr for word in said), done.stderr
+    assert all(word in done.stderr for word in texts), done.stderr
     assert not (cli.folder / "runs").exists()
 
 
@@ -310,8 +312,8 @@ def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeyp
 
 
 def test_an_own_scenario_that_is_slower_than_plain_decoding_fails_under_the_shipped_policy(cli: Cli) -> None:
-    asked = ("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
-    done = fed(lambda: cli.run(*asked), cli.newest, lambda done: done.returncode == 1)
+    request = ("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
+    done = fed(lambda: cli.run(*request), cli.newest, lambda done: done.returncode == 1)
     assert done.returncode == 1, done.stdout + done.stderr
     record = json.loads((cli.newest() / "run.json").read_text())
     red = {v["rule"] for v in record["verdicts"] if v["state"] == "FAIL" and v["required"]}

@@ -169,8 +169,8 @@ def test_where_a_scenario_has_several_gpus_it_is_what_each_of_them_reads(experts
         ({"tp": "4"}, 1, 1),  # four cannot share two key/value heads
         ({"tp": "many"}, 1, 1),
     ):
-        asked = plan_of(replace(scenario(), options=options))
-        step, cycle, *_ = byte_outlook(asked, pair, None)
+        micro_plan = plan_of(replace(scenario(), options=options))
+        step, cycle, *_ = byte_outlook(micro_plan, pair, None)
         parts = Shard(0, ranks).geometry(target), Shard(0, of_draft).of_draft(draft)
         traffic = pair_traffic(*parts, torch.float32)
         size = f"{step_bytes(traffic, 64, 1) / 1e6:.2f} MB"
@@ -182,11 +182,11 @@ def test_plan_says_what_the_gates_of_a_policy_take(experts: tuple[str, ...], tmp
     policy = tmp_path / "policy.yaml"
     rules = "schema: specgate.policy/v1\nrules:\n  - {id: fast, gate: speed, required: true, role: spec-3, min: %s}\n"
     policy.write_text(rules % 1.0 + "  - {id: long, gate: acceptance, required: true, role: spec-3, min: 1.1}\n")
-    (found,) = lines(*experts, "--policy", str(policy))[2:]
-    assert found.startswith("  fast (min 1×): it takes an AL of ") and found.endswith(" at overlap 0")
+    (line,) = lines(*experts, "--policy", str(policy))[2:]
+    assert line.startswith("  fast (min 1×): it takes an AL of ") and line.endswith(" at overlap 0")
     policy.write_text(rules % 3.9)
-    (found,) = lines(*experts, "--policy", str(policy))[2:]
-    assert found.startswith("  fast (min 3.9×): out of reach with step and cycle at their floors: ")
+    (line,) = lines(*experts, "--policy", str(policy))[2:]
+    assert line.startswith("  fast (min 3.9×): out of reach with step and cycle at their floors: ")
 
 
 def test_plan_says_that_it_leaves_whole_requests_out(experts: tuple[str, ...], pair: tuple[Path, Path]) -> None:
@@ -237,5 +237,5 @@ def test_plan_says_nothing_of_bytes_for_a_dense_pair_and_why_where_it_cannot_rea
 ) -> None:
     assert lines("--target", str(pair[0]), "--draft", str(pair[1])) == []
     (tmp_path / "config.json").write_text('{"architectures": ["Unknown"]}')
-    (said,) = lines("--target", str(tmp_path), "--draft", str(pair[1]))
-    assert said.startswith("its bytes are not known: ") and "Unknown" in said
+    (line,) = lines("--target", str(tmp_path), "--draft", str(pair[1]))
+    assert line.startswith("its bytes are not known: ") and "Unknown" in line

@@ -82,9 +82,9 @@ def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cl
     assert words[:2] == ["specgate", "micro"] and done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
     assert run.pair.acceptance == "planted" and all(c.acceptance for c in run.cells if c.cell.role.speculative)
-    asked = request_of((seeded / "target", seeded / "draft"), cli.folder, {})
+    request = request_of((seeded / "target", seeded / "draft"), cli.folder, {})
     with pytest.raises(UsageError, match=r"seeded/target: its weights are made from a seed"):
-        check_request(adapter_named("vllm"), asked, Options())
+        check_request(adapter_named("vllm"), request, Options())
 
 
 @pytest.mark.slow("starts servers")
@@ -143,8 +143,12 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
     assert ("goodput_share" in result.values) == (kind == "full")
     states = {v.rule: (v.state.value, v.reason_code) for v in run.verdicts}
     assert states["tokens"] == states["speed"] == ("SKIPPED", "no_baseline") and states["acceptance"][0] == "PASS"
-    for said in (done.stdout, (cli.newest() / "report.html").read_text(), (cli.newest() / "summary.md").read_text()):
-        assert "No baseline was measured: no speed-up is claimed" in said
+    for sentence in (
+        done.stdout,
+        (cli.newest() / "report.html").read_text(),
+        (cli.newest() / "summary.md").read_text(),
+    ):
+        assert "No baseline was measured: no speed-up is claimed" in sentence
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
@@ -191,17 +195,17 @@ def test_a_key_that_a_server_repeats_is_nowhere(cli: Cli, monkeypatch: pytest.Mo
     monkeypatch.setenv("SPECGATE_NOTES", OTHER)
     server = program(cli.folder, "vllm", f"--rate 500 --fault log={OTHER} {faults}")
     done = cli.micro_apart("--backend", "vllm", "-o", f"program={server}", "-o", "api_key_env=SERVER_KEY")
-    said = done.stdout + done.stderr
-    assert done.returncode == (7 if "401" in faults else 0), said
+    output = done.stdout + done.stderr
+    assert done.returncode == (7 if "401" in faults else 0), output
     if "401" in faults:
         assert "refused: Bearer ***" in done.stderr
-    assert not set("\x1b\x07\u202e") & set(said)
+    assert not set("\x1b\x07\u202e") & set(output)
     texts = {file: file.read_text() for file in (cli.folder / "runs").rglob("*") if file.is_file()}
     assert any(file.parent.name == "logs" and "***" in text for file, text in texts.items())
     assert any("0.33.0 for Bearer ***" in text for text in texts.values())
     assert not set("\x1b\x07\u202e") & set("".join(texts.values()))
     forms = {form for key in (ECHOED, OTHER) for form in (key, quote(key, safe=""), escape(key), json.dumps(key)[1:-1])}
-    leaks = [str(file) for file, text in {Path("console"): said, **texts}.items() if any(f in text for f in forms)]
+    leaks = [str(file) for file, text in {Path("console"): output, **texts}.items() if any(f in text for f in forms)]
     assert not leaks
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
     monkeypatch.delenv("SERVER_KEY")

@@ -68,14 +68,14 @@ def test_shapes_that_turbomind_wrote_are_shown_and_odd_ones_refused(cli: Cli) ->
 
 def test_what_is_no_trace_ends_with_2_and_without_a_traceback(cli: Cli) -> None:
     cli.write("trace.json", "{}")
-    for arguments, said in (
+    for arguments, text in (
         (["trace.json"], "no list traceEvents"),
         (["none.json"], "No such file"),
         (["trace.json", "--cell", "x"], "no list traceEvents"),
         (["tiny.yaml"], "it begins with"),
     ):
         done = cli.run("diagnose", "trace", *arguments, pair=False)
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow("starts servers")
@@ -94,8 +94,8 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_co
     spec = next(key for key in traces if key.endswith("spec-3"))
     quiet = next(i for i in run.certificates[spec] if i.id == "I6")
     assert quiet.message.startswith("per step 1.00 copies to the host (16 bytes)")
-    said = next(v.message for v in run.verdicts if v.gate == "invariants" and v.cell == spec)
-    assert "I6 is broken, which the policy accepts: per step" in said
+    first = next(v.message for v in run.verdicts if v.gate == "invariants" and v.cell == spec)
+    assert "I6 is broken, which the policy accepts: per step" in first
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
     trace = sorted(kept.glob("*.json.gz"))[-1]  # spec-3 is the last role

@@ -126,7 +126,7 @@ LATE = {"baseline": 1.0, "spec-3": 0.3}
 
 
 def test_an_answer_that_takes_long_to_read_hides_no_part_of_its_prefill_where_its_begin_is_told() -> None:
-    run = answered_late(LATE, told=LATE)
+    run = answered_late(LATE, stating=LATE)
     outcome, common_clocks = judged(run), conditions_of_gpu(run).common_clocks
     assert (outcome.state, outcome.reason_code) == (State.PASS, "undisturbed")
     assert common_clocks is not None and [clock.part_s for clock in common_clocks.prefill.values()] == [1.25, 1.25]
@@ -134,10 +134,10 @@ def test_an_answer_that_takes_long_to_read_hides_no_part_of_its_prefill_where_it
     assert baseline == pytest.approx(spec, rel=0.01) and baseline == pytest.approx(1690, rel=0.02)
 
 
-@pytest.mark.parametrize("texts", [(), ("baseline",), ("spec-3",)])
-def test_a_run_that_does_not_always_say_when_prefill_began_is_judged_as_before(texts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("stating", [(), ("baseline",), ("spec-3",)])
+def test_a_run_that_does_not_always_say_when_prefill_began_is_judged_as_before(stating: tuple[str, ...]) -> None:
     """Of the baseline's prefill, the last 0.23 s surely lie in it: there the clock is lowest."""
-    run = answered_late(LATE, told=texts)
+    run = answered_late(LATE, stating=stating)
     outcome, common_clocks = judged(run), conditions_of_gpu(run).common_clocks
     assert (outcome.state, outcome.reason_code) == (State.ENV_REJECTED, "clock_shift")
     assert common_clocks is not None and common_clocks.prefill["baseline"].part_s == pytest.approx(0.23)

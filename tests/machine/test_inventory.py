@@ -36,6 +36,7 @@ def test_of_the_environment_only_variables_of_known_names_are_stored(monkeypatch
     assert stored["CUDA_VISIBLE_DEVICES"] == "1" and stored["SPECGATE_CACHE"] == "https://***@host/cache"
 
 
+@pytest.mark.engine
 def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "specgate"
     shutil.copytree(Path(specgate.__file__).parent, copy, ignore=shutil.ignore_patterns("*.safetensors", "__pycache__"))

@@ -80,6 +80,7 @@ def test_a_gpu_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sample.gpu is None and sample.nvml is not None and "GPU-none" in sample.nvml
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("backend", "options", "count"),
     [

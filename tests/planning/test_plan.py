@@ -200,6 +200,7 @@ PUBLISHED = {"gpt-oss-120b": 131072}
 """Pairs that do not ship → max_position_embeddings of their targets' published config."""
 
 
+@pytest.mark.engine
 def test_every_shipped_scenario_fits_its_pair() -> None:
     by_pair: dict[str, list[Scenario]] = defaultdict(list)
     for scenario in shipped():

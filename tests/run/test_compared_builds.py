@@ -51,28 +51,30 @@ def checkout(cli: Cli) -> Cli:
 
 
 def verdict(cli: Cli) -> dict[str, Any]:
-    (found,) = (v for v in json.loads((cli.newest() / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
-    return dict(found)
+    (result,) = (v for v in json.loads((cli.newest() / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
+    return dict(result)
 
 
 AB = ("ab", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "--processes", "3")
 
 
 def test_a_revision_is_resolved_with_the_commit_that_the_branch_left_it_at(checkout: Cli) -> None:
-    found = revision_of("main", checkout.folder)
-    assert found.commit == git(checkout.folder, "rev-parse", "main")
-    assert found.branched_at == git(checkout.folder, "rev-parse", "main~1") != found.commit
+    revision = revision_of("main", checkout.folder)
+    assert revision.commit == git(checkout.folder, "rev-parse", "main")
+    assert revision.branched_at == git(checkout.folder, "rev-parse", "main~1") != revision.commit
     assert revision_of("nowhere", checkout.folder).commit is None
     git(checkout.folder, "update-ref", "refs/remotes/origin/release", "main")
     remote = revision_of("release", checkout.folder)
-    assert (remote.commit, remote.name) == (found.commit, "origin/release")
+    assert (remote.commit, remote.name) == (revision.commit, "origin/release")
 
 
 def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout: Cli) -> None:
     done = checkout.micro("--backend", "fake")
     assert done.returncode == 8, done.stdout + done.stderr
-    found = verdict(checkout)
-    assert found["state"] == "NOT_JUDGED" and found["next_step"].startswith("specgate ab --base main --scenario tiny")
+    outcome = verdict(checkout)
+    assert outcome["state"] == "NOT_JUDGED" and outcome["next_step"].startswith(
+        "specgate ab --base main --scenario tiny"
+    )
     assert "specgate ab --base main" in (checkout.newest() / "report.html").read_text()
     assert checkout.run("runs", "verify", checkout.newest(), pair=False).returncode == 0
 
@@ -119,5 +121,5 @@ def test_a_comparison_with_the_branch_makes_a_run_green_and_verify_holds_it_agai
 
 
 def verdict_of(run: Path) -> dict[str, Any]:
-    (found,) = (v for v in json.loads((run / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
-    return dict(found)
+    (result,) = (v for v in json.loads((run / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
+    return dict(result)

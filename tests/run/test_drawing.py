@@ -180,19 +180,19 @@ def test_a_server_without_seeds_need_not_repeat_its_texts_and_one_that_shows_not
 
 
 @pytest.mark.parametrize(
-    ("dialect", "scenario", "said"),
+    ("dialect", "scenario", "message"),
     [
         ("vllm", "method: coupled", "scenario tiny: sampling.method = 'coupled': vllm draws with random numbers"),
         ("llamacpp", "method: rejection, presence_penalty: 0.5", "sampling.presence_penalty = 0.5: llamacpp counts"),
     ],
 )
 def test_what_a_server_cannot_be_asked_for_is_refused_by_name_before_it_is_started(
-    cli: Cli, dialect: str, scenario: str, said: str
+    cli: Cli, dialect: str, scenario: str, message: str
 ) -> None:
     cli.write("tiny.yaml", SAMPLED.replace("top_k: 4, method: METHOD", scenario))
     own = ["-o", f"target_gguf={cli.folder / 'tiny.yaml'}"] if dialect == "llamacpp" else []
     done = cli.micro("--backend", dialect, *own)
-    assert done.returncode == 2 and said in done.stderr
+    assert done.returncode == 2 and message in done.stderr
     assert not (cli.folder / "runs").exists()
 
 

@@ -49,13 +49,13 @@ def micro(cli: Cli) -> int:
 
 
 def stored(cli: Cli, name: str = "run.json") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((cli.newest() / name).read_text())
-    return found
+    data: dict[str, Any] = json.loads((cli.newest() / name).read_text())
+    return data
 
 
 def states(cli: Cli, role: str = "") -> set[tuple[str, str]]:
-    found = stored(cli, "gates.json")["verdicts"]
-    return {(v["state"], v["reason_code"]) for v in found if v["rule"] == "no-loss" and v["cell"].endswith(role)}
+    result = stored(cli, "gates.json")["verdicts"]
+    return {(v["state"], v["reason_code"]) for v in result if v["rule"] == "no-loss" and v["cell"].endswith(role)}
 
 
 def test_the_first_run_is_green_and_later_ones_are_held_against_it(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

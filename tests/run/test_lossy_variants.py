@@ -57,6 +57,6 @@ def test_a_lossy_variant_is_not_green_until_a_rule_says_how_much_must_be_equal(c
     read = {role: float(row["cache_read_bytes_per_token"]) for role, row in rows.items()}
     assert read["spec-3+specpv"] < read["spec-3"] <= read["baseline"]
     assert float(rows["spec-3+specpv"]["partial_passes_per_token"]) > 0
-    told = json.loads((cli.folder / "views/variants.json").read_text())
-    assert [record["role"] for record in told["roles"]] == list(rows)
-    assert told["schema"] == "specgate.variants/v1"
+    data = json.loads((cli.folder / "views/variants.json").read_text())
+    assert [record["role"] for record in data["roles"]] == list(rows)
+    assert data["schema"] == "specgate.variants/v1"

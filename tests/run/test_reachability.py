@@ -98,13 +98,13 @@ def config_of(policy: Policy, *scenarios: Scenario) -> Config:
 
 def said(
     policy: Policy,
-    asked: Scenario,
+    workload: Scenario,
     out: Path,
     machine: Mapping[str, object] | None = None,
     memory: Bandwidth | None = None,
 ) -> tuple[str, ...]:
     here = machine if machine is not None else run_of(plan_of(), ()).environment
-    return check_reachable(config_of(policy, asked), build_plan([asked], "fake"), out, here, memory)
+    return check_reachable(config_of(policy, workload), build_plan([workload], "fake"), out, here, memory)
 
 
 def full(new_tokens: int, **how: Any) -> Scenario:
@@ -120,10 +120,10 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("gate", ["acceptance", "speed"])
 def test_a_cycle_emits_at_most_one_token_more_than_it_drafts(gate: str, tmp_path: Path) -> None:
-    found = said(asks(gate, 4.5), scenario(spec=(3, 4)), tmp_path)
-    assert len(found) == 1
+    result = said(asks(gate, 4.5), scenario(spec=(3, 4)), tmp_path)
+    assert len(result) == 1
     assert (
-        "of 4.5 of demo-64/fake/c64/b1/spec-3: 3 drafts per cycle give at most 4; it takes spec-4 or more" in found[0]
+        "of 4.5 of demo-64/fake/c64/b1/spec-3: 3 drafts per cycle give at most 4; it takes spec-4 or more" in result[0]
     )
     assert said(asks(gate, 4.0), scenario(spec=(3,)), tmp_path) == ()
     assert "not even spec-8 does" in said(asks(gate, 9.5), scenario(spec=(8,)), tmp_path)[0]
@@ -136,10 +136,10 @@ def test_advice_and_other_cells_are_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_the_prefill_of_an_earlier_run_puts_a_floor_for_whole_requests_out_of_reach(out: Path) -> None:
-    (found,) = said(asks("speed", 2.0), full(6), out)
-    assert "rule floor asks for a speed-up of 2 of whole/fake/c64/b1/spec-3: at most 1.60 with every draft" in found
-    assert "6 new tokens take 50 ms beside a prefill of 50 ms" in found and "(run one)" in found
-    assert "it takes 11 new tokens or more, or a prefill of 25 ms or less" in found
+    (result,) = said(asks("speed", 2.0), full(6), out)
+    assert "rule floor asks for a speed-up of 2 of whole/fake/c64/b1/spec-3: at most 1.60 with every draft" in result
+    assert "6 new tokens take 50 ms beside a prefill of 50 ms" in result and "(run one)" in result
+    assert "it takes 11 new tokens or more, or a prefill of 25 ms or less" in result
     assert said(asks("speed", 2.0), full(11), out) == ()
     assert said(asks("speed", 1.6), full(6), out) == ()
 
@@ -161,9 +161,9 @@ def test_a_floor_that_takes_shared_experts_says_how_many(out: Path, overlap: flo
     with_traffic(out, ROUTED)
     memory = replace(MEMORY, bytes_per_s=4e11)
     cycle = spec_bytes(EXPERTS.distinct(4, overlap)) / 4e11
-    (found,) = said(asks("speed", 0.04 / cycle), scenario(), out, memory=memory)
+    (result,) = said(asks("speed", 0.04 / cycle), scenario(), out, memory=memory)
     most = 0.04 / (spec_bytes(EXPERTS.distinct(4)) / 4e11)
-    assert f"it takes an expert overlap of {overlap:.2f} or more, and without any it is at most {most:.2f}" in found
+    assert f"it takes an expert overlap of {overlap:.2f} or more, and without any it is at most {most:.2f}" in result
     assert said(asks("speed", most * 0.999), scenario(), out, memory=memory) == ()
 
 
@@ -171,19 +171,19 @@ def test_what_equal_choice_does_not_reach_is_out_of_reach(out: Path) -> None:
     with_traffic(out, ROUTED)
     memory = replace(MEMORY, bytes_per_s=4e11)
     most = 0.04 / (spec_bytes(4) / 4e11)
-    (found,) = said(asks("speed", most * 1.01), scenario(), out, memory=memory)
-    assert f"at most {most:.2f} with every draft accepted, since" in found
+    (result,) = said(asks("speed", most * 1.01), scenario(), out, memory=memory)
+    assert f"at most {most:.2f} with every draft accepted, since" in result
     assert "overlap" in said(asks("speed", most * 0.99), scenario(), out, memory=memory)[0]
 
 
 def test_requests_that_would_have_to_share_experts_with_each_other_are_told_apart(tmp_path: Path) -> None:
-    asked = scenario(batch=(2,))
-    store(tmp_path / "one", scenarios=[asked], jitter=0)
+    small_scenario = scenario(batch=(2,))
+    store(tmp_path / "one", scenarios=[small_scenario], jitter=0)
     with_traffic(tmp_path, ROUTED)
     memory = replace(MEMORY, bytes_per_s=4e11)
     alike, apart = (0.04 / (spec_bytes(n, 2) / 4e11) for n in (4, EXPERTS.distinct_of_slots([4, 4], 1.0)))
-    (found,) = said(asks("speed", (alike + apart) / 2), asked, tmp_path, memory=memory)
-    assert f"at most {apart:.2f}, unless requests share experts with each other too" in found
+    (result,) = said(asks("speed", (alike + apart) / 2), small_scenario, tmp_path, memory=memory)
+    assert f"at most {apart:.2f}, unless requests share experts with each other too" in result
 
 
 def test_a_policy_that_refuses_what_is_out_of_reach_does_not_refuse_what_sharing_would_reach(out: Path) -> None:
@@ -207,10 +207,10 @@ def test_where_decoding_alone_gains_less_no_length_helps(out: Path) -> None:
     "what", ["another context", "another machine", "another back end", "cut short", "unreadable", "gone"]
 )
 def test_a_run_that_says_nothing_of_the_point_is_not_believed(out: Path, what: str) -> None:
-    machine, asked = run_of(plan_of(), ()).environment, full(6)
+    machine, request = run_of(plan_of(), ()).environment, full(6)
     run, config = RunFolder.open(out / "one").read_run(), RunFolder.open(out / "one").read_config()
     if what == "another context":
-        asked = full(6, context=(128,))
+        request = full(6, context=(128,))
     elif what == "another machine":
         machine = {"host": {"cpu": "Another CPU"}, "gpus": []}
     elif what == "another back end":
@@ -221,7 +221,7 @@ def test_a_run_that_says_nothing_of_the_point_is_not_believed(out: Path, what: s
         (out / "one" / "run.json").write_text("{")
     else:
         (out / "one" / "run.json").unlink()
-    assert said(asks("speed", 2.0), asked, out, machine) == ()
+    assert said(asks("speed", 2.0), request, out, machine) == ()
 
 
 def test_the_newest_run_of_the_point_counts(out: Path) -> None:

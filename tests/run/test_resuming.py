@@ -56,8 +56,8 @@ def forget_the_verdict(run: Path) -> None:
 
 def test_a_finished_run_is_not_continued(cli: Cli, failed: Path) -> None:
     before = (failed / "run.json").read_bytes()
-    code, said = resume(cli)
-    assert code == 2 and "run.json says that the run is complete" in said and "verify" in said
+    code, text = resume(cli)
+    assert code == 2 and "run.json says that the run is complete" in text and "verify" in text
     assert (failed / "run.json").read_bytes() == before
     assert len(Ledger(failed.parent).read().entries) == 1
 
@@ -65,23 +65,23 @@ def test_a_finished_run_is_not_continued(cli: Cli, failed: Path) -> None:
 def test_nor_is_one_whose_verdict_was_taken_out_of_the_run_folder(cli: Cli, failed: Path) -> None:
     forget_the_verdict(failed)
     RunFolder(failed).write_manifest()
-    code, said = resume(cli)
-    assert code == 2 and "the ledger says that it ended with FAIL (exit 1)" in said
+    code, text = resume(cli)
+    assert code == 2 and "the ledger says that it ended with FAIL (exit 1)" in text
 
 
 def test_without_a_ledger_a_manifest_is_not_enough_to_go_on_silently(cli: Cli, killed: Killed) -> None:
     for file in cli.newest().parent.glob("ledger.*"):
         file.unlink()
-    code, said = resume(cli)
-    assert code == 0 and "warning: resumed without an entry in the ledger" in said, said
+    code, text = resume(cli)
+    assert code == 0 and "warning: resumed without an entry in the ledger" in text, text
 
 
 def test_gates_json_alone_tells_a_finished_run(cli: Cli, failed: Path) -> None:
     change_json(failed / "run.json", lambda data: data.update(status="interrupted"))
     for file in failed.parent.glob("ledger.*"):
         file.unlink()
-    code, said = resume(cli)
-    assert code == 2 and "gates.json says that it ended with exit 1" in said
+    code, text = resume(cli)
+    assert code == 2 and "gates.json says that it ended with exit 1" in text
 
 
 def edited_sample(run: Path) -> None:
@@ -95,7 +95,7 @@ def edited_with_its_manifest(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (edited_sample, "samples/blocks.jsonl: its SHA-256 is"),
         (lambda run: (run / "logs" / "worker-0.log").write_text("edited"), "logs/worker-0.log: its SHA-256 is"),
@@ -106,19 +106,19 @@ def edited_with_its_manifest(run: Path) -> None:
     ids=["sample", "log", "more", "no manifest", "manifest made anew"],
 )
 def test_a_run_that_ended_unfinished_must_be_as_it_was_left(
-    cli: Cli, killed: Killed, change: Callable[[Path], object], said: str
+    cli: Cli, killed: Killed, change: Callable[[Path], object], message: str
 ) -> None:
     change(cli.newest())
     code, error = resume(cli)
-    assert code == 6 and said in error, error
+    assert code == 6 and message in error, error
 
 
 def test_a_run_that_was_killed_is_continued_and_says_what_that_leaves_open(cli: Cli) -> None:
     assert cli.micro("--backend", "fake").returncode == 0
     as_if_killed(run := cli.newest(), blocks=9)
-    code, said = resume(cli)
-    assert code == 0, said
-    assert "warning: resumed after the run had been killed: nothing vouches for those of its 9 earlier blocks" in said
+    code, text = resume(cli)
+    assert code == 0, text
+    assert "warning: resumed after the run had been killed: nothing vouches for those of its 9 earlier blocks" in text
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "complete"
     assert any("nothing vouches" in warning for warning in record["warnings"])
@@ -140,7 +140,7 @@ def again(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda run: block(run, lambda b: b.update(round=99)), "round 99 is not planned"),
         (lambda run: block(run, lambda b: b["role"].update(k=7)), "is not planned"),
@@ -154,12 +154,14 @@ def again(run: Path) -> None:
     ],
     ids=["round", "role", "tokens", "twice", "host", "source tree"],
 )
-def test_what_a_killed_run_left_must_agree_with_itself(cli: Cli, change: Callable[[Path], object], said: str) -> None:
+def test_what_a_killed_run_left_must_agree_with_itself(
+    cli: Cli, change: Callable[[Path], object], message: str
+) -> None:
     assert cli.micro("--backend", "fake").returncode == 0
     as_if_killed(run := cli.newest(), blocks=9)
     change(run)
     code, error = resume(cli)
-    assert code == 6 and said in error, error
+    assert code == 6 and message in error, error
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -174,10 +176,10 @@ def test_a_run_that_was_killed_after_it_had_been_resumed_is_held_to_the_manifest
     change_json(run / "run.json", lambda data: data.update(status="running"))
     if edited:
         edited_sample(run)
-    code, said = resume(cli)
+    code, text = resume(cli)
     if edited:
-        assert code == 6 and f"samples/blocks.jsonl: does not begin with what {FORMER} lists" in said
+        assert code == 6 and f"samples/blocks.jsonl: does not begin with what {FORMER} lists" in text
     else:
-        assert code == 0, said
+        assert code == 0, text
         assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
         assert (run / MANIFEST).is_file() and not (run / FORMER).exists()

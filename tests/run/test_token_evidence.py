@@ -26,8 +26,8 @@ def test_texts_are_compared_whole_until_a_green_run_of_the_fingerprint_and_sampl
     (drawn,) = {c.tokens.whole_sets for c in second.comparisons}
     assert len(drawn) == 1
     assert all(c.tokens.compared_tokens < (c.tokens.emitted_tokens or 0) for c in second.comparisons)
-    said = [v.message for v in second.verdicts if v.gate == "tokens"]
-    assert all("more in prompt sets that this run does not sample" in message for message in said)
+    messages = [v.message for v in second.verdicts if v.gate == "tokens"]
+    assert all("more in prompt sets that this run does not sample" in message for message in messages)
     # Another policy is another fingerprint.
     policy.write_text(policy.read_text().replace("min: 1.0", "min: 1.1"))
     assert micro(cli).sampled_after is None

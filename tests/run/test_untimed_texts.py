@@ -157,7 +157,7 @@ def test_a_baseline_that_parts_at_a_near_tie_is_compared_with_how_it_goes_on(cli
 
 
 @pytest.mark.parametrize(
-    ("backend", "ties", "said"),
+    ("backend", "ties", "data"),
     [
         ("far", ULPS, {"baseline": "nondeterministic", "spec-3": "text_not_compared"}),
         ("far", MARGIN, {"baseline": "nondeterministic", "spec-3": "text_not_compared"}),
@@ -166,9 +166,9 @@ def test_a_baseline_that_parts_at_a_near_tie_is_compared_with_how_it_goes_on(cli
         ("wrong", ULPS, {"baseline": "deterministic", "spec-3": "token_mismatch"}),
     ],
 )
-def test_what_no_near_tie_explains_stays_invalid(cli: Cli, backend: str, ties: str, said: dict[str, str]) -> None:
+def test_what_no_near_tie_explains_stays_invalid(cli: Cli, backend: str, ties: str, data: dict[str, str]) -> None:
     code, _, tokens = judged(cli, backend, ties)
-    assert (code, tokens) == (6, said)
+    assert (code, tokens) == (6, data)
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 

@@ -40,6 +40,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+@pytest.mark.engine
 @pytest.mark.usefixtures("four_gpus")
 def test_gpus_follow_from_what_reaches_the_engine_and_a_run_watches_those_of_its_largest() -> None:
     plain = scenario()

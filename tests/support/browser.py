@@ -50,17 +50,17 @@ def opened(browser: Any, file: Path, width: int, *, scheme: str = "light", media
 def violations(page: Any) -> str | None:
     """What axe-core has against a page; None if nothing."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="the extra `browser` is not installed")
-    found = axe.Axe().run(page)
-    report: str = found.generate_report()
-    return report if found.violations_count else None
+    results = axe.Axe().run(page)
+    report: str = results.generate_report()
+    return report if results.violations_count else None
 
 
 def too_wide(page: Any) -> list[str]:
     """What reaches beyond the page: paper does not scroll, and a screen only within a table that may."""
-    found: list[str] = page.evaluate(
+    texts: list[str] = page.evaluate(
         """() => [...document.querySelectorAll('body *')]
             .filter(one => one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
             .filter(one => matchMedia('print').matches || !one.closest('.scroll'))
             .map(one => one.tagName + '.' + one.className + ': ' + one.textContent.trim().slice(0, 40))"""
     )
-    return found
+    return texts

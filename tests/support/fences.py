@@ -29,12 +29,12 @@ class Block:
 
 def blocks(file: Path) -> Iterator[Block]:
     text = file.read_text(encoding="utf-8")
-    blank = FENCE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    headings = [(found.start(), found[1]) for found in HEADING.finditer(blank)]
-    for found in FENCE.finditer(text):
-        above = [name for at, name in headings if at < found.start()]
-        line = text.count("\n", 0, found.start("text")) + 1
-        yield Block(above[-1] if above else "", found["language"], line, found["text"])
+    blank = FENCE.sub(lambda fence: re.sub(r"[^\n]", " ", fence[0]), text)
+    headings = [(fence.start(), fence[1]) for fence in HEADING.finditer(blank)]
+    for fence in FENCE.finditer(text):
+        above = [name for at, name in headings if at < fence.start()]
+        line = text.count("\n", 0, fence.start("text")) + 1
+        yield Block(above[-1] if above else "", fence["language"], line, fence["text"])
 
 
 def typed(file: Path) -> Iterator[list[str]]:

@@ -35,13 +35,13 @@ def _imports(file: Path) -> Iterator[str]:
 @cache
 def modules() -> dict[str, Path]:
     """Every module of specgate → its file; a package is named without `__init__`."""
-    found = {}
+    data = {}
     for folder, above in [(ROOT / "specgate", ROOT), *((ROOT / shelf, ROOT) for shelf in SHELVES)]:
         for file in sorted(folder.rglob("*.py")):
             parts = file.relative_to(above).with_suffix("").parts
             parts = parts if parts[0] == "specgate" else ("specgate", *parts)
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
+            data[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return data
 
 
 def imported_modules(module: str) -> frozenset[str]:
@@ -69,10 +69,10 @@ def room_of(module: str) -> str:
 @cache
 def reached_from(module: str) -> frozenset[str]:
     """All modules that are imported, directly or not, for a module; itself only where it stands in a circle."""
-    found = set[str]()
+    results = set[str]()
     waiting = [*imported_modules(module)]
     while waiting:
-        if (one := waiting.pop()) not in found:
-            found.add(one)
+        if (one := waiting.pop()) not in results:
+            results.add(one)
             waiting += imported_modules(one)
-    return frozenset(found)
+    return frozenset(results)

@@ -168,8 +168,8 @@ def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProce
                 main()
             except SystemExit as end:
                 code = end.code
-    printed, said = (stream.getvalue().decode() for stream in streams)
-    return subprocess.CompletedProcess(["specgate", *arguments], int(cast(int, code or 0)), printed, said)
+    printed, text = (stream.getvalue().decode() for stream in streams)
+    return subprocess.CompletedProcess(["specgate", *arguments], int(cast(int, code or 0)), printed, text)
 
 
 @contextlib.contextmanager

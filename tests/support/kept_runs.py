@@ -16,14 +16,14 @@ def unpacked(name: str, into: Path) -> Path:
     """The run folder of the archive `name`, unpacked into the folder `into`, which holds no other run."""
     with tarfile.open(RESULTS / name) as archive:
         archive.extractall(into, filter="data")
-    (found,) = into.rglob("run.json")
-    return found.parent
+    (file,) = into.rglob("run.json")
+    return file.parent
 
 
 def file_of(name: str, file: str) -> bytes:
     """What the run in the archive `name` has in `file`, a path in its folder."""
     with tarfile.open(RESULTS / name) as archive:
-        (found,) = (one for one in archive.getmembers() if one.name.endswith(f"/{file}"))
-        reading = archive.extractfile(found)
+        (result,) = (one for one in archive.getmembers() if one.name.endswith(f"/{file}"))
+        reading = archive.extractfile(result)
         assert reading is not None
         return reading.read()

@@ -47,21 +47,21 @@ def served_blocks(plan: Plan, script: Script = SCRIPT) -> list[Block]:
     """Every block of a load plan, as the fake engine serves it."""
     made: list[Block] = []
     for round_ in plan.rounds:
-        asked, point = plan.scenarios[round_.point.scenario], round_.point
+        workload, point = plan.scenarios[round_.point.scenario], round_.point
         request = OpenRequest(PairRef("p", Path("t"), Path("d")), "float32", point.batch, 4096, 3, False)
         engine = FakeEngine(script, request)
         engine.blocks = len(made)  # which block it is sets the jitter of its steps
-        count = asked.prompts_in_set(point.batch)
+        count = workload.prompts_in_set(point.batch)
         prompts = [[round_.prompt_set, i] + [7] * (point.context - 2) for i in range(count)]
         engine.seeds = [1000 * round_.prompt_set + i for i in range(count)]
         for position, role in enumerate(round_.order):
-            decoded = ServedLoad(engine, role, prompts, asked.budget).run(offered_load(asked, round_))
+            decoded = ServedLoad(engine, role, prompts, workload.budget).run(offered_load(workload, round_))
             made.append(make_block(round_, position, role, 0, 0, decoded))
     return made
 
 
-def loaded_run(asked: Scenario | None = None, script: Script = SCRIPT, **changes: Any) -> Run:
+def loaded_run(workload: Scenario | None = None, script: Script = SCRIPT, **changes: Any) -> Run:
     """A whole load run, without verdicts."""
-    plan = build_plan([asked or load_scenario()], "fake")
+    plan = build_plan([workload or load_scenario()], "fake")
     run = run_of(plan, served_blocks(plan, script), kind="load")
     return replace(run, break_even=break_evens(run.scenarios, run.comparisons, {}), **changes)

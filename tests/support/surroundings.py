@@ -62,18 +62,18 @@ def watched(blocks: Sequence[Block], *, worker_generation: int = 0, interval_ns:
     return [sample(at, worker_generation) for at in range(start, end + 1, interval_ns)]
 
 
-def no_gpu(found: Sample) -> Sample:
-    return replace(found, gpu=None, nvml="no NVIDIA driver: NVML Shared Library Not Found")
+def no_gpu(result: Sample) -> Sample:
+    return replace(result, gpu=None, nvml="no NVIDIA driver: NVML Shared Library Not Found")
 
 
-def gpu(found: Sample, **changes: Any) -> Sample:
-    assert found.gpu is not None
-    return replace(found, gpu=replace(found.gpu, **changes))
+def gpu(result: Sample, **changes: Any) -> Sample:
+    assert result.gpu is not None
+    return replace(result, gpu=replace(result.gpu, **changes))
 
 
-def working(found: Sample, work_ns: int | None) -> Sample:
+def working(result: Sample, work_ns: int | None) -> Sample:
     """The sample with this CPU time for the watch's piece of work."""
-    return replace(found, host=replace(found.host, work_ns=work_ns))
+    return replace(result, host=replace(result.host, work_ns=work_ns))
 
 
 PLAN = plan_of()
@@ -92,8 +92,8 @@ def disturbed(change: Callable[[Sample], Sample], at: slice = slice(MIDDLE, MIDD
 def conditions(samples: Sequence[Sample], blocks: Sequence[Block] = BLOCKS, plan: Plan = PLAN) -> Conditions:
     from specgate.analysis.machine.conditions import conditions_of
 
-    (found,) = conditions_of(plan, blocks, samples).values()
-    return found
+    (machine,) = conditions_of(plan, blocks, samples).values()
+    return machine
 
 
 def watched_run(samples: Sequence[Sample], blocks: Sequence[Block] = BLOCKS, plan: Plan = PLAN) -> Run:

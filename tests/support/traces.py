@@ -69,8 +69,8 @@ class Timeline:
             if kind == "kernel":
                 events.append(event("kernel", name, begin, end, extra, 13, correlation=number, device=extra, stream=13))
             else:
-                found = {"correlation": number, "device": 0, "stream": 14, "bytes": extra}
-                events.append(event("gpu_memcpy", name, begin, end, 0, 14, **found))
+                data = {"correlation": number, "device": 0, "stream": 14, "bytes": extra}
+                events.append(event("gpu_memcpy", name, begin, end, 0, 14, **data))
         properties = [{"id": i, "name": name, "computeMajor": 9} for i, name in enumerate(self.devices)]
         head = {"schemaVersion": 1, "deviceProperties": properties, "cuda_runtime_version": 13000}
         return {**head, "baseTimeNanoseconds": self.base_ns, "traceEvents": events, "traceName": "trace.json"}

@@ -1,4 +1,4 @@
-"""Two clocks: the times that an engine gives for a block, held against the harness's own clock around the call.
+"""Two clocks: the times that an engine gives for a block, compared with the harness's own clock around the call.
 
 The harness notes when it asks for a block and when it has the answer: the block's span. An in-process engine on a GPU
 times its steps with GPU events, so this holds the GPU's clock against the host's as well.

@@ -66,7 +66,7 @@ def contradictions(
             broken[cell] = why
     for cell, blocks in of.items():
         baseline = Cell(cell.point, BASELINE)
-        # Only clocks that stand up by themselves are held against each other.
+        # Only clocks that stand up by themselves are compared with each other.
         if cell.role.speculative and broken.keys().isdisjoint((cell, baseline)):
             pairs = list(pairs_of([*of.get(baseline, ()), *blocks], cell))
             whole = whole_requests(plan, cell)

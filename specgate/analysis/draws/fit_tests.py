@@ -9,8 +9,15 @@ from math import exp
 from operator import add
 from typing import Final
 
-from specgate.analysis.draws.goodness_of_fit import Fit, against_law, against_other
-from specgate.analysis.draws.rounding import EXACT, Slack, cut_elsewhere, slack_of
+from specgate.analysis.draws.goodness_of_fit import (
+    EXACT,
+    Fit,
+    Slack,
+    against_law,
+    against_other,
+    cut_elsewhere,
+    slack_of,
+)
 from specgate.contract import BASELINE, Role, Sampling
 from specgate.contract.draws import Against, Allowance, DrawCheck, DrawnTexts, FitTest, TokenLaw
 

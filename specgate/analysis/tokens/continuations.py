@@ -32,7 +32,7 @@ class Parted:
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """The tokens that it is held against."""
+        """The tokens that it is compared with."""
         return self.tokens[self.position + 1 :]
 
 

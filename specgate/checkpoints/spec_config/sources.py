@@ -10,7 +10,7 @@ from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, turbomind, vllm
+from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
 from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
@@ -40,7 +40,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     "sglang": Format(sglang.read_flags, sglang.read_object),
     "trtllm": Format(trtllm.read_flags, trtllm.read_object),
     "lmdeploy": Format(lmdeploy.read_flags, lmdeploy.read_object),
-    "turbomind": Format(None, turbomind.read_object),
+    "turbomind": Format(None, lmdeploy.read_turbomind),
     "llamacpp": Format(llamacpp.read_flags, None),
     "specgate": Format(None, spec_config.read_object),
 }
@@ -102,7 +102,7 @@ def of_folder(folder: Path) -> StatedConfig:
     if (folder / RUN).is_file():
         return read_run(folder, str(folder))
     if (folder / DRAFT).is_file():
-        return turbomind.read_draft(yamlfile.load(folder / DRAFT).data, str(folder / DRAFT))
+        return lmdeploy.read_draft(yamlfile.load(folder / DRAFT).data, str(folder / DRAFT))
     raise UsageError(f"{folder}: neither {RUN} nor {DRAFT} is in it", hint="a run folder, or a draft of TurboMind")
 
 

@@ -1,4 +1,4 @@
-"""The stages of a forward pass at which two engines can be held against each other, tensor by tensor.
+"""The stages of a forward pass at which two engines can be compared, tensor by tensor.
 
     names.py    every stage by name: which part it belongs to, its width, and where in the pass it is taken
     dump.py     the tensors of one engine and one prompt: what must hold of them

@@ -1,4 +1,4 @@
-"""The last green run of the same subject on the same machine, as far as a later run is held against it."""
+"""The last green run of the same subject on the same machine, as far as a later run is compared with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PromptText:
 
 @dataclass(frozen=True, slots=True)
 class CellTimes:
-    """Times and texts of one cell: what a later run is held against. One entry per timed block, in running order.
+    """Times and texts of one cell, which a later run is compared with. One entry per timed block, in running order.
 
     `turns`: the round of the block, counted over the whole point.
     `prompt_sets`, `rounds`: which round that is. `positions`: the block's place in it.

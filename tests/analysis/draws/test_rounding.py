@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specgate.analysis.draws.rounding import cut_elsewhere, logit_unit, slack_of
+from specgate.analysis.draws.goodness_of_fit import cut_elsewhere, logit_unit, slack_of
 from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
 

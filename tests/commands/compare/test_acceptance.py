@@ -26,14 +26,14 @@ def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli,
     data = json.loads((cli.folder / "out" / "acceptance.json").read_text())
     assert list(dict.fromkeys(row["by"] for row in data["rows"])) == ["all", "context", "position"]
     assert [r["requests"] for r in data["runs"]] == [sum(r["requests"] for r in data["rows"] if r["by"] == "all")]
-    (found,) = [row for row in data["rows"] if (row["by"], row["k"]) == ("all", 3)]
+    (result,) = [row for row in data["rows"] if (row["by"], row["k"]) == ("all", 3)]
     cells = [c for c in RunFolder.open(run, read_only=True).read_run().cells if c.cell.role.k == 3]
     counts = [c.acceptance for c in cells if c.acceptance]
-    assert found["num_drafts"] == sum(c.steps for c in counts)
-    assert found["total_accepted_tokens"] == sum(c.accepted for c in counts)
-    length = 1 + found["total_accepted_tokens"] / found["num_drafts"]
-    assert found["acceptance_length"] == pytest.approx(length)
-    assert found["requests"] >= found["prompts"] > 1 and found["request_mean_acceptance_length"] > 1
+    assert result["num_drafts"] == sum(c.steps for c in counts)
+    assert result["total_accepted_tokens"] == sum(c.accepted for c in counts)
+    length = 1 + result["total_accepted_tokens"] / result["num_drafts"]
+    assert result["acceptance_length"] == pytest.approx(length)
+    assert result["requests"] >= result["prompts"] > 1 and result["request_mean_acceptance_length"] > 1
     rows = list(csv.DictReader((cli.folder / "out" / "acceptance.csv").read_text().splitlines()))
     (row,) = [row for row in rows if (row["by"], row["k"]) == ("all", "3")]
     assert float(row["acceptance_length"]) == pytest.approx(length)
@@ -83,16 +83,16 @@ def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "said"),
+    ("by", "message"),
     [
         ("contxt", "--keys contxt: 'contxt' is not a key\n  did you mean 'context'? keys: engine, class, context"),
         ("class,", "--keys class,: '' is not a key"),
         ("class,class", "--keys class,class: 'class' is there twice"),
     ],
 )
-def test_keys_that_cannot_be_meant_are_named(cli: Cli, run: Path, by: str, said: str) -> None:
+def test_keys_that_cannot_be_meant_are_named(cli: Cli, run: Path, by: str, message: str) -> None:
     done = cli.run("runs", "compare", "--by", "acceptance", run, "--keys", by, pair=False)
-    assert done.returncode == 2 and said in done.stderr
+    assert done.returncode == 2 and message in done.stderr
 
 
 def test_what_is_no_run_ends_with_2(cli: Cli) -> None:

@@ -58,11 +58,11 @@ def test_every_format_tells_the_same(runs: Path) -> None:
     assert {p.name for p in Path("o").iterdir()} == {f"texts.{kind}" for kind in ("html", "md", "csv", "json")}
     rows = list(csv.DictReader(Path("o/texts.csv").read_text().splitlines()))
     (length,) = (row for row in rows if row["figure"] == "acceptance_length")
-    found = json.loads(Path("o/texts.json").read_text())
-    (ratio,) = (row["ratio"] for row in found["figures"] if row["figure"] == "acceptance_length")
+    data = json.loads(Path("o/texts.json").read_text())
+    (ratio,) = (row["ratio"] for row in data["figures"] if row["figure"] == "acceptance_length")
     assert float(length["ratio"]) == ratio == pytest.approx(1)
     # Eight prompt sets in two rounds: two places of one prompt.
-    assert [(d["prompt_set"], d["round"], d["position"], d["margin"]) for d in found["divergences"] if d["k"] == 3] == [
+    assert [(d["prompt_set"], d["round"], d["position"], d["margin"]) for d in data["divergences"] if d["k"] == 3] == [
         (2, 0, 4, None),
         (2, 1, 4, None),
     ]

@@ -54,22 +54,22 @@ def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]
     return done.returncode, json.loads(done.stdout)
 
 
-def of(found: dict[str, Any]) -> dict[str, str]:
-    return {check["name"]: check["state"] for check in found["checks"]}
+def of(data: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["state"] for check in data["checks"]}
 
 
 @pytest.mark.slow("starts servers")
 def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cli, prompts: Path) -> None:
     server = program(cli.folder, "vllm", *REUSES)
-    code, found = asked(cli, prompts, "--backend", "vllm", "-o", f"program={server}")
-    assert code == 0 and found["schema"] == "specgate.cache/v1" and set(of(found).values()) == {"PASS"}
-    turns = [sample["turn"] for sample in found["samples"]]
+    code, result = asked(cli, prompts, "--backend", "vllm", "-o", f"program={server}")
+    assert code == 0 and result["schema"] == "specgate.cache/v1" and set(of(result).values()) == {"PASS"}
+    turns = [sample["turn"] for sample in result["samples"]]
     assert turns == 2 * ["first", *3 * ["shared prefix", "next turn"]]
-    cached = [(s["on"]["baseline"]["cached"], s["on"]["spec-3"]["cached"]) for s in found["samples"][:7]]
+    cached = [(s["on"]["baseline"]["cached"], s["on"]["spec-3"]["cached"]) for s in result["samples"][:7]]
     # A prefix of 48 tokens is three blocks of 16; a prompt of 60 with an answer of 24 has keys of 83, which is five.
     assert cached == [(0, 0), *3 * [(48, 32), (80, 64)]]
-    assert all(reply["cached"] == 0 for s in found["samples"] for reply in s["off"].values())
-    assert not found["partings"] and [s["reusable"] for s in found["samples"][:7]] == [0, *3 * [48, 83]]
+    assert all(reply["cached"] == 0 for s in result["samples"] for reply in s["off"].values())
+    assert not result["partings"] and [s["reusable"] for s in result["samples"][:7]] == [0, *3 * [48, 83]]
 
 
 def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
@@ -78,12 +78,12 @@ def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
     divergences = tuple(CacheDivergence(role.name, 0, 1, gap, None) for gap in (float("inf"), 0.5, None))
     check, facts = Check("texts", State.FAIL, "", {}), run_of(plan, blocks_of(plan)).engines[plan.points[0].key]
     pair = Pair("vllm", role, facts, limits, 8, (), divergences, (check,))
-    found = json.loads(json.dumps(as_data(pair), allow_nan=False))
-    assert [divergence["gap"] for divergence in found["partings"]] == [None, 0.5, None]
+    data = json.loads(json.dumps(as_data(pair), allow_nan=False))
+    assert [divergence["gap"] for divergence in data["partings"]] == [None, 0.5, None]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--backend", "reference"], "back end 'reference' has no prefix cache that is switched here"),
         (["--backend", "trtllm"], "back end 'trtllm' has no prefix cache"),
@@ -97,6 +97,6 @@ def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
         (["--backend", "vllm", "--groups", "8", "--prompts-per-group", "3"], "prompts"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(cli: Cli, prompts: Path, arguments: list[str], said: str) -> None:
+def test_a_wish_that_makes_no_sense_is_refused(cli: Cli, prompts: Path, arguments: list[str], message: str) -> None:
     done = cli.run("diagnose", "cache", "--prompts", prompts, *arguments)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

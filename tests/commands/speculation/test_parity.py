@@ -197,7 +197,7 @@ def test_sides_without_a_stage_in_common_cannot_be_compared(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("reference",), "parity needs two sides"),
         (("reference", "reference", "--context", "9", "--prompt", "x"), "four ways to say one thing"),
@@ -213,9 +213,9 @@ def test_sides_without_a_stage_in_common_cannot_be_compared(cli: Cli) -> None:
         (("nobody", "reference"), "nobody"),
     ],
 )
-def test_what_cannot_be_meant_ends_with_2(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_ends_with_2(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     done = cli.run("diagnose", "parity", *arguments)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert done.returncode == 2 and message in done.stderr, done.stderr
 
 
 def test_a_file_has_its_own_prompt(cli: Cli) -> None:

@@ -33,12 +33,12 @@ def test_an_engine_that_drafts_is_active(cli: Cli, ids: Path) -> None:
 
 
 def test_the_figures_are_those_of_the_engines_script(cli: Cli, ids: Path) -> None:
-    code, found = smoked(cli, ids, "--backend", "fake", "-o", "accept=2,0")
-    figures = found["figures"]
+    code, result = smoked(cli, ids, "--backend", "fake", "-o", "accept=2,0")
+    figures = result["figures"]
     # 23 tokens after the first: 2 + 1, 0 + 1 …, of which the eleventh step emits the last three
-    assert (code, found["active"], found["state"]) == (0, True, "active")
+    assert (code, result["active"], result["state"]) == (0, True, "active")
     assert (figures["num_drafts"], figures["accepted"], figures["steps_with_2"]) == (11, 12, 6 / 11)
-    assert found["causes"] == ["made_up"] and found["schema"] == "specgate.smoke/v1"
+    assert result["causes"] == ["made_up"] and result["schema"] == "specgate.smoke/v1"
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_the_figures_are_those_of_the_engines_script(cli: Cli, ids: Path) -> Non
 def test_speculation_that_is_off_is_named_with_its_cause(
     cli: Cli, ids: Path, option: str, state: str, cause: str
 ) -> None:
-    code, found = smoked(cli, ids, "--backend", "fake", "-o", option)
-    assert (code, found["state"]) == (1, state) and found["causes"][0] == cause
-    assert {f["cause"] for f in found["findings"]} >= {"vocabulary", "auxiliary_layers", "memory"}
+    code, result = smoked(cli, ids, "--backend", "fake", "-o", option)
+    assert (code, result["state"]) == (1, state) and result["causes"][0] == cause
+    assert {f["cause"] for f in result["findings"]} >= {"vocabulary", "auxiliary_layers", "memory"}
 
 
 def test_the_random_draft_of_a_tiny_pair_is_found_out(cli: Cli, ids: Path) -> None:
     """The reference engine decodes it for real; a draft that was never trained is accepted by chance at most."""
-    code, found = smoked(cli, ids, "--backend", "reference")
-    assert code == (0 if found["active"] else 1) and found["figures"]["num_drafts"] > 0
-    assert not {"vocabulary", "wrong_target", "positions", "draft_not_loaded"} & set(found["causes"])
+    code, result = smoked(cli, ids, "--backend", "reference")
+    assert code == (0 if result["active"] else 1) and result["figures"]["num_drafts"] > 0
+    assert not {"vocabulary", "wrong_target", "positions", "draft_not_loaded"} & set(result["causes"])
 
 
 def test_a_draft_of_another_target_is_named_as_the_cause(cli: Cli, ids: Path) -> None:
@@ -74,22 +74,22 @@ def test_a_draft_of_another_target_is_named_as_the_cause(cli: Cli, ids: Path) ->
     (other / "config.json").write_text(json.dumps({**config, "target_hidden_size": 2 * config["hidden_size"]}))
     arguments = ["smoke", "--backend", "reference", "--prompt-file", str(ids), "--json"]
     done = cli.run(*arguments, "--target", str(cli.target), "--draft", str(other), pair=False)
-    found = json.loads(done.stdout)
-    assert done.returncode == 1 and found["causes"] == ["wrong_target"]
-    assert "the draft of another target" in found["error"]
+    data = json.loads(done.stdout)
+    assert done.returncode == 1 and data["causes"] == ["wrong_target"]
+    assert "the draft of another target" in data["error"]
 
 
 def test_an_engine_that_fails_is_an_engine_error(cli: Cli, ids: Path) -> None:
-    code, found = smoked(cli, ids, "--backend", "fake", "-o", "fail_open=no GPU left")
-    assert (code, found["state"], found["figures"]) == (7, "engine error", None)
-    assert "no GPU left" in found["error"]
+    code, result = smoked(cli, ids, "--backend", "fake", "-o", "fail_open=no GPU left")
+    assert (code, result["state"], result["figures"]) == (7, "engine error", None)
+    assert "no GPU left" in result["error"]
 
 
 def test_a_turbomind_that_takes_no_draft_is_named_with_the_line_of_its_log(cli: Cli, ids: Path) -> None:
     options = ("engine=turbomind", f"pythonpath={STAND_INS}", "env.STAND_IN_FAULT=released")
-    code, found = smoked(cli, ids, "--backend", "lmdeploy-pipeline", *(word for o in options for word in ("-o", o)))
-    assert code == 1 and {"switched_off", "silently_off"} <= set(found["causes"])
-    by_cause = {f["cause"]: f for f in found["findings"]}
+    code, result = smoked(cli, ids, "--backend", "lmdeploy-pipeline", *(word for o in options for word in ("-o", o)))
+    assert code == 1 and {"switched_off", "silently_off"} <= set(result["causes"])
+    by_cause = {f["cause"]: f for f in result["findings"]}
     assert "speculative decoding is not supported by turbomind" in by_cause["switched_off"]["seen"]
     assert "--backend turbomind" in by_cause["silently_off"]["todo"]
 
@@ -128,9 +128,9 @@ def test_a_draft_without_numbers_is_found_by_looking_at_its_weights(cli: Cli, id
     save_file({**weights, "fc.weight": weights["fc.weight"] * float("nan")}, broken / "model.safetensors")
     arguments = ["smoke", "--backend", "fake", "-o", "accept=0", "--prompt-file", str(ids), "--json"]
     done = cli.run(*arguments, "--target", str(cli.target), "--draft", str(broken), pair=False)
-    found = json.loads(done.stdout)
-    assert done.returncode == 1 and {"weights", "zero_acceptance"} <= set(found["causes"])
-    assert next(f["seen"] for f in found["findings"] if f["cause"] == "weights") == "not finite: fc.weight"
+    data = json.loads(done.stdout)
+    assert done.returncode == 1 and {"weights", "zero_acceptance"} <= set(data["causes"])
+    assert next(f["seen"] for f in data["findings"] if f["cause"] == "weights") == "not finite: fc.weight"
 
 
 @pytest.mark.slow("starts servers")
@@ -144,19 +144,19 @@ def test_a_draft_without_numbers_is_found_by_looking_at_its_weights(cli: Cli, id
 )
 def test_a_server_that_is_started_is_looked_into(cli: Cli, ids: Path, faults: str, code: int, cause: str) -> None:
     server = program(cli.folder, "vllm", f"--rate 500 {faults}")
-    ended, found = smoked(cli, ids, "--backend", "vllm", "-o", f"program={server}")
-    assert ended == code, found
-    assert found["causes"] == [cause]
+    ended, result = smoked(cli, ids, "--backend", "vllm", "-o", f"program={server}")
+    assert ended == code, result
+    assert result["causes"] == [cause]
 
 
 @pytest.mark.slow("starts a server")
 def test_a_server_without_speculation_is_told_from_one_that_drafts_nothing(cli: Cli, ids: Path) -> None:
     with running_stub("vllm", 0, "--rate", "500") as url:
-        code, found = smoked(cli, ids, "--backend", "vllm", "-o", f"url={url}")
+        code, result = smoked(cli, ids, "--backend", "vllm", "-o", f"url={url}")
         arguments = ["smoke", "--backend", "vllm", "--prompt-file", str(ids), "--tokens", "24", "--json"]
         tokenizer = ["--tokenizer", str(cli.target), "-o", f"url={url}"]
         unnamed = cli.run(*arguments, *tokenizer, pair=False)
-    assert code == 1 and found["causes"] == ["baseline_server"]
+    assert code == 1 and result["causes"] == ["baseline_server"]
     assert unnamed.returncode == 1 and json.loads(unnamed.stdout)["causes"] == ["baseline_server"], unnamed.stderr
 
 
@@ -164,8 +164,8 @@ def test_a_server_without_speculation_is_told_from_one_that_drafts_nothing(cli: 
 def test_only_the_server_of_the_role_is_started(cli: Cli, ids: Path) -> None:
     server = program(cli.folder, "vllm", "--rate 500")
     logs = cli.folder / "logs"
-    code, found = smoked(cli, ids, "--backend", "vllm", "-o", f"program={server}", "--logs", str(logs))
-    assert code == 0 and found["engine_version"] == "0.33.0"
+    code, result = smoked(cli, ids, "--backend", "vllm", "-o", f"program={server}", "--logs", str(logs))
+    assert code == 0 and result["engine_version"] == "0.33.0"
     assert [file.name for file in logs.iterdir() if file.name != "worker-0.log"] == ["vllm-spec-3.log"]
 
 

@@ -25,7 +25,7 @@ def test_an_engine_that_goes_stale_is_found_by_any_run(cli: Cli, stale: int, cod
     spec = drifts["spec-3"]
     assert drifts["baseline"] is None and spec is not None
     assert (spec.slope < 0) is bool(stale)
-    found = next(v for v in run.verdicts if v.rule == "keeps-up")
-    assert found.reason_code == ("falls" if stale else "keeps_up")
+    first = next(v for v in run.verdicts if v.rule == "keeps-up")
+    assert first.reason_code == ("falls" if stale else "keeps_up")
     assert "Acceptance over uptime" in (cli.newest() / "report.html").read_text()
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0

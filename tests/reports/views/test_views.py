@@ -14,12 +14,11 @@ import pytest
 from specgate import plugins
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.tradeoff import tradeoff_of
-from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.comparing.acceptance import acceptance_of
 from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.comparing.engines import matrix_of
 from specgate.archive.comparing.texts import agreement_of
-from specgate.archive.history import series
+from specgate.archive.history import BUDGET, fewest_readings, series, with_changes
 from specgate.archive.stored_runs import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.comparisons import Agreement, Trends

@@ -80,16 +80,16 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("field", "lie", "said", "right"), BLOCKS)
+@pytest.mark.parametrize(("field", "lie", "message", "right"), BLOCKS)
 def test_a_malformed_block_is_named_with_field_and_value(
-    here: Opened, field: str, lie: str, said: str, right: str
+    here: Opened, field: str, lie: str, message: str, right: str
 ) -> None:
     with here(**{f"decode.{field}": lie}) as engine:
         engine.prefill(PROMPTS, draft=True)
-        with pytest.raises(BackendError) as found:
+        with pytest.raises(BackendError) as error:
             engine.decode(Role(3), BUDGET, ())
-    assert found.value.message.startswith(f"back end lying: malformed answer to decode: {said}")
-    assert right in str(found.value.hint) and len(str(found.value)) < 400
+    assert error.value.message.startswith(f"back end lying: malformed answer to decode: {message}")
+    assert right in str(error.value.hint) and len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def request(slot: int, change: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("offered", "lie", "said", "right"),
+    ("offered", "lie", "message", "right"),
     [
         (OPEN, request(1, "due_ns=6_000_000"), "served.requests[1].due_ns: 6000000", "5000000, as request 1 was"),
         (OPEN, request(2, "due_ns=None"), "served.requests[2].due_ns: null", "9000000, as request 2 was"),
@@ -124,12 +124,12 @@ def request(slot: int, change: str) -> str:
     ],
 )
 def test_requests_under_load_are_sent_when_the_harness_had_them_due(
-    here: Opened, offered: OfferedLoad, lie: str, said: str, right: str
+    here: Opened, offered: OfferedLoad, lie: str, message: str, right: str
 ) -> None:
-    with here(**{"serve.served": lie}) as engine, pytest.raises(BackendError) as found:
+    with here(**{"serve.served": lie}) as engine, pytest.raises(BackendError) as error:
         engine.serve(BASELINE, [[1, 2], [3, 4], [5, 6]], Budget(new_tokens=4), offered, ())
-    assert found.value.message == f"back end lying: malformed answer to serve: {said}"
-    assert right in str(found.value.hint)
+    assert error.value.message == f"back end lying: malformed answer to serve: {message}"
+    assert right in str(error.value.hint)
 
 
 @pytest.mark.parametrize("change", ["sent_ns=8_000_000", "sent_ns=10**12, chunk_ns=(10**12,)"])
@@ -248,9 +248,9 @@ def ask(engine: EngineCalls, call: str) -> object:
     return calls.get(call, lambda: engine.score([1], [2, 3], [1]))()
 
 
-@pytest.mark.parametrize(("call", "lie", "said"), OPTIONAL)
-def test_what_tokens_are_checked_by_is_checked_itself(here: Opened, call: str, lie: str, said: str) -> None:
-    with here(**{call: lie}) as engine, pytest.raises(BackendError, match=re.escape(said)):
+@pytest.mark.parametrize(("call", "lie", "message"), OPTIONAL)
+def test_what_tokens_are_checked_by_is_checked_itself(here: Opened, call: str, lie: str, message: str) -> None:
+    with here(**{call: lie}) as engine, pytest.raises(BackendError, match=re.escape(message)):
         ask(engine, call)
 
 
@@ -397,9 +397,9 @@ def test_a_request_to_open_comes_through_as_it_was() -> None:
 
 def test_a_back_end_that_decodes_greedily_is_not_opened_to_sample(lying: None, tmp_path: Path) -> None:
     """Also where nobody has asked it before: in an environment of its own."""
-    asked = replace(request_in(tmp_path, {}), sampling=Sampling())
+    changed = replace(request_in(tmp_path, {}), sampling=Sampling())
     with pytest.raises(UsageError, match="back end 'lying' decodes greedily"):
-        EngineHere("lying", asked, 60, tmp_path / "worker.log")
+        EngineHere("lying", changed, 60, tmp_path / "worker.log")
 
 
 def test_an_engine_keeps_its_facts(here: Opened) -> None:
@@ -412,9 +412,9 @@ def test_an_engine_keeps_its_facts(here: Opened) -> None:
 
 
 def error_of(engine: EngineCalls) -> SpecgateError:
-    with pytest.raises(SpecgateError) as found:
+    with pytest.raises(SpecgateError) as error:
         engine.decode(BASELINE, BUDGET, ())
-    return found.value
+    return error.value
 
 
 RAISES = "from specgate import errors; raise errors.{}('what is wrong', hint='what would be right')"

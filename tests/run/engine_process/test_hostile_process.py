@@ -25,11 +25,11 @@ def error_of(apart: OpenedApart, run: str, timeout_s: float = 60) -> SpecgateErr
     with apart(run=LINES + run) as worker:
         worker.prefill([[1, 2], [3]], draft=False)
         worker.timeout_s = timeout_s
-        with pytest.raises(SpecgateError) as found:
+        with pytest.raises(SpecgateError) as error:
             worker.decode(BASELINE, Budget(steps=4), ())
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)
-    return found.value
+    return error.value
 
 
 class Opener:
@@ -70,7 +70,7 @@ def test_an_answer_that_was_sent_in_advance_is_not_believed(apart: OpenedApart) 
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [
         ("os._exit(3)", "ended with exit code 3 during decode"),
         (f"harness().sendall({HEADER.pack(MARK, 1000)!r} + b'half'); os._exit(4)", "ended with exit code 4"),
@@ -78,9 +78,9 @@ def test_an_answer_that_was_sent_in_advance_is_not_believed(apart: OpenedApart) 
         ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", "was ended by signal 37 during decode"),
     ],
 )
-def test_a_process_that_ends_in_a_call_is_lost_with_its_reason(apart: OpenedApart, run: str, said: str) -> None:
+def test_a_process_that_ends_in_a_call_is_lost_with_its_reason(apart: OpenedApart, run: str, message: str) -> None:
     error = error_of(apart, run)
-    assert type(error) is WorkerLost and said in error.message
+    assert type(error) is WorkerLost and message in error.message
 
 
 @pytest.mark.parametrize("run", [f"harness().sendall({HEADER.pack(MARK, 1000)!r} + b'half')", ""])
@@ -169,6 +169,6 @@ def test_what_a_program_of_the_engine_wrote_is_in_the_run_folder_when_an_error_n
     fails = "from specgate.errors import BackendError\nlog = request.logs / 'server.log'\n"
     fails += "log.write_text('out of memory\\n')\nraise BackendError('it ended', hint=f'log: {log}')"
     log = tmp_path / "run" / "logs" / "server.log"
-    with pytest.raises(BackendError) as found, apart(exec_at_open=fails):
+    with pytest.raises(BackendError) as error, apart(exec_at_open=fails):
         pass
-    assert found.value.hint == f"log: {log}" and log.read_text() == "out of memory\n"
+    assert error.value.hint == f"log: {log}" and log.read_text() == "out of memory\n"

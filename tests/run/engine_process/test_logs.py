@@ -47,9 +47,9 @@ def test_of_what_is_long_the_beginning_and_the_end_are_kept(tmp_path: Path) -> N
     log.end()
     text = (tmp_path / "log").read_bytes()
     head, _, rest = text.partition(b"\n[specgate: ")
-    said, _, tail = rest.partition(b" bytes of this log are left out here]\n")
+    sentence, _, tail = rest.partition(b" bytes of this log are left out here]\n")
     assert b"".join(lines).startswith(head) and b"".join(lines).endswith(tail)
-    assert int(said) == 7 * 30_000 - len(head) - len(tail) and (len(head), len(tail)) == (1000, TAIL)
+    assert int(sentence) == 7 * 30_000 - len(head) - len(tail) and (len(head), len(tail)) == (1000, TAIL)
 
 
 def test_a_file_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:

@@ -43,16 +43,16 @@ def asked_of(
 
         done = failed = 0
         while done < times:
-            asked: list[Asked] = requests_of([PROMPTS], WARMUP)
+            requests: list[Asked] = requests_of([PROMPTS], WARMUP)
             try:
-                _, divergences = both_passes(opened, asked, SPEC, Budget(new_tokens=24, ignore_eos=True), WARMUP)
+                _, divergences = both_passes(opened, requests, SPEC, Budget(new_tokens=24, ignore_eos=True), WARMUP)
             except BackendError as error:
                 if "seen in one piece" not in str(error) or failed == 3:
                     raise
                 failed += 1
                 continue  # the machine stood still: what the servers have kept of it is of another name
             done += 1
-    samples = samples_of(asked)
+    samples = samples_of(requests)
     return samples, {f"{c.name} {c.state}": c for c in judge(samples, divergences, SPEC.name, LIMITS)}
 
 
@@ -85,8 +85,8 @@ def test_a_server_that_forgets_where_it_drafts_fails(pair: tuple[Path, Path], tm
 @pytest.mark.slow("starts servers")
 def test_a_cache_that_changes_texts_fails(pair: tuple[Path, Path], tmp_path: Path) -> None:
     samples, checks = asked_of(pair, tmp_path, "llamacpp", "--fault", "corrupts")
-    said = checks["texts FAIL"].message
-    assert said.startswith("spec-3: 3 texts of 72 tokens, 2 of 2 leave theirs without the cache at no near tie")
+    message = checks["texts FAIL"].message
+    assert message.startswith("spec-3: 3 texts of 72 tokens, 2 of 2 leave theirs without the cache at no near tie")
     assert samples[1].on["spec-3"].tokens != samples[1].off["spec-3"].tokens and not samples[2].same_text
     assert "1 requests left out" in checks["reuse INCONCLUSIVE"].message
 
@@ -113,13 +113,13 @@ class OneSlot:
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         prompt, slot = self.prompt, self.slots.get(role, ())
         cached = min(shared(prompt, slot), len(prompt) - 1) if self.reuses else 0
-        said = tuple((sum(prompt) + i) % 97 + 200 for i in range(budget.new_tokens or 0))
-        self.slots[role] = (*prompt, *said[:-1]) if self.keeps_answers else prompt
-        served = Served((ServedRequest(0, (1000,), (len(said),)),), None)
+        text = tuple((sum(prompt) + i) % 97 + 200 for i in range(budget.new_tokens or 0))
+        self.slots[role] = (*prompt, *text[:-1]) if self.keeps_answers else prompt
+        served = Served((ServedRequest(0, (1000,), (len(text),)),), None)
         return Decoded(
             1,
             (),
-            (said,),
+            (text,),
             (),
             (),
             (0,),
@@ -131,12 +131,12 @@ class OneSlot:
 
 
 def asked_of_one_slot(engine: OneSlot, *, apart: bool = False) -> tuple[Sample, ...]:
-    asked = requests_of([[*PROMPTS, (*range(2, 40), 300, 301)]], WARMUP)
+    requests = requests_of([[*PROMPTS, (*range(2, 40), 300, 301)]], WARMUP)
     budget = Budget(new_tokens=12, ignore_eos=True)
     switched: tuple[tuple[Switch, OneSlot], ...] = (("on", engine), ("off", OneSlot(reuses=False)))
     for switch, each in switched:
-        ask_all(cast(Asking, each), asked, SPEC, budget, switch, WARMUP, apart=apart)
-    return samples_of(asked)
+        ask_all(cast(Asking, each), requests, SPEC, budget, switch, WARMUP, apart=apart)
+    return samples_of(requests)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -151,9 +151,9 @@ def test_a_server_with_one_slot_still_has_an_answer_when_it_is_gone_on_with(apar
 
 
 def test_a_server_that_keeps_no_answers_tells_nothing_of_decoded_keys() -> None:
-    found = check_reuse(asked_of_one_slot(OneSlot(reuses=True, keeps_answers=False)), "spec-3", LIMITS)
-    assert found.state is State.INCONCLUSIVE and found.evidence["most_lost"] == 0
-    assert "baseline and spec-3 reused nothing that was computed while decoding" in found.message
+    report = check_reuse(asked_of_one_slot(OneSlot(reuses=True, keeps_answers=False)), "spec-3", LIMITS)
+    assert report.state is State.INCONCLUSIVE and report.evidence["most_lost"] == 0
+    assert "baseline and spec-3 reused nothing that was computed while decoding" in report.message
 
 
 def test_an_answer_that_had_to_be_asked_for_again_may_come_from_the_cache_and_is_refused() -> None:

@@ -23,26 +23,26 @@ def copied(pair: tuple[Path, Path], tmp_path: Path) -> PairRef:
 
 
 def test_the_sizes_of_both_are_read(copied: PairRef) -> None:
-    found = configs_of(copied)
+    configs = configs_of(copied)
     target = json.loads((copied.target / "config.json").read_text())
-    assert found.target_hidden == target["hidden_size"] and found.target_vocab == target["vocab_size"]
-    assert (found.made_for_hidden, found.vocabulary_map, found.tokenizers) == (found.target_hidden, "", None)
-    assert found.boundaries is not None and not found.unreadable
+    assert configs.target_hidden == target["hidden_size"] and configs.target_vocab == target["vocab_size"]
+    assert (configs.made_for_hidden, configs.vocabulary_map, configs.tokenizers) == (configs.target_hidden, "", None)
+    assert configs.boundaries is not None and not configs.unreadable
 
 
 def test_a_nested_config_of_an_architecture_that_nobody_knows_is_enough(copied: PairRef) -> None:
     text = {"hidden_size": 64, "vocab_size": 300, "num_hidden_layers": 9, "max_position_embeddings": 77}
     (copied.target / "config.json").write_text(json.dumps({"architectures": ["New"], "text_config": text}))
-    found = configs_of(copied)
-    assert (found.target_hidden, found.target_layers, found.target_positions) == (64, 9, 77)
+    configs = configs_of(copied)
+    assert (configs.target_hidden, configs.target_layers, configs.target_positions) == (64, 9, 77)
 
 
 def test_a_bad_file_is_said_and_costs_no_more(copied: PairRef) -> None:
     assert copied.draft is not None
     (copied.draft / "config.json").write_text("{")
-    found = configs_of(copied)
-    assert found.target_hidden is not None and found.draft_vocab is None
-    assert len(found.unreadable) == 1 and "config.json" in found.unreadable[0]
+    configs = configs_of(copied)
+    assert configs.target_hidden is not None and configs.draft_vocab is None
+    assert len(configs.unreadable) == 1 and "config.json" in configs.unreadable[0]
 
 
 def test_a_map_of_ids_in_place_of_offsets_is_found(copied: PairRef) -> None:

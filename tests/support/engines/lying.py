@@ -67,9 +67,9 @@ class LyingEngine:
         changed = {field: eval(text, {**known, "honest": getattr(answer, field)}) for field, text in lies.items()}
         return replace(answer, **changed)
 
-    def said_to(self, call: str, *asked: object) -> Any:
+    def said_to(self, call: str, *request: object) -> Any:
         """What is answered to a call that is optional, and that the honest engine does not have."""
-        return self.said(call, asked)
+        return self.said(call, request)
 
     def facts(self) -> EngineFacts:
         facts: EngineFacts = self.said("facts", self.honest.facts())

@@ -26,10 +26,10 @@ def heated_clock(at_s: float) -> float:
     return 1_480 if at_s < 1.5 else 1_860 if at_s < 1.75 else HIGHEST_MHZ
 
 
-def answered_late(answering: Mapping[str, float], *, told: Collection[str]) -> Run:
+def answered_late(answering: Mapping[str, float], *, stating: Collection[str]) -> Run:
     """Whole requests, as seen with 32K tokens and 2,048 new ones on an H100 at its power cap: prefill takes 1.25 s, and
     its clock falls from the highest to 1,400 MHz. `answering`: role → seconds from the last token until the harness has
-    the block. `told`: the roles whose blocks say when prefill began.
+    the block. `stating`: the roles whose blocks say when prefill began.
     """
     lengths = {"baseline": 16.0, "spec-3": 5.8}
     plan = plan_of(replace(scenario(prompt_sets=8), kind="full"))
@@ -41,7 +41,7 @@ def answered_late(answering: Mapping[str, float], *, told: Collection[str]) -> R
         decoding = began + prefill_ns
         end = decoding + stretched.elapsed_ns + round(answering[block.role.name] * SECOND)
         own = replace(stretched, prefill_ns=prefill_ns, own_prefill=True, span_ns=(begin, end))
-        made.append(replace(own, began_ns=began) if block.role.name in told else own)
+        made.append(replace(own, began_ns=began) if block.role.name in stating else own)
         for at in range(begin, end, SECOND // 10):
             into = min(1.0, max(0.0, (at - began) / prefill_ns))
             mhz = round(HIGHEST_MHZ - 580 * into) if at < decoding else HIGHEST_MHZ

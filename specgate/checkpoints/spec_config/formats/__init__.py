@@ -5,8 +5,7 @@
     vllm.py           vLLM 0.25.1: `--speculative-config`, and its flags
     sglang.py         SGLang 0.5.17: `--speculative-…`, or the same keys in a YAML file
     trtllm.py         TensorRT-LLM 1.2 and main of 2026: `speculative_config`; and the keys of its former EAGLE builds
-    lmdeploy.py       LMDeploy 0.16: `--speculative-…` and `SpeculativeConfig`
-    turbomind.py      TurboMind with EAGLE-3: `speculative_config`, and a draft folder's `config.yaml`
+    lmdeploy.py       LMDeploy's command line, and TurboMind's draft folders
     llamacpp.py       llama.cpp of 2026: `--spec-…`
     spec_config.py    specgate's own `SpecConfig`
     stored_run.py     a run folder
