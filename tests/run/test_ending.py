@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -44,7 +45,9 @@ def test_a_rule_that_judges_nothing_was_not_asked_and_one_red_cell_makes_a_rule_
         ("complete", ExitCode.ENV_REJECTED, None, "specgate machine doctor"),
     ],
 )
-def test_the_next_command_fits_the_end(status: str, code: ExitCode, step: str | None, command: str | None) -> None:
+def test_the_next_command_fits_the_end(
+    status: Literal["interrupted", "complete"], code: ExitCode, step: str | None, command: str | None
+) -> None:
     verdicts = (replace(GREEN.verdicts[0], required=True, next_step=f"about 4 more rounds: {step}" if step else None),)
     run = replace(GREEN, verdicts=verdicts, status=status)
     wanted = command or "specgate micro --resume 'runs/a b' --measurement-runs 8"
