@@ -172,7 +172,7 @@ def test_the_whole_is_the_worst_word_of_what_decides(words: list[tuple[Word, boo
 
 
 def judged(of: simulation.Estimates, row: int, n: int, margins: list[float]) -> list[Word]:
-    """What the judge says of one run."""
+    """Judge one run."""
     columns = zip(of.mean[row].tolist(), of.error[row].tolist(), of.freedom[row].tolist(), strict=True)
     family = {str(i): Difference(m, e * math.sqrt(n), n, n - round(f)) for i, (m, e, f) in enumerate(columns)}
     return list(words_of(family, {str(i): m for i, m in enumerate(margins)}, ERROR).values())
