@@ -68,7 +68,8 @@ class LoadGate:
             message = f"{summary}: too few pairs for an interval at {few} {unit}"
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         if not levels[0].level <= least <= levels[-1].level:
-            step = f"a grid that reaches {least:g}"
+            option = "" if sweep[0].cell.point.rate is not None else f": --batch 1,…,{least:g}"
+            step = f"a sweep that reaches {least:g} {unit}{option}"
             message = f"{summary}: {least:g} {unit} lie outside {levels[0].level:g} to {levels[-1].level:g}"
             return verdict(rule, key, State.INCONCLUSIVE, "outside_the_sweep", message, evidence, step)
         side = pays_up_to(levels, least)

@@ -46,7 +46,7 @@ STRANGER = re.compile(r"""['"]?specgate(?:-bench)?(?:\[[\w,]+\])?(?:[=<>~!]=?[\w
 
 
 def faults(words: list[str], *, whole: bool) -> Iterator[str]:
-    """What is wrong with a command line. `whole`: it must be complete, as in a block; a mention need not be."""
+    """Yield the faults of a command line. `whole`: it must be complete, as in a block; a mention need not be."""
     command: click.Command = cli
     context = click.Context(cli, info_name="specgate")
     while isinstance(command, click.Group):

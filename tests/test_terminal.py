@@ -29,7 +29,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printing(file: Path) -> list[str]:
-    """Where a source file names what prints past the door."""
+    """Return the places where a source file prints past the door."""
     values = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         called = isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "Console", "traceback.print_exc")

@@ -39,7 +39,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
 
 
 def is_usual_pair(config: Config) -> bool:
-    """Whether the run takes the pair that its back end brings, which no command line names."""
+    """True if the run takes the pair that its back end brings, which no command line names."""
     backend = known_backend(config.backend)
     return isinstance(backend, HasUsualPair) and backend.usual_pair() == config.pair
 

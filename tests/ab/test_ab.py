@@ -29,7 +29,7 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def ab(cli: Cli, *arguments: str, code: int) -> str:
-    """What `specgate ab` prints; its exit code must be `code`."""
+    """Run `specgate ab` and return its output; its exit code must be `code`."""
     fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", *CLOCK, *THREE)
     done = cli.run("ab", *fixed, *arguments)
     assert done.returncode == code, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What a comparison of two builds says of the machine that both ran on."""
+"""Warnings of a comparison of two builds about the machine that both ran on."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def mend(run: Path) -> None:
 
 
 def is_seen(run: Path) -> bool:
-    """Whether `verify` finds a difference. Its reports, half of the time, are only rendered where nothing else does."""
+    """True if `verify` finds a difference. Its reports, half of the time, are only rendered where nothing else does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "report_differences", lambda *_: ([], []))
         try:

@@ -22,7 +22,7 @@ times as long.
 
 
 class Honest:
-    """What the cheats below are made of: it hands every call on to a reference engine with an oracle for a drafter."""
+    """Base of the cheats below: it hands every call on to a reference engine with an oracle for a drafter."""
 
     def __init__(self, request: OpenRequest) -> None:
         self.request = request

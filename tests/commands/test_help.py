@@ -1,4 +1,4 @@
-"""What --help shows: a screen per command with an example that can be typed, and the same options of the siblings."""
+"""Help pages: a screen per command with an example that can be typed, and the same options of the siblings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messages tell users to type: commands that there are, and options that the command has."""
+"""Commands and options that messages tell users to type: they exist."""
 
 from __future__ import annotations
 

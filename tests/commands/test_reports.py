@@ -41,7 +41,7 @@ def invoke(*arguments: str | Path) -> Result:
 
 
 def code(result: Result) -> int:
-    """What `main` would end with."""
+    """Return the exit code of `main`."""
     return int(result.exception.exit_code) if isinstance(result.exception, SpecgateError) else result.exit_code
 
 

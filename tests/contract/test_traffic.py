@@ -1,4 +1,4 @@
-"""What passes must move, against counting it out: sets of positions, and routers that throw dice."""
+"""Memory traffic of passes, against counting it out: sets of positions, and routers that throw dice."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_layering_is_associative_and_the_top_wins(
 
 
 def shapes_clash(*trees: object) -> bool:
-    """Whether a key is a mapping in one layer and a value in another: only then does the grouping matter."""
+    """True if a key is a mapping in one layer and a value in another: only then does the grouping matter."""
     mappings = [t for t in trees if isinstance(t, dict)]
     if mappings and len(mappings) < len(trees):
         return True

@@ -1,4 +1,4 @@
-"""Which machines may take part in a run."""
+"""Machines that may take part in a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARD = {
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What this machine tells of itself; a copy of it is what the run began on."""
+    """Describe this machine; a copy of it is the machine that the run began on."""
     now: dict[str, Any] = {
         "host": {"machine": "x86_64", "cpu": "EPYC", "cpus_usable": 16, "memory_bytes": 5},
         "gpus": [{**CARD, "uuid": "GPU-b"}],

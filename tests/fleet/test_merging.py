@@ -1,4 +1,4 @@
-"""What is taken in of a node's samples, and what is refused."""
+"""Merging a node's samples: files that are taken in, and files that are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def task(point: int, first: int = 0) -> Task:
 def part(
     folder: Path, job: Task, measured: Task | None = None, engine: EngineFacts | None = None
 ) -> tuple[Files, Done]:
-    """What a node leaves that was given `job` and has measured `measured`."""
+    """Return the files of a node that was given `job` and has measured `measured`."""
     made = RunFolder.create(folder, "micro", "part", "0" * 64)
     points = (measured or job).points
     for point in points:

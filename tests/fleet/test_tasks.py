@@ -1,4 +1,4 @@
-"""How a plan is cut into tasks."""
+"""Division of a plan into tasks."""
 
 from __future__ import annotations
 

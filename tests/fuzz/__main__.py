@@ -38,7 +38,7 @@ class Hang(BaseException):
 
 @dataclass
 class Tally:
-    """What the inputs of one target did."""
+    """Outcomes of the inputs of one target."""
 
     target: str
     inputs: int = 0

@@ -41,7 +41,7 @@ class Target:
 
 
 def attempt(ready: Ready, data: bytes, outcome: Counter[str] | None = None) -> str | None:
-    """What is wrong with how `data` was read; None where it was read, or refused as it should be.
+    """Return the fault in reading `data`; None if it was read, or refused as it should be.
 
     `outcome` counts how often each happened.
     """
@@ -63,7 +63,7 @@ def attempt(ready: Ready, data: bytes, outcome: Counter[str] | None = None) -> s
 
 
 def misrefused(ready: Ready, error: SpecgateError) -> str | None:
-    """What is wrong with the error that an input was refused with."""
+    """Return the fault in the error that an input was refused with."""
     message = str(error)
     if error.exit_code not in ready.codes:
         return f"exit code {error.exit_code}: {message}"

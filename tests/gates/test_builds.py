@@ -1,4 +1,4 @@
-"""Whether this very build was compared with the branch that it goes into, and what was found."""
+"""The comparison of this very build with the branch that it goes into, and its result."""
 
 from __future__ import annotations
 

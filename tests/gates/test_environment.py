@@ -314,7 +314,9 @@ def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:
 
 
 def shift_at(prefill: tuple[int, int], decode: tuple[int, int]) -> float | None:
-    """How far the clocks lie apart where whole requests prefill and decode at these, in MHz, of baseline and spec."""
+    """Return the clock shift of whole requests that prefill and decode at these clocks, in MHz, of baseline and
+    spec.
+    """
     plan = plan_of(replace(scenario(prompt_sets=4), kind="full"))
     made, samples_ = [], []
     for number, b in enumerate(blocks_of(plan)):

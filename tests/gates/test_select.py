@@ -1,4 +1,4 @@
-"""What all gates share: globs select cells, a rule that matches nothing says so, and nothing unmeasured passes."""
+"""Common rules of all gates: globs select cells, a rule that matches nothing says so, and nothing unmeasured passes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def environment(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def copied(root: Path, to: Path) -> Path:
-    """What a wheel is made from, links as they are: a build leaves its own files beside it."""
+    """Copy the sources of a wheel, links as they are: a build leaves its own files beside it."""
     for name in PARTS:
         if (root / name).is_dir():
             shutil.copytree(root / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

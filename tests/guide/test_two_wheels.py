@@ -119,7 +119,7 @@ def environment(site: Path) -> Mapping[str, str]:
 
 
 def python(site: Path, folder: Path, *arguments: str | Path) -> str:
-    """What a Python of this site prints."""
+    """Return the output of a Python of this site."""
     done = subprocess.run(
         [sys.executable, "-P", *map(str, arguments)],
         cwd=folder,

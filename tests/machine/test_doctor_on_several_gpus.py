@@ -46,7 +46,7 @@ def in_one_line(result: Result) -> str:
 
 
 def found_in_table(result: Result, name: str) -> str:
-    """What stands in the column `found` of the row `name`."""
+    """Return the text in the column `found` of the row `name`."""
     lines = result.output.split("\n")
     head = next(line for line in lines if "right would be" in line)
     begin, end = head.index("found"), head.index("right would be")

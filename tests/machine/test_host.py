@@ -1,4 +1,4 @@
-"""Which host this is, and whose CPU time and whose processes: ours, everything we started, and the rest."""
+"""Identity of the host, and owners of CPU time and processes: ours, everything we started, and the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a pair before a run, and what follows from it for the gates."""
+"""Facts about a pair before a run, and their consequences for the gates."""
 
 from __future__ import annotations
 

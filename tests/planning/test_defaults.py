@@ -1,4 +1,4 @@
-"""What a command line means that leaves its policy, pair and scenarios out, by what the machine's probe answers."""
+"""Defaults of a command line without policy, pair and scenarios, by the answer of the machine's probe."""
 
 from __future__ import annotations
 

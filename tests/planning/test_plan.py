@@ -192,7 +192,7 @@ def test_scenarios_run_one_after_the_other() -> None:
 
 
 def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
-    """What the demo target allows under each scenario's own RoPE factor."""
+    """Return the demo target's limits under each scenario's own RoPE factor."""
     return {name: int(trained * (s.rope.factor if s.rope else 1)) for name, s in plan.scenarios.items()}
 
 

@@ -1,4 +1,4 @@
-"""What two fingerprints state differently."""
+"""Differences between two fingerprints."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ ENTRIES = st.lists(
 
 
 def stated(entries: Sequence[Entry]) -> int:
-    """How many different green runs of all gates lie behind the last entry that starts the count anew."""
+    """Count the different green runs of all gates behind the last entry that starts the count anew."""
     heard = [e for e in entries if e.kind == "micro" and set(e.gates) & set(CLAIM.gates)]
     heard = [e for e in heard if e.state not in (State.ENV_REJECTED, State.NOT_JUDGED)]
     letters = "".join(

@@ -1,4 +1,4 @@
-"""Which micro scenarios a full run rests on, and the command that runs them."""
+"""Micro scenarios that a full run rests on, and the command that runs them."""
 
 from __future__ import annotations
 

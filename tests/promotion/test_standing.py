@@ -1,4 +1,4 @@
-"""Which green entries are believed: made here, with their run folder; or signed."""
+"""Green entries that are believed: made here, with their run folder; or signed."""
 
 from __future__ import annotations
 

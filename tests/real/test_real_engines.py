@@ -1,4 +1,4 @@
-"""What the adapters promise, held against the engines themselves: llama.cpp and vLLM, on a CPU, with the demo pair."""
+"""Promises of the adapters, checked with the engines themselves: llama.cpp and vLLM, on a CPU, with the demo pair."""
 
 from __future__ import annotations
 

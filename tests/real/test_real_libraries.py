@@ -1,4 +1,4 @@
-"""What the back ends of engines as libraries promise, held against real vLLM on a CPU, with the demo pair's target."""
+"""Promises of the back ends for libraries, checked with real vLLM on a CPU, with the demo pair's target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What servers draw at a temperature, held against the engines themselves and against the reference engine's logits."""
+"""Draws of servers at a temperature, checked with the engines themselves and with the reference engine's logits."""
 
 from __future__ import annotations
 

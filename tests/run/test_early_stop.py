@@ -1,4 +1,4 @@
-"""Where points end early, and that it does not matter who asks, or when."""
+"""Early ends of points; it does not matter who asks, or when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the cells of a run share the error of a FAIL: equally while it goes on, by Holm's step-down at its end."""
+"""Shares of the error of a FAIL among the cells of a run: equal while it goes on, by Holm's step-down at its end."""
 
 from __future__ import annotations
 

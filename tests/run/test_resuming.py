@@ -1,4 +1,4 @@
-"""What --resume refuses: a finished run, and one that is not as it was left."""
+"""Refusals of --resume: a finished run, and one that is not as it was left."""
 
 from __future__ import annotations
 

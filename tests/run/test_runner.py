@@ -1,4 +1,4 @@
-"""What a resumed run may be measured on."""
+"""Machines and builds that a resumed run may be measured on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run records beside its timed blocks: how much, when, and what a resumed run does about it."""
+"""Records of a run beside its timed blocks: their number, their time, and their use in a resumed run."""
 
 from __future__ import annotations
 

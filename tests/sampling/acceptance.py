@@ -1,4 +1,4 @@
-"""How often each way of verifying accepts one draft token, from the target's distribution p and the draft's q.
+"""Acceptance rate of one draft token for each way of verifying, from the target's distribution p and the draft's q.
 
 All take p and q float64 [V] over the target's vocabulary and return a probability.
 """

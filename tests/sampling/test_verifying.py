@@ -30,7 +30,9 @@ def keys(seed: int = 1, requests: int = DRAWS) -> Keys:
 
 
 def p_value(texts: Integers, target: Floats) -> float:
-    """How well texts after token 0 fit the chain: a chi-square test over all V**LENGTH texts, rare ones together."""
+    """Return the fit of texts after token 0 to the chain: a chi-square test over all V**LENGTH texts, rare ones
+    together.
+    """
     counts = np.bincount(texts @ V ** np.arange(LENGTH)[::-1], minlength=V**LENGTH)
     law = np.array(
         [np.prod([target[a, b] for a, b in zip((0, *t), t, strict=False)]) for t in product(range(V), repeat=LENGTH)]

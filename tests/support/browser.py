@@ -48,7 +48,7 @@ def opened(browser: Any, file: Path, width: int, *, scheme: str = "light", media
 
 
 def violations(page: Any) -> str | None:
-    """What axe-core has against a page; None if nothing."""
+    """Return axe-core's objections to a page; None if there are none."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="the extra `browser` is not installed")
     results = axe.Axe().run(page)
     report: str = results.generate_report()
@@ -56,7 +56,7 @@ def violations(page: Any) -> str | None:
 
 
 def too_wide(page: Any) -> list[str]:
-    """What reaches beyond the page: paper does not scroll, and a screen only within a table that may."""
+    """Return elements that reach beyond the page: paper does not scroll, and a screen only within a table that may."""
     texts: list[str] = page.evaluate(
         """() => [...document.querySelectorAll('body *')]
             .filter(one => one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)

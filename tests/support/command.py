@@ -139,7 +139,7 @@ class Cli:
         return process.returncode
 
     def details(self) -> str:
-        """What `runs show --all` prints of the run that was written last."""
+        """Return the output of `runs show --all` for the run that was written last."""
         return self.run("runs", "show", self.newest(), "--all", pair=False).stdout
 
     def newest(self) -> Path:

@@ -1,4 +1,4 @@
-"""What stands in documents to be typed: fenced blocks, and the command lines of `specgate` in them and in the text."""
+"""Commands in documents: fenced blocks, and the command lines of `specgate` in them and in the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python files import, read from their syntax: at the top, inside functions and under TYPE_CHECKING alike."""
+"""Imports of Python files, read from their syntax: at the top, inside functions and under TYPE_CHECKING alike."""
 
 from __future__ import annotations
 

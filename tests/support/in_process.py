@@ -151,7 +151,7 @@ def stay_here(patch: pytest.MonkeyPatch) -> None:
 
 
 def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """What `specgate ARGUMENTS` in `folder` prints and ends with."""
+    """Run `specgate ARGUMENTS` in `folder`; return its output and exit code."""
     from specgate.cli import main
 
     streams = io.BytesIO(), io.BytesIO()

@@ -21,7 +21,7 @@ def unpacked(name: str, into: Path) -> Path:
 
 
 def file_of(name: str, file: str) -> bytes:
-    """What the run in the archive `name` has in `file`, a path in its folder."""
+    """Return the content of `file`, a path in the folder of the run in the archive `name`."""
     with tarfile.open(RESULTS / name) as archive:
         (result,) = (one for one in archive.getmembers() if one.name.endswith(f"/{file}"))
         reading = archive.extractfile(result)

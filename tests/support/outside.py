@@ -54,7 +54,7 @@ def write_counting(folder: Path, requires: tuple[str, ...] = ()) -> Path:
 
 @contextmanager
 def on_the_path(patch: pytest.MonkeyPatch, *folders: Path) -> Iterator[None]:
-    """What lies in these folders is installed in this process, and forgotten afterwards."""
+    """Install the packages of these folders in this process, and forget them afterwards."""
     before = set(sys.modules)
     patch.delenv("SPECGATE_LOAD_PLUGINS", raising=False)
     for folder in folders:

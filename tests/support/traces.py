@@ -24,7 +24,7 @@ US = 1_000
 
 @dataclass
 class Timeline:
-    """What happened, in nanoseconds since `base_ns`. `ranges`, `calls`: on a thread. `work`: launched by a call."""
+    """Events of a trace, in nanoseconds since `base_ns`. `ranges`, `calls`: on a thread. `work`: launched by a call."""
 
     ranges: list[tuple[str, int, int, int]] = field(default_factory=list)
     calls: list[tuple[str, int, int, int, int]] = field(default_factory=list)

@@ -37,8 +37,8 @@ def check_pair(pair: PairRef, prompt_tokens: int, k: int) -> tuple[tuple[Finding
     has_weights = configs.weights is not None
     if not problems:
         fine: tuple[Found, str] = ("ruled out", "fusion layer and head have their sizes")
-        state, seen = fine if has_weights else UNSEEN
-        findings["misfits"] = replace(findings["misfits"], state=state, seen=seen)
+        state, observation = fine if has_weights else UNSEEN
+        findings["misfits"] = replace(findings["misfits"], state=state, seen=observation)
     if not has_weights:
         findings["weights"] = replace(findings["weights"], seen=UNSEEN[1])
     return tuple(findings[cause] for cause in FILES), configs.unreadable
@@ -55,10 +55,10 @@ def misfits(draft: Path, configs: PairConfigs) -> Iterator[str]:
     if (fc := shapes.get("fc.weight")) is None:
         yield "missing: fc.weight"
     elif configs.boundaries and configs.target_hidden and hidden:
-        wanted = (hidden, len(configs.boundaries) * configs.target_hidden)
-        if tuple(fc) != wanted:
+        expected = (hidden, len(configs.boundaries) * configs.target_hidden)
+        if tuple(fc) != expected:
             layers = f"{len(configs.boundaries)} auxiliary layers of width {configs.target_hidden}"
-            yield f"fc.weight is {list(fc)}, not {list(wanted)} ({layers})"
+            yield f"fc.weight is {list(fc)}, not {list(expected)} ({layers})"
     head = shapes.get("lm_head.weight")
     if head is None and configs.draft_vocab != configs.target_vocab:
         yield f"missing: lm_head.weight, of {configs.draft_vocab} rows"

@@ -1,4 +1,4 @@
-"""Which cells contradict themselves: the cell alone, for its own reason, and nothing of it is quoted."""
+"""Cells that contradict themselves: the cell alone, for its own reason, and nothing of it is quoted."""
 
 from __future__ import annotations
 

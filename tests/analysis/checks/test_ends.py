@@ -70,15 +70,15 @@ def test_a_loop_that_ends_as_it_should_is_never_objected_to(
 
 @given(texts, patterns, budgets, st.integers(1, 5), st.sampled_from(Finish))
 def test_another_finish_than_the_loops_own_is_objected_to(
-    text: list[int], accepts: list[int], budget: Budget, k: int, said: Finish
+    text: list[int], accepts: list[int], budget: Budget, k: int, finish: Finish
 ) -> None:
     made = decoded(text, accepts, budget, k)
     # Where EOS comes as the last token that the budget allows, either end is the truth.
     spent = len(made.tokens[0]) == budget.new_tokens or len(made.accepted) == budget.steps
-    if said is made.finish[0] or (spent and made.finish[0] is Finish.EOS):
+    if finish is made.finish[0] or (spent and made.finish[0] is Finish.EOS):
         return
     with pytest.raises(InvalidResult):
-        check_ends(replace(made, finish=(said,)), budget, EOS, WHERE)
+        check_ends(replace(made, finish=(finish,)), budget, EOS, WHERE)
 
 
 @given(texts, patterns, budgets, st.integers(0, 5), st.integers(1, 9))

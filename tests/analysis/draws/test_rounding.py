@@ -1,4 +1,4 @@
-"""What rounding may do to a distribution: the unit that it shows, and what a policy's units come to."""
+"""Effect of rounding on a distribution: the unit that it shows, and the size of a policy's units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cycle costs by its bytes alone, against counting the bytes of gpt-oss-120b by hand."""
+"""Cost of a cycle by its bytes alone, against counting the bytes of gpt-oss-120b by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where speculation stops paying: the interval covers a known truth, and every answer is one that the levels give."""
+"""The load at which speculation stops paying: the interval covers a known truth, and every answer is one that the
+levels give.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def falling(root: float, slope: float) -> Callable[[float], float]:
 
 
 def holds(levels: Sequence[Level], root: float) -> bool:
-    """Whether the interval of the break-even holds `root`."""
+    """True if the interval of the break-even holds `root`."""
     break_even = break_even_of(levels)
     inside = (break_even.low or 0.0) <= root <= (break_even.high or math.inf)
     return inside and break_even.outcome not in ("everywhere", "nowhere")

@@ -1,4 +1,4 @@
-"""What a sweep found, in words."""
+"""Results of a sweep, in words."""
 
 from __future__ import annotations
 

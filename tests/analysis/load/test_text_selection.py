@@ -1,4 +1,4 @@
-"""Which texts of a load run are compared, and that a wrong token among them withholds every speed of its level."""
+"""Texts of a load run that are compared. A wrong token among them withholds every speed of its level."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LIMIT = 0.05
 def held(
     clock: Clock, lengths: Mapping[str, float] = LENGTHS, scales: Mapping[str, float] | None = None, seed: int = 0
 ) -> ClockComparison:
-    """What is compared of 32 blocks of each role."""
+    """Compare the clocks of 32 blocks of each role."""
     plan, blocks, samples = heated(clock, lengths, scales=scales, seed=seed)
     (machine,) = conditions_of(plan, blocks, samples).values()
     assert machine.gpu.common_clocks is not None

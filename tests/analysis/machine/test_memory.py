@@ -1,4 +1,4 @@
-"""What blocks say of memory, what speculation adds to it, and what the gate `memory` makes of that."""
+"""Memory that blocks report, the share that speculation adds, and the judgement of the gate `memory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether speculation keeps a prefix cache of use, judged from what was asked with the cache on and off."""
+"""Effect of speculation on a prefix cache, judged from requests with the cache on and off."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def served(hist: Sequence[int], undrafted: int = 0, counters: Mapping[str, int] 
 
 
 def evidence(block: Block | None = None, **changes: Any) -> Evidence:
-    """What is known of a short run of spec-3 on 100 prompt tokens, which went well but for `block` and `changes`."""
+    """Evidence of a short run of spec-3 on 100 prompt tokens, which went well but for `block` and `changes`."""
     known: dict[str, Any] = {
         "backend": "cupy", "role": Role(3), "budget": Budget(new_tokens=64), "prompt_tokens": 100, "pair": PAIR,
         "facts": FACTS, "block": block, "drafting": drafting_of(block) if block is not None else None,

@@ -34,7 +34,7 @@ def record(hist: list[int], drafted: int | None = None, truncated: int = 1) -> A
 
 
 def totals_only(k: int, steps: int, accepted: int) -> AcceptanceRecord:
-    """What TensorRT-LLM counts."""
+    """Counts as TensorRT-LLM gives them."""
     return AcceptanceRecord(k, (), (), steps + accepted, 0, Totals(steps, k * steps, accepted))
 
 

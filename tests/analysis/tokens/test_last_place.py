@@ -14,7 +14,7 @@ from specgate.contract import NearTies
 
 
 def shown(logits: torch.Tensor, count: int = 20) -> tuple[float, ...]:
-    """What an engine shows of `logits`: the largest log-probabilities, computed in float32."""
+    """Return an engine's view of `logits`: the largest log-probabilities, computed in float32."""
     return tuple(logits.float().log_softmax(-1).topk(count).values.tolist())
 
 

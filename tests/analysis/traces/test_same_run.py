@@ -1,4 +1,4 @@
-"""Whether a trace can be of a run, by the time at which it was recorded."""
+"""Check that a trace can be of a run, by the time at which it was recorded."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ differences = st.builds(
     st.integers(4, 40),
     st.sampled_from([1, 2]),
 )
-families = st.lists(differences, min_size=1, max_size=5).map(lambda found: dict(zip("abcde", found, strict=False)))
+families = st.lists(differences, min_size=1, max_size=5).map(lambda members: dict(zip("abcde", members, strict=False)))
 chances = st.dictionaries(
     st.sampled_from("abcdef"),
     st.one_of(st.floats(0, 0.02), st.sampled_from([ERROR / k for k in range(1, 7)]), st.floats(0, 1)),
@@ -38,7 +38,7 @@ untold = st.builds(
     st.floats(0.004, 0.04).map(lambda x: round(x, 7)),
     st.integers(4, 8),
     st.sampled_from([1, 2]),
-).filter(lambda found: word(found) is Word.CANNOT_TELL)
+).filter(lambda difference: word(difference) is Word.CANNOT_TELL)
 
 
 def words(family: dict[str, Difference], margin: float = MARGIN, error: float = ERROR) -> dict[str, Word]:
@@ -172,7 +172,7 @@ def test_the_whole_is_the_worst_word_of_what_decides(words: list[tuple[Word, boo
 
 
 def judged(of: simulation.Estimates, row: int, n: int, margins: list[float]) -> list[Word]:
-    """What the judge says of one run."""
+    """Judge one run."""
     columns = zip(of.mean[row].tolist(), of.error[row].tolist(), of.freedom[row].tolist(), strict=True)
     family = {str(i): Difference(m, e * math.sqrt(n), n, n - round(f)) for i, (m, e, f) in enumerate(columns)}
     return list(words_of(family, {str(i): m for i, m in enumerate(margins)}, ERROR).values())

@@ -1,4 +1,4 @@
-"""Which quantities share an error, and how many more process pairs a quantity asks for."""
+"""Quantities that share an error, and the number of further process pairs that a quantity asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a library's process ends in an error that says what it was, and nothing is left running."""
+"""Faults in a library's process end in an error that names them, and nothing is left running."""
 
 from __future__ import annotations
 

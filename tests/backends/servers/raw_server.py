@@ -13,7 +13,7 @@ PIECE = 1 << 16
 
 @dataclass
 class Sent:
-    """What went out: bytes by path, and the heads of all requests."""
+    """Data that went out: bytes by path, and the heads of all requests."""
 
     bytes_of: dict[str, int] = field(default_factory=dict)
     heads: list[str] = field(default_factory=list)

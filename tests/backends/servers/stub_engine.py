@@ -1,4 +1,4 @@
-"""What the stub server decodes and counts, how it streams, and what goes wrong in it."""
+"""The stub server's decoding, counters, streams and faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HALF: Final = 12
 
 @dataclass
 class Step:
-    """What one step emits, and what it had drafted and accepted before the limit cut it."""
+    """Tokens that one step emits, and its drafts and accepted ones before the limit cut it."""
 
     tokens: list[int]
     drafted: int
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass
 class Counts:
-    """What the server has counted since it was started."""
+    """Counters of the server since its start."""
 
     requests: int = 0
     running: int = 0
@@ -90,7 +90,7 @@ class PrefixCache:
     hits: int = 0
 
     def reuse(self, prompt: Sequence[int], name: str, k: int) -> int:
-        """How many tokens of `prompt` come from the cache."""
+        """Count the tokens of `prompt` that come from the cache."""
         known = max((common(prompt, text) for text in self.texts.get(name, [])), default=0)
         whole = min(known, len(prompt) - 1) // BLOCK - bool(k)
         reused = BLOCK * max(0, whole)

@@ -1,4 +1,4 @@
-"""What the stub server draws at a temperature: a Markov chain that is its target, and another that drafts for it."""
+"""Draws of the stub server at a temperature: a Markov chain that is its target, and another that drafts for it."""
 
 from __future__ import annotations
 

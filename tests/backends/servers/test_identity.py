@@ -1,4 +1,4 @@
-"""Which build of an engine a server is, how it is set up, and what it says that it serves."""
+"""Identity of a server: the engine's build, its settings, and the model that it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server may send is limited: the rest is not read, nothing is followed and nothing is decompressed."""
+"""Limits on a server's answers: the rest is not read, nothing is followed and nothing is decompressed."""
 
 from __future__ import annotations
 

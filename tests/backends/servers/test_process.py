@@ -1,4 +1,4 @@
-"""What was started is ended with everything that it has started, and nothing else, however the harness ends."""
+"""A server is ended with everything that it has started, and nothing else, however the harness ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked right before an engine is loaded or a server is started."""
+"""Checks right before an engine is loaded or a server is started."""
 
 from __future__ import annotations
 

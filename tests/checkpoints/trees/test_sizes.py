@@ -1,4 +1,6 @@
-"""What a tree takes of an engine, and what it may give: against sizes counted by hand and trees listed by force."""
+"""Sizes that a tree needs of an engine, and its expected gain: against sizes counted by hand and trees listed by
+force.
+"""
 
 from __future__ import annotations
 

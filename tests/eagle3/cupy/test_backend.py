@@ -1,4 +1,4 @@
-"""Where the built-in engine says it can run."""
+"""Machines that the built-in engine says it can run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/engine.md and docs/server.md say can be done without a GPU is done, block by block, as it stands there.
+"""Commands in docs/engine.md and docs/server.md that need no GPU are run, block by block, as they stand there.
 
 Two things are not as in the document. The pair that it fetches first is a small one here, made from a seed, whose draft
 is of use. Ports are free ones.
@@ -42,7 +42,7 @@ def walk(page: Path, section: str) -> tuple[str, list[str]]:
 
 
 def in_bash(script: str, folder: Path, environment: dict[str, str]) -> str:
-    """What the script prints; it ends at the first command that fails. Whatever it started is ended."""
+    """Run the script and return its output; it ends at the first command that fails. Whatever it started is ended."""
     (folder / "typed.sh").write_text(script)
     command = ["bash", "-euo", "pipefail", "typed.sh"]
     # Into a file: what runs on in the background would keep a pipe open.

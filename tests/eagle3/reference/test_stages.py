@@ -1,4 +1,4 @@
-"""What the reference shows of its stages, against a statement of EAGLE-3 that shares no code with it."""
+"""The reference's stages, against a statement of EAGLE-3 that shares no code with it."""
 
 from __future__ import annotations
 

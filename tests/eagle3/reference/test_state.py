@@ -12,7 +12,7 @@ EOS, STOP = 3, 4
 
 
 def by_hand(emitted: int, tokens: list[int], accepted: int, limit: int) -> tuple[list[int], str | None, int]:
-    """What one slot emits, why it ends, and how many verified tokens are cut."""
+    """Return one slot's text, its end, and the number of verified tokens that are cut."""
     out: list[int] = []
     reason = None
     for token in tokens[: accepted + 1]:

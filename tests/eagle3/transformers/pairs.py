@@ -72,7 +72,7 @@ def opened(pair: PairRef, *, prompts: Sequence[Sequence[int]] = PROMPTS, **optio
 
 
 def generated(pair: PairRef, prompt: Sequence[int], new_tokens: int) -> tuple[int, ...]:
-    """What `generate` of transformers makes of one prompt, by greedy decoding past the end of text."""
+    """Run `generate` of transformers on one prompt, by greedy decoding past the end of text."""
     model = AutoModelForCausalLM.from_pretrained(pair.target, dtype=torch.float32, attn_implementation="eager")
     ids = torch.tensor([list(prompt)])
     settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}

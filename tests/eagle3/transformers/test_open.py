@@ -1,4 +1,4 @@
-"""What is refused before anything is measured, and what a loaded engine says of itself."""
+"""Refusals before anything is measured, and facts that a loaded engine states."""
 
 from __future__ import annotations
 

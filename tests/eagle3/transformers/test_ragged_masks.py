@@ -1,4 +1,4 @@
-"""Who sees whom, for slots at different positions: against the rule, position by position."""
+"""Visibility of rows for slots at different positions: against the rule, position by position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: each reader, the documents that its inputs are made from, and the exit codes it may end with.
+"""Targets of the fuzzer: each reader, the documents that its inputs are made from, and the exit codes it may end with.
 
 written.py       what people write
 stored.py        what specgate has stored

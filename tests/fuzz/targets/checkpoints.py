@@ -1,4 +1,4 @@
-"""What other tools wrote: checkpoints with their configs and tokenizers, and wheels of text."""
+"""Files of other tools: checkpoints with their configs and tokenizers, and wheels of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed: options of back ends, and the command line as a whole."""
+"""Typed input: options of back ends, and the command line as a whole."""
 
 from __future__ import annotations
 

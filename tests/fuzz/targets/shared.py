@@ -1,4 +1,4 @@
-"""What several targets share: the exit codes that readers may end with, and inputs as bytes."""
+"""Common parts of several targets: the exit codes that readers may end with, and inputs as bytes."""
 
 from __future__ import annotations
 

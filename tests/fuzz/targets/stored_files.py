@@ -1,4 +1,6 @@
-"""What specgate has stored: run folders, the ledger, records of a machine, and runs that `runs check` is given."""
+"""Files that specgate has stored: run folders, the ledger, records of a machine, and runs that `runs check` is
+given.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write: scenarios, policies, tapes, shapes, grids, trees, prompts; and traces, which they name."""
+"""Files that people write: scenarios, policies, tapes, shapes, grids, trees, prompts; and traces, which they name."""
 
 from __future__ import annotations
 

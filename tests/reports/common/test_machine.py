@@ -1,4 +1,4 @@
-"""What the machine did to the times is said in every report: rounds set aside, and clocks beside step times."""
+"""The machine's effect on the times stands in every report: rounds set aside, and clocks beside step times."""
 
 from __future__ import annotations
 

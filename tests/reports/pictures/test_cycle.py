@@ -1,4 +1,4 @@
-"""Where the time of a cycle goes, drawn: bars as long as the parts, floors where they are known."""
+"""Picture of a cycle's time: bars as long as the parts, floors where they are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which speed-ups are drawn, and what is asked of each."""
+"""Speed-ups in the picture, and the floor of each."""
 
 from __future__ import annotations
 

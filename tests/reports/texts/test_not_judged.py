@@ -1,4 +1,4 @@
-"""What a run was not judged by stands beside the verdict in every report, with the policy's reason or without."""
+"""Kinds of judgement that a run lacks stand beside the verdict in every report, with the policy's reason or without."""
 
 from __future__ import annotations
 

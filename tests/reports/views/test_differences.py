@@ -1,4 +1,4 @@
-"""What the machine did in two runs: what is told of one and not of the other, and what both did not tell."""
+"""The machine in two runs: facts of one and not of the other, and facts that both lack."""
 
 from __future__ import annotations
 

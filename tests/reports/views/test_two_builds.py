@@ -22,7 +22,7 @@ DRAWS = True
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> TwoBuilds:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> TwoBuilds:
     """A comparison that was measured, of two looks, which ended with SLOWER."""
     folder = tmp_path_factory.mktemp("ab")
     cli = Cli(folder, *write_random_pair(folder / "pair", seed=8))
@@ -47,41 +47,41 @@ def plain(two_builds: TwoBuilds) -> str:
     return plugins.view("ab").render(two_builds, "all")
 
 
-def test_the_console_has_a_row_per_quantity_the_word_last_and_no_processes(found: TwoBuilds) -> None:
-    *lines, last = plugins.view("ab").render(found, "plain").splitlines()
+def test_the_console_has_a_row_per_quantity_the_word_last_and_no_processes(stored: TwoBuilds) -> None:
+    *lines, last = plugins.view("ab").render(stored, "plain").splitlines()
     assert last.startswith("SLOWER: step time") and len(lines) <= 14
     assert any(re.search(r"^step time .* spec-2 .*SLOWER$", line) for line in lines)
-    invalid = replace(found, trouble=("new: x: 3 texts",), reason="new: x: 3 texts", word=None, code=ExitCode.INVALID)
+    invalid = replace(stored, trouble=("new: x: 3 texts",), reason="new: x: 3 texts", word=None, code=ExitCode.INVALID)
     assert plugins.view("ab").render(invalid, "plain").splitlines()[-1] == "INVALID: new: x: 3 texts"
     assert "SLOWER" not in plugins.view("ab").render(invalid, "plain")
 
 
-def test_texts_that_differ_in_one_build_are_not_put_down_to_a_change(found: TwoBuilds) -> None:
-    text = plain(unsteady(found, one_build=True))
+def test_texts_that_differ_in_one_build_are_not_put_down_to_a_change(stored: TwoBuilds) -> None:
+    text = plain(unsteady(stored, one_build=True))
     assert "texts of one build differ between its processes: for 2 of" in text and "process against process" in text
     assert "set 1 slot 0 from token 7" in text and "no change of a build" in text
 
 
-def test_texts_that_differ_within_a_side_are_told_apart_from_those_of_the_change(found: TwoBuilds) -> None:
-    text = plain(unsteady(found, one_build=False))
+def test_texts_that_differ_within_a_side_are_told_apart_from_those_of_the_change(stored: TwoBuilds) -> None:
+    text = plain(unsteady(stored, one_build=False))
     assert "texts of one build differ between its processes: for 1 of" in text and "new against old" in text
     assert "old: set 3 slot 1 from token 98" in text
 
 
-def test_texts_that_repeat_have_no_note(found: TwoBuilds) -> None:
-    assert "texts of one build" not in plain(found)
+def test_texts_that_repeat_have_no_note(stored: TwoBuilds) -> None:
+    assert "texts of one build" not in plain(stored)
 
 
-def test_every_look_is_shown_with_its_interval_and_its_word(found: TwoBuilds) -> None:
-    text = plain(found)
+def test_every_look_is_shown_with_its_interval_and_its_word(stored: TwoBuilds) -> None:
+    text = plain(stored)
     assert "99.2%\tCANNOT TELL" in text and "99.84% interval" in text
-    assert "Interim looks" not in plain(replace(found, looks=found.looks[:1]))
+    assert "Interim looks" not in plain(replace(stored, looks=stored.looks[:1]))
 
 
 @pytest.fixture(scope="module")
-def page_file(found: TwoBuilds, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_file(stored: TwoBuilds, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "ab.html"
-    file.write_text(plugins.view("ab").render(unsteady(found, one_build=False), "html"), encoding="utf-8")
+    file.write_text(plugins.view("ab").render(unsteady(stored, one_build=False), "html"), encoding="utf-8")
     return file
 
 

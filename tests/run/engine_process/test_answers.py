@@ -1,4 +1,4 @@
-"""What an engine answers is checked before it is used: whatever is wrong with it is a BackendError that says so."""
+"""An engine's answers are checked before they are used: each fault is a BackendError that names it."""
 
 from __future__ import annotations
 

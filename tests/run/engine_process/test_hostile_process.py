@@ -21,7 +21,7 @@ LINES = "import os, signal, sys\nfrom tests.support.engines.lying import harness
 
 
 def error_of(apart: OpenedApart, run: str, timeout_s: float = 60) -> SpecgateError:
-    """What the harness raises where an engine carries out `run` in the place of a block."""
+    """Return the harness's error if an engine carries out `run` in the place of a block."""
     with apart(run=LINES + run) as worker:
         worker.prefill([[1, 2], [3]], draft=False)
         worker.timeout_s = timeout_s

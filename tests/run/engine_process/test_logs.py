@@ -1,4 +1,4 @@
-"""What is printed becomes a file of the run folder: whole lines, within a limit, with the end kept."""
+"""Output becomes a file of the run folder: whole lines, within a limit, with the end kept."""
 
 from __future__ import annotations
 

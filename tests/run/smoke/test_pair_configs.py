@@ -1,4 +1,4 @@
-"""What the files of a pair say: sizes, the vocabulary map, tokenizers, weights. Bad files cost no more than a line."""
+"""Facts in the files of a pair: sizes, the vocabulary map, tokenizers, weights. Bad files cost no more than a line."""
 
 from __future__ import annotations
 

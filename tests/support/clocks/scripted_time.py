@@ -32,7 +32,7 @@ class ScriptedTime:
         return time.monotonic_ns() + self._ahead_ns
 
     def here_ns(self, real_ns: int) -> int:
-        """What this clock shows when the real monotonic one shows `real_ns`."""
+        """Return this clock's time when the real monotonic one shows `real_ns`."""
         return real_ns + self._ahead_ns
 
     def perf_counter_ns(self) -> int:

@@ -30,7 +30,7 @@ def starved_ns(run: Path) -> int:
 
 
 def stood_still(run: Path) -> bool:
-    """Whether a block of this run of a scripted engine took far longer than the engine says."""
+    """True if a block of this run of a scripted engine took far longer than the engine says."""
     blocks = (block for block in RunFolder.open(run).lines(Block) if block.span_ns is not None)
     return any(unexplained_ns(block, whole=False) > STOOD_STILL_NS for block in blocks)
 

@@ -47,7 +47,7 @@ class LyingEngine:
                 setattr(self, optional, partial(self.said_to, optional))
 
     def said(self, call: str, answer: Any) -> Any:
-        """What is answered to `call` in the place of the honest `answer`."""
+        """Return the answer to `call` in the place of the honest `answer`."""
         lies = {name.partition(".")[2]: text for name, text in self.lies.items() if name.partition(".")[0] == call}
         if not lies:
             return answer
@@ -68,7 +68,7 @@ class LyingEngine:
         return replace(answer, **changed)
 
     def said_to(self, call: str, *request: object) -> Any:
-        """What is answered to a call that is optional, and that the honest engine does not have."""
+        """Return the answer to a call that is optional, and that the honest engine does not have."""
         return self.said(call, request)
 
     def facts(self) -> EngineFacts:

@@ -1,4 +1,4 @@
-"""The CUDA kernels: one `.cu` and one Python launcher of the same name each, and headers in `include/`.
+"""The CUDA kernels: one `.cu` each, launched by the `launchers.py` of their folder, and headers in `include/`.
 
 Of this package, nothing here imports anything from outside this folder but `device.py`.
 

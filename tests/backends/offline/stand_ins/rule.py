@@ -1,4 +1,4 @@
-"""What the stand-ins decode: tokens and accepted drafts follow from the prompt."""
+"""Texts that the stand-ins decode: tokens and accepted drafts follow from the prompt."""
 
 from __future__ import annotations
 

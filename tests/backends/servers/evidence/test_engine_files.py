@@ -1,4 +1,4 @@
-"""What an engine's own files say beside the trace: logs, and TurboMind's list of the draft's matrix products."""
+"""Findings in an engine's own files beside the trace: logs, and TurboMind's list of the draft's matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of a server for those who judge its figures later."""
+"""Facts about a server that are stored for those who judge its figures later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a KV cache is, as engines tell it: formats as documented, and whatever else stands there."""
+"""Size of a KV cache, as engines report it: formats as documented, and others are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server is asked for: settings that its requests can say, and those that are refused by name."""
+"""Sampling settings in requests to a server, and settings that are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thinks is decoded like anything else: the first token of any channel is the first token."""
+"""Thinking is decoded like anything else: the first token of any channel is the first token."""
 
 from __future__ import annotations
 

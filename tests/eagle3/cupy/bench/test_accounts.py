@@ -1,4 +1,4 @@
-"""What launches are said to move, against tensors counted one by one and against the floor of a whole step."""
+"""Traffic that launches state, against tensors counted one by one and against the floor of a whole step."""
 
 from __future__ import annotations
 

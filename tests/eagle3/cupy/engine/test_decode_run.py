@@ -1,4 +1,4 @@
-"""What a stretch begins with and what is read after it; the steps between need a GPU."""
+"""State at the beginning of a stretch, and results after it; the steps between need a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels cannot do is refused with key, value and what would be right."""
+"""Requests beyond the kernels' limits are refused with key, value and the right value."""
 
 from __future__ import annotations
 

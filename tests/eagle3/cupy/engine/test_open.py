@@ -1,4 +1,4 @@
-"""What the built-in engine refuses to open, and how; everything here is refused before a GPU is used."""
+"""Requests that the built-in engine refuses to open; everything here is refused before a GPU is used."""
 
 from __future__ import annotations
 

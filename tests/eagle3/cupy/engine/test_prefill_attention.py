@@ -1,4 +1,4 @@
-"""Which library computes the attention of a prefill, and that it is the same for the same device and shape."""
+"""Choice of the library for the attention of a prefill; it is the same for the same device and shape."""
 
 from __future__ import annotations
 

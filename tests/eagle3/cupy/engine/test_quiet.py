@@ -1,4 +1,4 @@
-"""What a profiler sees between the first and the last cycle of a block: graph launches, our kernels, nothing else."""
+"""A profiler's view between the first and the last cycle of a block: graph launches, our kernels, nothing else."""
 
 from __future__ import annotations
 

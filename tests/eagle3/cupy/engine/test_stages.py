@@ -1,4 +1,4 @@
-"""What the engine shows of its stages on a GPU, beside the reference's in float32."""
+"""Stages of the engine on a GPU, beside the reference's in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the kernels of a test run: on the CPU as C++, and on a GPU."""
+"""Devices for the kernels of a test: the CPU as C++, and a GPU."""
 
 from __future__ import annotations
 

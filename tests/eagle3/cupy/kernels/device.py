@@ -1,4 +1,4 @@
-"""What the GPU tests of the kernels share: random operands, poisoned outputs, rows of slots that are partly active."""
+"""Common parts of the kernels' GPU tests: random operands, poisoned outputs, rows of slots that are partly active."""
 
 from __future__ import annotations
 

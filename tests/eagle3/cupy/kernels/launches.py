@@ -273,7 +273,7 @@ def check_arguments(launches: Sequence[Launch]) -> None:
 
 
 def written(launch: Launch) -> list[tuple[str, Tensor]]:
-    """What it may write: pointers that are not const."""
+    """Return the pointers that a kernel may write: those that are not const."""
     writable = [field.name for field in source(launch).fields if not field.const]
     return [(name, a) for name, a in launch.arguments.items() if name in writable and isinstance(a, Tensor)]
 
@@ -313,7 +313,7 @@ def touched_early(launch: Launch) -> list[tuple[str, Tensor]]:
 
 
 def lets_go_early(launch: Launch) -> bool:
-    """Whether the next kernel may start before this one has waited."""
+    """True if the next kernel may start before this one has waited."""
     body = source(launch).body
     return body.index("let_next_start();") < body.index("await_previous();")
 

@@ -1,4 +1,4 @@
-"""Which configuration attention has by itself, and how its tile fits a GPU."""
+"""Attention's own configuration, and the fit of its tile to a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where prompts lie in the cache: properties that hold for any prompts."""
+"""Layout of prompts in the cache: properties that hold for any prompts."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Decoder:
     def decode(
         self, k: int, steps: int, known: Sequence[Sequence[int]] | None = None
     ) -> tuple[Any, dict[tuple[int, int], Tensor]]:
-        """What is decoded, and the logits [V] of each (slot, position) whose context is the emitted text.
+        """Return the decoded tokens, and the logits [V] of each (slot, position) whose context is the emitted text.
 
         With `known`, the text of every slot, some path of each tree, or some tokens at the beginning of each chain, are
         made the text's; else nearly nothing would be accepted of so small a pair.

@@ -1,4 +1,4 @@
-"""Whether the comparison sees what is wrong: a product on the CPU takes the kernel's place, with faults planted."""
+"""The comparison sees faults: a product on the CPU takes the kernel's place, with faults planted."""
 
 from __future__ import annotations
 

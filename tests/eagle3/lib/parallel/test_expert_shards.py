@@ -84,7 +84,7 @@ def matrices(part: TargetCheckpoint, name: str) -> Tensor:
 
 
 def mixture(x: Tensor, part: TargetCheckpoint, prefix: str) -> Tensor:
-    """What a rank's experts give for rows x [R, H], each with the weights of the whole router; float64."""
+    """Return the sum of a rank's experts for rows x [R, H], each with the weights of the whole router; float64."""
     w, experts = part.tensors, part.geometry.experts
     assert experts is not None
     logits = F.linear(x, w[f"{prefix}router.weight"].double(), w[f"{prefix}router.bias"].double())

@@ -1,4 +1,4 @@
-"""What GPUs that share a target move, each of them, and what certificates make of it."""
+"""Traffic of each of the GPUs that share a target, and its effect on certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which experts planted tokens choose: the formula for how many neighbours touch, against the choices themselves."""
+"""Experts that planted tokens choose: the formula for the number that neighbours touch, against the choices
+themselves.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def filled(rows: Sequence[Sequence[int]], width: int) -> list[list[int]]:
 
 
 def differences(dice: random.Random, batch: int, rows: int, levels: int, tokens: int = 3) -> Iterator[str]:
-    """What the tensor functions say otherwise than the oracle of `batch` random trees of `rows` rows.
+    """List differences of the tensor functions from the oracle of `batch` random trees of `rows` rows.
 
     Draft and target tokens are below `tokens`, so that paths are accepted often, and siblings are often equal.
     """
@@ -208,7 +208,7 @@ def grown(drafts: Sequence[MadeUpDraft], growth: growing.Growth) -> tuple[list[l
 
 
 def growth_differences(dice: random.Random, batch: int, levels: int, width: int, nodes: int) -> Iterator[str]:
-    """What dynamic growth says otherwise than the oracle of `batch` made-up drafts."""
+    """List differences of dynamic growth from the oracle of `batch` made-up drafts."""
     drafts = [MadeUpDraft(dice.randrange(1 << 60), width) for _ in range(batch)]
     growth = growing.DynamicGrowth(levels, width, nodes)
     paths, parents = grown(drafts, growth)

@@ -1,4 +1,4 @@
-"""Which tokens a vocabulary of n holds, against a plain count in Python."""
+"""Tokens of a vocabulary of n, against a plain count in Python."""
 
 from __future__ import annotations
 

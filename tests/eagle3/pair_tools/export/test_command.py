@@ -95,7 +95,7 @@ def test_a_shell_reads_the_printed_command_as_the_words_it_was_made_of(words: li
 
 
 def refused(*arguments: str | Path, ref: PairRef | None = None) -> str:
-    """What is said by a command line that ends with exit code 2."""
+    """Return the output of a command line that ends with exit code 2."""
     done = run(*arguments, ref=ref)
     if isinstance(done.exception, UsageError):
         return str(done.exception)

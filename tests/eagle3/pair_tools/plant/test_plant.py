@@ -19,7 +19,7 @@ from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward, target_logits
-from specgate.commands.engine import pairs
+from specgate.cli import cli
 from specgate.contract import PairRef
 from specgate.contract.protocols import Engine, OpenRequest
 from specgate.errors import CheckpointError, EnvironmentRefused, SpecgateError, UsageError
@@ -176,7 +176,7 @@ def test_what_cannot_be_meant_is_refused_with_what_can(wish: Wish, message: str,
 
 def test_the_overlap_of_the_command_line_reaches_the_recipe(tmp_path: Path) -> None:
     words = ["--geometry", "tiny", "--accept-length", "3", "--expert-overlap", "0.5", "--device", "cpu", str(tmp_path)]
-    done = CliRunner().invoke(pairs, ["plant", *words])
+    done = CliRunner().invoke(cli, ["engine", "plant", *words])
     assert isinstance(done.exception, UsageError) and "--expert-overlap 0.5" in str(done.exception)
 
 
@@ -237,7 +237,17 @@ def test_an_engine_that_cannot_decode_here_is_refused_before_anything_is_made(
     name: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inventory, "has_cuda_gpu", lambda: False)
-    command = ["plant", "--geometry", "tiny", "--accept-length", "3", "--backend", name, str(tmp_path / "out")]
+    command = [
+        "engine",
+        "plant",
+        "--geometry",
+        "tiny",
+        "--accept-length",
+        "3",
+        "--backend",
+        name,
+        str(tmp_path / "out"),
+    ]
     with pytest.raises(SpecgateError, match=message) as caught:
-        CliRunner().invoke(pairs, command, catch_exceptions=False)
+        CliRunner().invoke(cli, command, catch_exceptions=False)
     assert caught.value.exit_code == code and not (tmp_path / "out").exists()

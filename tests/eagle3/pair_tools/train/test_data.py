@@ -1,4 +1,4 @@
-"""Where training sequences come from."""
+"""Sources of training sequences."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from specgate.backends.eagle3.pair_tools.train.loop import train
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.commands.engine import pairs
+from specgate.cli import cli
 from specgate.contract import Budget, Role
 from specgate.errors import UsageError
 from tests.pairs.tiny import write_random_pair
@@ -127,7 +127,7 @@ def test_the_acceptance_command_prints_a_row_per_context(trained: tuple[Path, Pa
     text = target.parent / "text"
     arguments = ["--target", str(target), "--draft", str(draft), "--corpus", str(text), "--device", "cpu"]
     contexts = ["--context", "24", "--context", "48", "--prompts", "2", "--new-tokens", "16"]
-    result = CliRunner().invoke(pairs, ["acceptance", *arguments, *contexts], catch_exceptions=False)
+    result = CliRunner().invoke(cli, ["diagnose", "acceptance", *arguments, *contexts], catch_exceptions=False)
     lines = result.output.splitlines()
     assert [line.split()[1] for line in lines] == ["24", "48"]
     assert all("spec-5" in line and "repeated" in line for line in lines)
@@ -135,12 +135,23 @@ def test_the_acceptance_command_prints_a_row_per_context(trained: tuple[Path, Pa
 
 def test_a_context_beyond_the_target_is_refused(trained: tuple[Path, Path, list[str]]) -> None:
     target, draft, _ = trained
-    arguments = ["acceptance", "--target", str(target), "--draft", str(draft), "--context", "5000", "--device", "cpu"]
+    arguments = [
+        "diagnose",
+        "acceptance",
+        "--target",
+        str(target),
+        "--draft",
+        str(draft),
+        "--context",
+        "5000",
+        "--device",
+        "cpu",
+    ]
     with pytest.raises(UsageError, match="--yarn"):
-        CliRunner().invoke(pairs, arguments, catch_exceptions=False)
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)
 
 
 def test_training_without_a_length_is_refused(trained: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
-    arguments = ["train-draft", "--target", str(trained[0]), "--out", str(tmp_path / "d"), "--device", "cpu"]
+    arguments = ["engine", "train", "--target", str(trained[0]), "--out", str(tmp_path / "d"), "--device", "cpu"]
     with pytest.raises(UsageError, match="--minutes"):
-        CliRunner().invoke(pairs, arguments, catch_exceptions=False)
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)

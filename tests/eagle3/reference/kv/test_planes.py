@@ -34,7 +34,7 @@ SPANS = st.tuples(st.integers(0, 5), st.integers(0, POSITIONS)).map(lambda s: (1
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether shapes, dtypes and bits agree, −0 and 0 told apart; one NaN is as good as another."""
+    """True if shapes, dtypes and bits agree, −0 and 0 told apart; one NaN is as good as another."""
     both = a.isnan() & b.isnan()
     bits = BITS[a.itemsize]
     return a.dtype == b.dtype and bool(((a.view(bits) == b.view(bits)) | both).all()) and a.shape == b.shape

@@ -1,4 +1,6 @@
-"""Which positions are kept: scores and choices by brute force in plain Python, and what must hold for any cache."""
+"""Choice of the positions that are kept: scores and choices by brute force in plain Python, and invariants of any
+cache.
+"""
 
 from __future__ import annotations
 

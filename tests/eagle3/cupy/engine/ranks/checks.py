@@ -1,4 +1,4 @@
-"""What engines whose target several GPUs share must do, whatever the target."""
+"""Requirements of engines whose target several GPUs share, whatever the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `-o tp=N` refuses, each by its name, before weights are read."""
+"""Refusals of `-o tp=N`, each by its name, before weights are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a cache in NVFP4 has, in attention over it: on a CPU as C++, and on a GPU."""
+"""Parts of attention that only a cache in NVFP4 has: on a CPU as C++, and on a GPU."""
 
 from __future__ import annotations
 

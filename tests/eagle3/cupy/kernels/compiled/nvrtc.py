@@ -14,7 +14,7 @@ from cuda.bindings import nvrtc
 
 
 def compile_cubin(name: str, text: str, options: Sequence[str]) -> dict[str, bool | str]:
-    """Whether it compiled to machine code, and what the compiler said."""
+    """Compile to machine code; return the success and the compiler's output."""
     program = checked(*nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     log = b" " * checked(*nvrtc.nvrtcGetProgramLogSize(program))

@@ -1,4 +1,4 @@
-"""What tests ask of the registers of experts' products, in every configuration that ships or is searched."""
+"""Registers of experts' products, in every configuration that ships or is searched."""
 
 from __future__ import annotations
 

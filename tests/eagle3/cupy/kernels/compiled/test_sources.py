@@ -1,4 +1,4 @@
-"""What the source of a kernel has and must not have, and what the compiler says of a wrong one."""
+"""Rules for the source of a kernel, and the compiler's message for a wrong one."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def random_experts(count: int, rows: int, columns: int, seed: int, device: str) 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What the kernels of a mixture leave for a step's rows."""
+    """Outputs of a mixture's kernels for a step's rows."""
 
     logits: Tensor
     x16: Tensor

@@ -1,4 +1,4 @@
-"""What configurations of a product are worth trying, and what becomes of them on a GPU with little shared memory."""
+"""Configurations of a product that are worth trying, and their fate on a GPU with little shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the work of `matmul_many.cu` is divided: within what a GPU has, every row, column and slice of k once."""
+"""Division of the work of `matmul_many.cu`: within a GPU's limits, every row, column and slice of k once."""
 
 from __future__ import annotations
 

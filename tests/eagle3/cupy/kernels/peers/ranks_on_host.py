@@ -86,5 +86,5 @@ def on_host(host: Host) -> Iterator[None]:
 
 
 def limited(spec: Spec) -> int:
-    """How many milliseconds a kernel of `spec` waits for another rank."""
+    """Return the milliseconds that a kernel of `spec` waits for another rank."""
     return int(dict(spec.constants)["LIMIT_MS"])

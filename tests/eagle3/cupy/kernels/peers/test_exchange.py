@@ -1,4 +1,4 @@
-"""What ranks tell each other, by the kernels' own sources: sums and choices, on a CPU with a thread per rank."""
+"""Exchange between ranks by the kernels' own sources: sums and choices, on a CPU with a thread per rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PART = 1000
 
 @dataclass
 class Side:
-    """What one rank has."""
+    """State of one rank."""
 
     mailboxes: Mailboxes
     slots: Slots

@@ -36,7 +36,7 @@ class Cache:
         self.rope = cos_sin_table(RopeSpec("default", 10000.0, heads.head_dim), heads.positions, torch.device(device))
 
     def rows(self, slot: int, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """What is cached in rows `first` … of a slot: keys and values [count, G, D]."""
+        """Return the cached rows from `first` on of a slot: keys and values [count, G, D]."""
         at = torch.arange(first, first + count, device=self.device)
         blocks = self.table[slot].long()[at // BLOCK]
         return self.k[blocks, :, at % BLOCK], self.v[blocks, :, :, at % BLOCK]

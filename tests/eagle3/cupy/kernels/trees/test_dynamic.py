@@ -82,7 +82,7 @@ def reference_tree(
     monkeypatch: pytest.MonkeyPatch,
     log_probs: Tensor | None = None,
 ) -> DraftTree:
-    """What the reference engine drafts for the active slots. A hidden state is the number of a path.
+    """Return the reference engine's drafts for the active slots. A hidden state is the number of a path.
 
     `log_probs` [B, 1, T]: in place of those that torch computes, where they are the same behind every path.
     """
