@@ -32,6 +32,7 @@ TESTS = Path(__file__).parent
 SLOW_FIXTURES = {
     "cheating": "measures",
     "cli": "measures",
+    "device": "compiles kernels as C++",
     "host": "compiles kernels as C++",
     "killed_run": "a run in processes of its own",
     "pair_a": "plants a pair",
@@ -41,7 +42,7 @@ SLOW_FIXTURES = {
 """Fixture → why a test that uses it takes long."""
 
 SLOW_PLACES = {
-    "analysis/draws/test_fitting.py": "draws texts by the thousand",
+    "analysis/draws/test_fit_tests.py": "draws texts by the thousand",
     "archive/test_every_leaf.py": "verifies a run once per changed leaf",
     "archive/test_read_only.py": "verifies in processes of their own",
     "archive/test_verification.py": "verifies runs",
