@@ -19,7 +19,7 @@ from specgate.planning.ad_hoc import NOTHING, Question
 from specgate.planning.policy import micro_names
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
-from specgate.run.engine_process.start import AS_THE_HARNESS, Launch
+from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 
 LEAST_PAIRS: Final = 3
 """Fewer process pairs have no interval."""

@@ -25,7 +25,7 @@ from specgate.files.journal import PointEngine
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
-from specgate.run.engine_process.start import Launch
+from specgate.run.engine_process.launch import Launch
 from specgate.run.runner import Progress, answer_timeout_s, make_block
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.watched_gpus import used_gpus

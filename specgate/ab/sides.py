@@ -17,7 +17,7 @@ from typing import Final
 from specgate.contract.two_builds import Side, SideName
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.checkout import checkout_of, git, run
-from specgate.run.engine_process.start import Launch
+from specgate.run.engine_process.launch import Launch
 
 _TAIL_LINES: Final = 8
 

@@ -24,8 +24,8 @@ from specgate.redaction import cleaned
 from specgate.run.engine_process.blocks import Close
 from specgate.run.engine_process.client import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
+from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.logs import Log, Printed, Scratch
-from specgate.run.engine_process.start import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.wire import request_message
 
 _TAIL_LINES = 8

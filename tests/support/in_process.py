@@ -28,8 +28,8 @@ from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
 from specgate.run.engine_process.client import EngineCalls
+from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.service import Service
-from specgate.run.engine_process.start import AS_THE_HARNESS, Launch
 from tests.support.clocks.scripted_time import TIME, Call
 
 HARNESS_TIME = (

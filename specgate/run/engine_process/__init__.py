@@ -10,6 +10,8 @@ questions.py     the calls that look into an engine after its blocks, in the sam
 failures.py      errors as data: a kind from a fixed table, a message and a hint
 client.py        an `protocols.Engine` whose calls are messages, whoever carries them
 service.py       the other end: opens the engine and answers requests
-start.py         start of an engine's process
+start.py         the program that the process runs: it imports nothing of specgate before its import path is set
+launch.py        which interpreter runs it, and where it imports its code from
+surroundings.py  the part of the environment that the process gets
 logs.py          what the process and its programs print, as files of the run folder
 """

@@ -50,7 +50,14 @@ def engine_of(
     plain: bool = False,
     tuned: Tuned = NOTHING_TUNED,
 ) -> CupyEngine:
-    """The checkpoints are used up."""
+    """The checkpoints are used up. A test in inference mode may ask first, so the tensors are made outside of it."""
+    with torch.inference_mode(False):
+        return _engine_of(target, draft, sizes, graphs, plain, tuned)
+
+
+def _engine_of(
+    target: TargetCheckpoint, draft: DraftCheckpoint | None, sizes: Sizes, graphs: bool, plain: bool, tuned: Tuned
+) -> CupyEngine:
     facts = engine_facts(target, draft, None, {}, sizes, graphs=graphs)
     buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, "cuda")
     model = Target.of(target, sizes.positions)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from specgate.run.engine_process.start import LISTED, NAMES, PREFIXES, passed
+from specgate.run.engine_process.surroundings import LISTED, NAMES, PREFIXES, passed
 from tests.support.command import ROOT
 
 NEEDED = (
