@@ -55,10 +55,6 @@ def main(folder: Path) -> None:
     write_json(folder / DONE, to_plain(Done, done))
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 def carry_out(path: Path) -> Done:
     """Measure the task in the folder `path`, unless this machine is unlike the one that the run began on.
 
@@ -109,3 +105,7 @@ def stop_of(stopped: Stopped) -> Stop | None:
     if isinstance(stopped, KeyboardInterrupt):
         raise stopped
     return Stop.of(stopped) if stopped is not None else None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
