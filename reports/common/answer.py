@@ -10,6 +10,7 @@ from specgate.analysis.stats import designs
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
 from specgate.contract.token_check import NO_TOKEN
+from specgate.contract.verdict import SPEEDUP
 from specgate.reports.common import figures, summary
 
 THESE, LIKE_THESE = "on these prompts", "on prompts like these"
@@ -36,7 +37,7 @@ def answer(run: Run) -> str | None:
     if not known:
         reasons = sorted({c.speedup.reason_code or "" for c in run.comparisons} - {""})
         return "Not enough data for a speed-up" + (f": {', '.join(reasons).replace('_', ' ')}." if reasons else ".")
-    return _one(known[0], prompts_of(run)) if len(run.comparisons) == 1 else _several(run, known)
+    return _one(known[0], prompts_of(run), _missed(run)) if len(run.comparisons) == 1 else _several(run, known)
 
 
 def prompts_of(run: Run) -> str:
@@ -59,7 +60,13 @@ def _difference(run: Run, wrong: Sequence[Comparison]) -> str:
     return f"Tokens differ{where}: {prompt}, token {first.position}: {got} instead of {expected}."
 
 
-def _one(speedup: Value, prompts: str) -> str:
+def _missed(run: Run) -> str:
+    """Return the speed-up that a required rule asks for and the run does not reach, in words; "" if there is none."""
+    red = (v.floor for v in run.verdicts if v.required and v.state is State.FAIL and v.floor is not None)
+    return next((f", but less than asked ({floor.text})" for floor in red if floor.figure == SPEEDUP), "")
+
+
+def _one(speedup: Value, prompts: str, missed: str) -> str:
     assert speedup.value is not None
     ratio, low, high = figures.ratio(speedup.value), speedup.ci_low, speedup.ci_high
     if low is None or high is None:
@@ -67,7 +74,7 @@ def _one(speedup: Value, prompts: str) -> str:
     span = f"{ratio}, 95 % {low:.2f} to {high:.2f}, {prompts}"
     if low <= 1 <= high:
         return f"Not enough data to say whether speculation pays: {span}."
-    return f"Speculation {'pays' if low > 1 else 'costs'}: {span}."
+    return f"Speculation {f'pays{missed}' if low > 1 else 'costs'}: {span}."
 
 
 def _several(run: Run, known: Sequence[Value]) -> str:

@@ -57,6 +57,12 @@ def test_a_green_run_names_the_rules_that_decided() -> None:
     assert decided_by(run) == "All 1 required verdicts are green: fast ≥ 1.2×."
 
 
+def test_a_speed_up_below_the_floor_says_so() -> None:
+    run = judged(RUN, policy_of(Rule("fast", "speed", True, role="spec-*", params={"min": 30})))
+    assert run.verdicts[-1].state is State.FAIL
+    assert str(answer(run)).startswith("Speculation pays, but less than asked (≥ 30×): ")
+
+
 def test_beside_a_pass_one_sentence_says_that_it_counts() -> None:
     run = judged(RUN, POLICY)
     assert not list(which_counts(run))
