@@ -76,7 +76,10 @@ class Measured:
 def pair_recipe(pair: PairRef) -> Recipe:
     """The recipe of the pair's draft. Raises UsageError where the pair was not planted."""
     if pair.draft is None or not (section := read_config(pair.draft).part(PLANTED)).values:
-        raise UsageError(f"pair {pair.name}: its draft was not planted", hint="specgate engine plant makes such pairs")
+        raise UsageError(
+            f"pair {pair.name}: its draft was not planted",
+            hint="specgate diagnose pair, for pairs of any kind; specgate engine plant makes planted ones",
+        )
     return recipe_of(section)
 
 
