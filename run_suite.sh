@@ -152,6 +152,9 @@ tests() {
     fi
     if has_browser >/dev/null; then extras+=,browser; fi # else the tests that open the page are skipped
     setup "$extras"
+    "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 & # beside the rest: what it says comes last
+    mypy=$!
+    trap "kill $mypy 2>/dev/null || true" EXIT
     if [ ${#kept[@]} -eq 0 ]; then # only tests of the engine that take long measure with it
         say "fetching the demo pair (once)"
         "$VENV/bin/specgate" engine pairs fetch
@@ -161,10 +164,7 @@ tests() {
     "$VENV/bin/ruff" format --check .
     say "clang-format"
     git ls-files -z '*.cu' '*.cuh' | xargs -0 "$VENV/bin/clang-format" --dry-run --Werror
-    say "pytest, and mypy beside it (what that says comes last)"
-    "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 &
-    mypy=$!
-    trap "kill $mypy 2>/dev/null || true" EXIT
+    say "pytest"
     # Workers side by side, each with one thread, and no more than there are CPUs: scripted engines take the time that
     # they say, and one that is starved contradicts the harness's clock. A file's tests stay together, for what they
     # share, and files with slow tests come first (tests/conftest.py), so that no worker is left with one at the end.
