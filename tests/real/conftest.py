@@ -9,7 +9,7 @@ from tests.real.engines import NAMES, RealEngine, engine_here
 
 @pytest.fixture(scope="module", params=NAMES)
 def real(request: pytest.FixtureRequest) -> RealEngine:
-    result = engine_here(request.param)
-    if isinstance(result, str):
-        pytest.skip(result)
-    return result
+    engine_or_reason = engine_here(request.param)
+    if isinstance(engine_or_reason, str):
+        pytest.skip(engine_or_reason)
+    return engine_or_reason

@@ -52,21 +52,21 @@ class TimePerTokenPercentile:
             yield self.judge_cell(rule, result)
 
     def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
-        key, asked, ceiling = result.cell.key, float(rule.params["percentile"]), float(rule.params["max_ms"])
-        found = result.distributions.get("tpot_ms")
-        if result.status == "failed" or found is None:
+        key, percentile, ceiling = result.cell.key, float(rule.params["percentile"]), float(rule.params["max_ms"])
+        latencies = result.distributions.get("tpot_ms")
+        if result.status == "failed" or latencies is None:
             message = f"no request was timed: {result.reason or 'none emitted a token after its first'}"
             return verdict(rule, key, State.INVALID, "not_measured", message)
-        measured = percentile_of(found, asked)
-        needed = math.ceil(round(100 / (100 - asked), 6))
-        evidence = {"tpot_ms": measured, "percentile": asked, "max_ms": ceiling, "requests": found.n}
-        said = f"p{asked:g} of the time per output token is {measured:.3f} ms over {found.n} requests"
-        if found.n < needed:
-            step = f"needs {needed - found.n} more requests: a new run with more --measurement-runs"
-            return verdict(rule, key, State.INCONCLUSIVE, "few_requests", f"{said}, of {needed} needed", evidence, step)
+        measured = percentile_of(latencies, percentile)
+        needed = math.ceil(round(100 / (100 - percentile), 6))
+        evidence = {"tpot_ms": measured, "percentile": percentile, "max_ms": ceiling, "requests": latencies.n}
+        text = f"p{percentile:g} of the time per output token is {measured:.3f} ms over {latencies.n} requests"
+        if latencies.n < needed:
+            step = f"needs {needed - latencies.n} more requests: a new run with more --measurement-runs"
+            return verdict(rule, key, State.INCONCLUSIVE, "few_requests", f"{text}, of {needed} needed", evidence, step)
         if measured <= ceiling:
-            return verdict(rule, key, State.PASS, "at_most_max", f"{said}, at most {ceiling:g} ms", evidence)
-        return verdict(rule, key, State.FAIL, "above_max", f"{said}, above {ceiling:g} ms", evidence)
+            return verdict(rule, key, State.PASS, "at_most_max", f"{text}, at most {ceiling:g} ms", evidence)
+        return verdict(rule, key, State.FAIL, "above_max", f"{text}, above {ceiling:g} ms", evidence)
 
 
 def verdict(
@@ -81,12 +81,12 @@ def verdict(
     return Verdict(rule.id, rule.gate, cell, state, rule.required, reason_code, message, evidence or {}, next_step)
 
 
-def percentile_of(found: Distribution, asked: float) -> float:
+def percentile_of(latencies: Distribution, percentile: float) -> float:
     """Between the two nearest order statistics, linearly. A run keeps at most 64 of them, evenly spaced."""
-    position = asked / 100 * (len(found.values) - 1)
+    position = percentile / 100 * (len(latencies.values) - 1)
     low = math.floor(position)
-    high = min(low + 1, len(found.values) - 1)
-    return found.values[low] + (position - low) * (found.values[high] - found.values[low])
+    high = min(low + 1, len(latencies.values) - 1)
+    return latencies.values[low] + (position - low) * (latencies.values[high] - latencies.values[low])
 
 
 GATE = TimePerTokenPercentile()
