@@ -29,7 +29,7 @@ from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in
-from specgate.run.beginning import fitting_prompts, now
+from specgate.run.beginning import fitting_prompts, now, own_prompts
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.run.watched_gpus import run_gpus
@@ -82,6 +82,8 @@ def finish(
 ) -> ExitCode:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
+    for line in own_prompts(prompts):
+        echo(line)
     failure = measure(plain, sides, settings, prompts, folder, processes)
     result = conclude(folder, settings)
     report = plugins.view("ab").render(result, "plain" if plain else "console")

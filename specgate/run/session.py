@@ -41,7 +41,7 @@ from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
-from specgate.run.beginning import begin, fitting_prompts
+from specgate.run.beginning import begin, fitting_prompts, own_prompts
 from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
@@ -118,6 +118,8 @@ def carry_out(
     for line in before_measuring(run, resolved):
         echo(line, err=True)
     echo(f"run folder {folder.path}")
+    for line in own_prompts(resolved.prompts):
+        echo(line)
     measured = (measuring or measure_plan)(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
