@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,9 +20,11 @@ from specgate.files.writing import sha256_of
 MANIFEST: Final = "MANIFEST.sha256"
 FORMER: Final = "MANIFEST.before-resume.sha256"
 """The manifest that a run had when it was resumed. It is there until the resumed run has ended."""
+ENDING: Final = "ending.json"
+"""The verdict of a run whose ending is being written. It is there until everything is stored (`promotion.ending`)."""
 LOCK: Final = ".lock"
 """An empty file that the process which writes the run holds locked."""
-UNLISTED: Final = frozenset({MANIFEST, FORMER, LOCK})
+UNLISTED: Final = frozenset({MANIFEST, FORMER, ENDING, LOCK})
 """Files of a run folder that the manifest does not list."""
 FOLDERS: Final = frozenset({"samples", "logs"})
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -163,7 +165,25 @@ def _begins_with(file: Path, sha256: str, *, lines: bool) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def manifest_of(path: Path, known: Mapping[str, str]) -> str:
-    """The text of the manifest of the run folder `path`. A hash in `known` (file → SHA-256) is taken as it is."""
-    names = sorted(plain_files(path) - UNLISTED)
-    return "".join(f"{known.get(name) or sha256_of(path / name)}  {name}\n" for name in names)
+def manifest_of(path: Path, known: Mapping[str, str], names: Collection[str] | None = None) -> str:
+    """The text of the manifest of the run folder `path`: of all its files, or of those with these `names`. A hash in
+    `known` (file → SHA-256) is taken as it is.
+    """
+    listed = sorted({*(plain_files(path) if names is None else names)} - UNLISTED)
+    return "".join(f"{known.get(name) or sha256_of(path / name)}  {name}\n" for name in listed)
+
+
+def vouched(manifest: Path, sha256: str | None) -> bool:
+    """True if `sha256`, as the ledger has it, is that of a manifest: of the whole file, or of its first lines.
+
+    The lines after these list reports, which are written once the ledger has the verdict. Reports lie in the run folder
+    itself: a line of a file in `samples/` or `logs/` that stands there is not vouched for.
+    """
+    if not manifest.is_file():
+        return False
+    digest, lines = hashlib.sha256(), manifest.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        digest.update(line)
+        if digest.hexdigest() == sha256:
+            return not any(b"/" in later for later in lines[number:])
+    return False
