@@ -10,7 +10,9 @@
     └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
         ├── WorkerLost              the engine's process ended or stopped answering
-        └── LostIds                 a server's stream left out the ids of tokens that it counts
+        ├── LostIds                 a server's stream left out the ids of tokens that it counts
+        ├── OtherForm               a server's answers or counters have another form than the releases that are known
+        └── ReportedError           a server reports an error within its stream
 
 Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE, 8 NOT_JUDGED); see `ExitCode`. A message names the file, the key
 and the value, and says what would be right.

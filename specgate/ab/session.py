@@ -110,7 +110,7 @@ def print_result(
     """Print the report, what ended the measuring (on stderr) and the last lines."""
     report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
-    if failure is not None:
+    if isinstance(failure, SpecgateError):
         echo(f"error: {failure}", err=True)
     for line in closing_lines(result, folder.path):
         echo(line)
@@ -248,16 +248,12 @@ def measure(
         checks, ties = settings.policy.checks, near_ties(settings.policy)
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
-            with watching(folder.top.watch_file, 0, gpus) as watch:
+            with watching(folder.top.watch_file, 0, gpus):
                 for look in settings.looks:
                     done, until = runner.processes.whole(), running_until(settings, look)
                     runner.run([pair for pair in pairs[:until] if pair.number not in done])
                     if look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
-            if watch.size is not None and watch.sha256 is not None:
-                folder.top.adopt_watch(watch.start, watch.size, watch.sha256)
-            for name in SIDES:
-                folder.sides[name].check()
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error
     reason, code = None, None

@@ -1,6 +1,6 @@
 """MANIFEST.sha256: the SHA-256 of every file of a run, in the format of `sha256sum`, and whether a folder agrees.
 
-A run folder holds plain files that nobody may execute, in itself, in `samples/` and in `logs/`. Anything else (links,
+A run folder holds plain files, in itself, in `samples/` and in `logs/`. Anything else (links,
 devices, pipes, further folders) is a difference too, since a hash says nothing about it.
 """
 
@@ -27,9 +27,8 @@ LOCK: Final = ".lock"
 UNLISTED: Final = frozenset({MANIFEST, FORMER, ENDING, LOCK})
 """Files of a run folder that the manifest does not list."""
 FOLDERS: Final = frozenset({"samples", "logs"})
+NOTHING: Final[Mapping[str, str]] = {}
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
-_EXECUTABLE: Final = 0o6111
-"""The bits that let somebody execute a file, or let it run as its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,6 @@ def manifest_differences(path: Path, folders: frozenset[str] = FOLDERS) -> Itera
     for name in sorted(present - listed.keys()):
         yield Difference(name, "", f"is not in {MANIFEST}")
     yield from odd
-    yield from executable_files(path)
 
 
 def listings(file: Path) -> dict[str, str]:
@@ -119,16 +117,6 @@ def odd_files(path: Path, folders: frozenset[str] = FOLDERS) -> Iterator[Differe
             yield Difference(name, "", "is not empty; no run writes into it")
 
 
-def executable_files(path: Path) -> Iterator[Difference]:
-    """Files with a bit that lets somebody execute them. None where the file system gives these bits to every file."""
-    modes = {name: mode for name, mode in _modes(path) if stat.S_ISREG(mode)}
-    if modes.get(MANIFEST, 0) & _EXECUTABLE:
-        return
-    for name, mode in modes.items():
-        if mode & _EXECUTABLE:
-            yield Difference(name, "", f"is executable (mode {stat.S_IMODE(mode):04o}); no run writes such a file")
-
-
 def _modes(path: Path) -> Iterator[tuple[str, int]]:
     """(name relative to `path`, mode) of everything below `path`, in the order of the names. Links are not followed."""
     for folder, folders, files in os.walk(path):
@@ -165,12 +153,13 @@ def _begins_with(file: Path, sha256: str, *, lines: bool) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def manifest_of(path: Path, known: Mapping[str, str], names: Collection[str] | None = None) -> str:
-    """The text of the manifest of the run folder `path`: of all its files, or of those with these `names`. A hash in
-    `known` (file → SHA-256) is taken as it is.
+def manifest_of(path: Path, coming: Mapping[str, str] = NOTHING, without: Collection[str] = ()) -> str:
+    """The text of the manifest of the run folder `path`, but for the files `without`.
+
+    `coming`: file → SHA-256 of files that are yet to be written, in the place of what lies there.
     """
-    listed = sorted({*(plain_files(path) if names is None else names)} - UNLISTED)
-    return "".join(f"{known.get(name) or sha256_of(path / name)}  {name}\n" for name in listed)
+    names = sorted((plain_files(path) | coming.keys()) - UNLISTED - {*without})
+    return "".join(f"{coming.get(name) or sha256_of(path / name)}  {name}\n" for name in names)
 
 
 def vouched(manifest: Path, sha256: str | None) -> bool:
@@ -185,5 +174,5 @@ def vouched(manifest: Path, sha256: str | None) -> bool:
     for number, line in enumerate(lines, 1):
         digest.update(line)
         if digest.hexdigest() == sha256:
-            return not any(b"/" in later for later in lines[number:])
+            return all(_REPORT.fullmatch(later) for later in lines[number:])
     return False

@@ -14,7 +14,7 @@ logs/                                what the engine processes printed
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,16 +29,15 @@ from specgate.contract import Run
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.json_text import from_plain, read_json, to_plain
-from specgate.files.manifest import FORMER, LOCK, MANIFEST, manifest_of, plain_files
+from specgate.files.manifest import FORMER, LOCK, MANIFEST, NOTHING, manifest_of, plain_files
 from specgate.files.run_schema import CONFIG_SCHEMA, SCHEMA, SCHEMA_VERSION, check_schema, refuse_other_schema
 from specgate.files.samples import Samples
-from specgate.files.writing import disk, without_home
+from specgate.files.writing import disk, sha256_of, without_home, write_whole
 from specgate.files.yamlfile import dump_yaml, load
 from specgate.redaction import masked_data
 
 RUN: Final = "run.json"
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
-NONE: Final[Mapping[str, str]] = {}
 
 
 class RunFolder(Samples):
@@ -92,7 +91,7 @@ class RunFolder(Samples):
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
         plain = {"schema": CONFIG_SCHEMA, **to_plain(Config, config)}
-        self._write("config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
+        write_whole(self.path / "config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded.
@@ -134,34 +133,24 @@ class RunFolder(Samples):
         check_schema(file, data)
         return from_plain(Run, data, file)
 
-    def evidence_hashes(self, coming: Mapping[str, str] = NONE) -> dict[str, str]:
+    def evidence_hashes(self, coming: Mapping[str, str] = NOTHING) -> dict[str, str]:
         """File → SHA-256, for the files that reports may rest on. `coming`: those of files that are yet to be written,
         in the place of what lies there.
         """
         there = {p.relative_to(self.path).as_posix() for pattern in EVIDENCE_FILES for p in self.path.glob(pattern)}
         names = sorted(there | {name for name in coming if name in EVIDENCE_FILES}, key=in_order)
-        return {name: coming.get(name) or self._sha256(name) for name in names}
-
-    def manifest(self, coming: Mapping[str, str] = NONE, without: Collection[str] = ()) -> str:
-        """The text of MANIFEST.sha256, with the hash of every file of the run but those `without`. `coming`: as in
-        `evidence_hashes`.
-
-        For a file that the harness wrote, the hash is that of what it wrote, whatever lies there by now.
-        """
-        known = {name: content.sha256 for name, content in self._written.items() if not content.open_end}
-        return manifest_of(self.path, {**known, **coming}, (plain_files(self.path) | coming.keys()) - {*without})
+        return {name: coming.get(name) or sha256_of(self.path / name) for name in names}
 
     def write_manifest(self, first: str = "") -> None:
         """Write MANIFEST.sha256. Its first lines are `first`; all files that these do not list come after them."""
         listed = {line.partition("  ")[2] for line in first.splitlines()}
-        self.write_text(MANIFEST, first + self.manifest(without=listed))
+        self.write_text(MANIFEST, first + manifest_of(self.path, without=listed))
         self.remove(FORMER)
 
     def remove(self, name: str) -> None:
         """Remove the file called `name`, if there is one. Raises EnvironmentRefused where that cannot be."""
         with disk(self.path / name):
             (self.path / name).unlink(missing_ok=True)
-        self._written.pop(name, None)
 
     def remove_unfinished(self) -> None:
         """Remove what a process that was killed has left of files that it was writing (`writing.write_whole`)."""

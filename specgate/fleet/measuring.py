@@ -85,7 +85,6 @@ def carry_out(path: Path) -> Done:
         bandwidth=run.bandwidth,
         first_generation=task.first_generation,
     )
-    folder.adopt()
     measured = watched(runner, folder, config, software)
     return Done(samples_of(path), measured.failures, stopped=stop_of(measured.stopped))
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from specgate.errors import InvalidResult, SpecgateError
 from specgate.files.json_record import read_record
 from specgate.files.json_text import to_plain
-from specgate.files.manifest import ENDING
+from specgate.files.manifest import ENDING, manifest_of
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import json_text
 from specgate.promotion.ledger import Entry, Ledger
@@ -101,7 +101,7 @@ def finish(folder: RunFolder, ending: Ending, ledger: Ledger, rendering: Renderi
 def manifest(folder: RunFolder, files: Mapping[str, Mapping[str, Any]], reports: tuple[str, ...]) -> str:
     """The first lines of the manifest: of all files but the reports, with `files` as they will be."""
     coming = {name: sha256_of_text(json_text(data)) for name, data in files.items()}
-    return folder.manifest(coming, without=reports)
+    return manifest_of(folder.path, coming, without=reports)
 
 
 def sha256_of_text(text: str) -> str:

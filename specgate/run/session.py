@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.manifest import ENDING
 from specgate.files.run_folder import RunFolder
-from specgate.machine.monitor import Watch, watching
+from specgate.machine.monitor import watching
 from specgate.machine.software import Software
 from specgate.planning.defaults import machine_size, runs_of
 from specgate.planning.gates import kinds_of
@@ -198,22 +198,10 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
 def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:
     """Run what the runner has to run, while the machine is being watched."""
     stopped: Stopped = None
-    ports, untrue = measured_ports(config), list[InvalidResult]()
+    ports = measured_ports(config)
 
-    @contextmanager
-    def beside(gpus: Sequence[str]) -> Iterator[None]:
-        folder.expect_watch()
-        watch = Watch(0)
-        try:
-            with watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports) as watch:
-                yield
-        finally:
-            if watch.size is not None and watch.sha256 is not None:
-                try:
-                    folder.adopt_watch(watch.start, watch.size, watch.sha256)
-                except InvalidResult as error:
-                    untrue.append(error)
-                    raise
+    def beside(gpus: Sequence[str]) -> AbstractContextManager[None]:
+        return watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports)
 
     try:
         runner.run(beside)
@@ -221,9 +209,7 @@ def watched(runner: Runner, folder: RunFolder, config: Config, software: Softwar
     except (SpecgateError, KeyboardInterrupt) as error:
         stopped = error
     try:
-        if untrue:
-            raise untrue[0]
-        journal = checked_journal(folder)
+        journal = folder.journal()
     except InvalidResult as error:
         journal, stopped = None, error
     return Measured(journal, runner.failures, stopped, runner.evidence.sampled_after)
@@ -236,15 +222,6 @@ def measured_ports(config: Config) -> tuple[int, ...]:
         return ()
     option_sets = [engine_options(config, scenario) for scenario in config.scenarios.values()]
     return tuple(dict.fromkeys(port for options in option_sets for port in backend.local_ports(options)))
-
-
-def checked_journal(folder: RunFolder) -> Journal:
-    """The samples of the run.
-
-    Raises InvalidResult if a file of the run folder is not as the harness and its monitor process left it.
-    """
-    folder.check()
-    return folder.journal()
 
 
 def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:

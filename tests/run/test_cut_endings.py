@@ -123,8 +123,8 @@ def test_an_ending_that_is_cut_before_any_of_its_writes_is_finished_as_if_nothin
             assert made.end(path) == 0
         assert files_of(path) == whole and made.finish(path) is None
         (again,) = ledger.read().entries
-        of_this_end = {"time": again.time, "pid": again.pid, "process_started": again.process_started}
-        assert replace(entry, **of_this_end) == again and not ledger.read().cut
+        this = replace(entry, time=again.time, pid=again.pid, process_started=again.process_started)
+        assert this == again and not ledger.read().cut
     assert number > 20, "fewer writes than an ending has"
 
 
@@ -140,8 +140,12 @@ def cut_runs(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) 
         (runs[file],) = (folder / "runs").glob("*-micro-*")
         if file != ENDING:
             there = Cli(folder, *pair)
-            assert cut(lambda cli=there, run=runs[file]: resume(cli, run).returncode, folder, file) == -9
+            assert cut(partial(code_of_resuming, there, runs[file]), folder, file) == -9
     return runs
+
+
+def code_of_resuming(cli: Cli, run: Path) -> int:
+    return resume(cli, run).returncode
 
 
 def resume(cli: Cli, run: Path) -> subprocess.CompletedProcess[str]:
