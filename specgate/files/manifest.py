@@ -29,6 +29,7 @@ UNLISTED: Final = frozenset({MANIFEST, FORMER, ENDING, LOCK})
 FOLDERS: Final = frozenset({"samples", "logs"})
 NOTHING: Final[Mapping[str, str]] = {}
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
+_REPORT: Final = re.compile(rb"[0-9a-f]{64}  [^/\n]+\n")
 
 
 @dataclass(frozen=True, slots=True)
