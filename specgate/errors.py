@@ -105,6 +105,10 @@ class InvalidResult(SpecgateError):
     exit_code = ExitCode.INVALID
 
 
+class OtherCode(InvalidResult):
+    """A second engine loaded another source or other weights than were there before the first engine."""
+
+
 class BackendError(SpecgateError):
     """The engine did not start, crashed, or broke its contract."""
 
