@@ -94,7 +94,7 @@ def finish(
     result = conclude(folder, settings)
     report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
-    if failure is not None:
+    if isinstance(failure, SpecgateError):
         echo(f"error: {failure}", err=True)
     for line in closing_lines(result, folder.path):
         echo(line)

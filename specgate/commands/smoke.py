@@ -123,6 +123,7 @@ def as_data(done: Smoke, logs: Path | None) -> dict[str, object]:
         "causes": [f.cause for f in done.causes],
         "findings": [asdict(f) for f in done.findings],
         "error": e.error,
+        "warnings": list(e.warnings),
         "unreadable": list(e.pair.unreadable),
         "logs": str(logs) if logs else None,
     }
@@ -136,6 +137,8 @@ def lines(done: Smoke, *, every: bool) -> Iterator[str]:
         yield from figures(e.drafting)
     if e.error:
         yield from textwrap.wrap(f"error: {e.error}", WIDTH, subsequent_indent="  ")
+    for warning in e.warnings:
+        yield from textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
     from specgate.analysis.speculation.causes import TITLES
 
     for finding in done.causes:
