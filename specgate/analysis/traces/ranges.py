@@ -76,8 +76,8 @@ MOST_NAMED: Final = 5
 
 def steps_by_ranges(recording: Recording) -> Mapping[str, list[Step]]:
     """What tells the steps → the steps that it tells, for each way of telling."""
-    told = {spelling.told_by: steps_of(spelling, recording.marks) for spelling in SPELLINGS}
-    return {**told, "SGLang's ranges": sglang_steps(recording.marks)}
+    steps = {spelling.told_by: steps_of(spelling, recording.marks) for spelling in SPELLINGS}
+    return {**steps, "SGLang's ranges": sglang_steps(recording.marks)}
 
 
 def steps_of(spelling: Spelling, marks: Sequence[Mark]) -> list[Step]:
