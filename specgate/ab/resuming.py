@@ -126,7 +126,6 @@ def without_unfinished(folder: AbFolder, processes: Processes) -> Processes:
             write_journal(side, "margins", [to_plain(Margin, m) for m in margins])
             write_journal(side, "texts", [to_plain(BaselineText, t) for t in texts])
             write_journal(side, "blocks", [to_plain(Block, b) for b in blocks])
-        side.adopt()
     return replace(processes, found=tuple(p for p in processes.found if p.number in whole))
 
 

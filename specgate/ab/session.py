@@ -33,6 +33,7 @@ from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.run.watched_gpus import run_gpus
+from specgate.sandbox.isolation import isolated
 from specgate.terminal import echo
 
 
@@ -42,6 +43,12 @@ def carry_out(request: AbRequest) -> ExitCode:
     Before the first block, raises UsageError for a request that cannot be carried out and BackendError for a side that
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
+    with isolated(request.isolate, request.out):
+        return begin(request)
+
+
+def begin(request: AbRequest) -> ExitCode:
+    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`."""
     check(request)
     Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
@@ -51,7 +58,7 @@ def carry_out(request: AbRequest) -> ExitCode:
         with folder.top.lock():
             folder.write_asked(settings)
             keep_logs(folder, Path(logs))
-            processes = Processes(beside=not request.apart)
+            processes = Processes(beside=not (request.apart or request.isolate))
             return finish(request.plain, sides, settings, prompts, folder, processes)
 
 
@@ -60,7 +67,8 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
     folder = AbFolder.open(path, read_only=False)
     with folder.top.lock(), TemporaryDirectory(prefix="specgate-build-") as logs:
         before = earlier(folder, more, request_of)
-        with builds(replace(before.request, plain=plain), Path(logs)) as sides:
+        hiding = isolated(before.request.isolate, path.absolute().parent)
+        with hiding, builds(replace(before.request, plain=plain), Path(logs)) as sides:
             again, prompts = asked_of(before.request, sides)
             refuse_changes(before, again)
             folder.top.put_manifest_aside()
@@ -86,7 +94,7 @@ def finish(
     result = conclude(folder, settings)
     report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
-    if failure is not None:
+    if isinstance(failure, SpecgateError):
         echo(f"error: {failure}", err=True)
     for line in closing_lines(result, folder.path):
         echo(line)
@@ -226,16 +234,12 @@ def measure(
         checks, ties = settings.policy.checks, near_ties(settings.policy)
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
-            with watching(folder.top.watch_file, 0, gpus) as watch:
+            with watching(folder.top.watch_file, 0, gpus):
                 for look in settings.looks:
                     done, until = runner.processes.whole(), running_until(settings, look)
                     runner.run([pair for pair in pairs[:until] if pair.number not in done])
                     if look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
-            if watch.size is not None and watch.sha256 is not None:
-                folder.top.adopt_watch(watch.start, watch.size, watch.sha256)
-            for name in SIDES:
-                folder.sides[name].check()
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error
     reason, code = None, None

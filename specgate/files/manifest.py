@@ -1,6 +1,6 @@
 """MANIFEST.sha256: the SHA-256 of every file of a run, in the format of `sha256sum`, and whether a folder agrees.
 
-A run folder holds plain files that nobody may execute, in itself, in `samples/` and in `logs/`. Anything else (links,
+A run folder holds plain files, in itself, in `samples/` and in `logs/`. Anything else (links,
 devices, pipes, further folders) is a difference too, since a hash says nothing about it.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -26,8 +26,6 @@ UNLISTED: Final = frozenset({MANIFEST, FORMER, LOCK})
 """Files of a run folder that the manifest does not list."""
 FOLDERS: Final = frozenset({"samples", "logs"})
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
-_EXECUTABLE: Final = 0o6111
-"""The bits that let somebody execute a file, or let it run as its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,6 @@ def manifest_differences(path: Path, folders: frozenset[str] = FOLDERS) -> Itera
     for name in sorted(present - listed.keys()):
         yield Difference(name, "", f"is not in {MANIFEST}")
     yield from odd
-    yield from executable_files(path)
 
 
 def listings(file: Path) -> dict[str, str]:
@@ -117,16 +114,6 @@ def odd_files(path: Path, folders: frozenset[str] = FOLDERS) -> Iterator[Differe
             yield Difference(name, "", "is not empty; no run writes into it")
 
 
-def executable_files(path: Path) -> Iterator[Difference]:
-    """Files with a bit that lets somebody execute them. None where the file system gives these bits to every file."""
-    modes = {name: mode for name, mode in _modes(path) if stat.S_ISREG(mode)}
-    if modes.get(MANIFEST, 0) & _EXECUTABLE:
-        return
-    for name, mode in modes.items():
-        if mode & _EXECUTABLE:
-            yield Difference(name, "", f"is executable (mode {stat.S_IMODE(mode):04o}); no run writes such a file")
-
-
 def _modes(path: Path) -> Iterator[tuple[str, int]]:
     """(name relative to `path`, mode) of everything below `path`, in the order of the names. Links are not followed."""
     for folder, folders, files in os.walk(path):
@@ -163,7 +150,6 @@ def _begins_with(file: Path, sha256: str, *, lines: bool) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def manifest_of(path: Path, known: Mapping[str, str]) -> str:
-    """The text of the manifest of the run folder `path`. A hash in `known` (file → SHA-256) is taken as it is."""
-    names = sorted(plain_files(path) - UNLISTED)
-    return "".join(f"{known.get(name) or sha256_of(path / name)}  {name}\n" for name in names)
+def manifest_of(path: Path) -> str:
+    """The text of the manifest of the run folder `path`."""
+    return "".join(f"{sha256_of(path / name)}  {name}\n" for name in sorted(plain_files(path) - UNLISTED))

@@ -30,7 +30,7 @@ from specgate.files.json_text import from_plain, read_json, to_plain
 from specgate.files.manifest import FORMER, LOCK, MANIFEST, manifest_of
 from specgate.files.run_schema import CONFIG_SCHEMA, SCHEMA, SCHEMA_VERSION, check_schema, refuse_other_schema
 from specgate.files.samples import Samples
-from specgate.files.writing import disk, without_home
+from specgate.files.writing import disk, sha256_of, without_home, write_whole
 from specgate.files.yamlfile import dump_yaml, load
 from specgate.redaction import masked_data
 
@@ -89,7 +89,7 @@ class RunFolder(Samples):
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
         plain = {"schema": CONFIG_SCHEMA, **to_plain(Config, config)}
-        self._write("config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
+        write_whole(self.path / "config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded.
@@ -135,15 +135,11 @@ class RunFolder(Samples):
     def evidence_hashes(self) -> dict[str, str]:
         """File → SHA-256, for the files that reports may rest on. They are finished before any report is written."""
         files = (p for pattern in EVIDENCE_FILES for p in sorted(self.path.glob(pattern)))
-        return {name: self._sha256(name) for name in (p.relative_to(self.path).as_posix() for p in files)}
+        return {p.relative_to(self.path).as_posix(): sha256_of(p) for p in files}
 
     def write_manifest(self) -> None:
-        """Write MANIFEST.sha256, with the hash of every file of the run.
-
-        For a file that the harness wrote, that is the hash of what it wrote, whatever lies there by now.
-        """
-        known = {name: content.sha256 for name, content in self._written.items() if not content.open_end}
-        self.write_text(MANIFEST, manifest_of(self.path, known))
+        """Write MANIFEST.sha256, with the hash of every file of the run."""
+        self.write_text(MANIFEST, manifest_of(self.path))
         (self.path / FORMER).unlink(missing_ok=True)
 
     def put_manifest_aside(self) -> None:

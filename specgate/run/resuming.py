@@ -131,7 +131,6 @@ def resume(
         raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
     with folder.lock():
         check_environment(folder, run)
-        folder.adopt()
         check_samples(folder, plan)
         if unvouched := left_open(folder, last_entry(ledger, run.id)):
             echo(f"warning: {unvouched}", err=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,8 +25,8 @@ from specgate.contract.protocols import DrivesAnotherEngine, TunesItself
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
-from specgate.files.run_folder import RunFolder
-from specgate.machine.monitor import Watch, watching
+from specgate.files.run_folder import RUN, RunFolder
+from specgate.machine.monitor import watching
 from specgate.machine.software import Software
 from specgate.planning.defaults import machine_size, runs_of
 from specgate.planning.gates import kinds_of
@@ -48,6 +48,7 @@ from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume
 from specgate.run.runner import MayStop, Runner
 from specgate.run.watched_gpus import engine_options
+from specgate.sandbox.isolation import FACT, isolated
 from specgate.terminal import echo
 
 
@@ -112,11 +113,26 @@ def carry_out(
     Before the first block, raises OrderRefused for a full run whose micro gates are not green, UsageError for a request
     that cannot be carried out, and InvalidResult if the ledger was changed.
     """
+    folder = request.resume.absolute().parent if request.resume else request.out
+    with isolated(request.isolate or began_isolated(request), folder, *request.archives):
+        return carry_out_here(request, measuring, taking_part)
+
+
+def began_isolated(request: Request) -> bool:
+    """True if the request continues a run whose engines ran in a sandbox."""
+    folder = request.resume
+    return folder is not None and (folder / RUN).is_file() and FACT in RunFolder(folder).read_run().fingerprint
+
+
+def carry_out_here(request: Request, measuring: Measuring | None, taking_part: Mapping[str, str]) -> ExitCode:
+    """Carry out one run under the sandbox that is current, if any: see `carry_out`."""
     resolved = resolve_request(request, taking_part)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
     for line in before_measuring(run, resolved):
         echo(line, err=True)
+    if FACT in run.fingerprint:
+        echo(f"engines run in {run.fingerprint[FACT]}")
     echo(f"run folder {folder.path}")
     measured = (measuring or measure_plan)(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, measured, green)
@@ -178,22 +194,10 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
 def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:
     """Run what the runner has to run, while the machine is being watched."""
     stopped: Stopped = None
-    ports, untrue = measured_ports(config), list[InvalidResult]()
+    ports = measured_ports(config)
 
-    @contextmanager
-    def beside(gpus: Sequence[str]) -> Iterator[None]:
-        folder.expect_watch()
-        watch = Watch(0)
-        try:
-            with watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports) as watch:
-                yield
-        finally:
-            if watch.size is not None and watch.sha256 is not None:
-                try:
-                    folder.adopt_watch(watch.start, watch.size, watch.sha256)
-                except InvalidResult as error:
-                    untrue.append(error)
-                    raise
+    def beside(gpus: Sequence[str]) -> AbstractContextManager[None]:
+        return watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports)
 
     try:
         runner.run(beside)
@@ -201,9 +205,7 @@ def watched(runner: Runner, folder: RunFolder, config: Config, software: Softwar
     except (SpecgateError, KeyboardInterrupt) as error:
         stopped = error
     try:
-        if untrue:
-            raise untrue[0]
-        journal = checked_journal(folder)
+        journal = folder.journal()
     except InvalidResult as error:
         journal, stopped = None, error
     return Measured(journal, runner.failures, stopped, runner.evidence.sampled_after)
@@ -216,15 +218,6 @@ def measured_ports(config: Config) -> tuple[int, ...]:
         return ()
     option_sets = [engine_options(config, scenario) for scenario in config.scenarios.values()]
     return tuple(dict.fromkeys(port for options in option_sets for port in backend.local_ports(options)))
-
-
-def checked_journal(folder: RunFolder) -> Journal:
-    """The samples of the run.
-
-    Raises InvalidResult if a file of the run folder is not as the harness and its monitor process left it.
-    """
-    folder.check()
-    return folder.journal()
 
 
 def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:

@@ -103,7 +103,8 @@ def judged_file(
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
     if not spec:
-        raise UsageError(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
+        lacking = " or ".join(sorted({f"{r.names.block}: {r.names.drafts}" for r in results}))
+        raise UsageError(f"{file}: no result in it has counts of speculation ({lacking}): there is nothing to judge")
     run = as_run(file, spec)
     single = baseline is not None
     verdicts = [v for rule in policy.rules for v in marked(rule, judged_rule(rule, run, spec, others, single=single))]
