@@ -34,6 +34,7 @@ from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.run.watched_gpus import run_gpus
+from specgate.sandbox.isolation import isolated
 from specgate.terminal import echo
 
 
@@ -43,6 +44,12 @@ def carry_out(request: AbRequest) -> ExitCode:
     Before the first block, raises UsageError for a request that cannot be carried out and BackendError for a side that
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
+    with isolated(request.isolate, request.out):
+        return begin(request)
+
+
+def begin(request: AbRequest) -> ExitCode:
+    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`."""
     check(request)
     Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
@@ -52,7 +59,7 @@ def carry_out(request: AbRequest) -> ExitCode:
         with folder.top.lock():
             folder.write_asked(settings)
             keep_logs(folder, Path(logs))
-            processes = Processes(beside=not request.apart)
+            processes = Processes(beside=not (request.apart or request.isolate))
             return finish(request.plain, sides, settings, prompts, folder, processes)
 
 
@@ -69,7 +76,8 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
                 print_result(folder, result, plain)
                 return result.code
         before = earlier(folder, more, request_of)
-        with builds(replace(before.request, plain=plain), Path(logs)) as sides:
+        hiding = isolated(before.request.isolate, path.absolute().parent)
+        with hiding, builds(replace(before.request, plain=plain), Path(logs)) as sides:
             again, prompts = asked_of(before.request, sides)
             refuse_changes(before, again)
             folder.top.put_manifest_aside()

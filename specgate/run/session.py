@@ -27,7 +27,7 @@ from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, Specgat
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.manifest import ENDING
-from specgate.files.run_folder import RunFolder
+from specgate.files.run_folder import RUN, RunFolder
 from specgate.machine.monitor import watching
 from specgate.machine.software import Software
 from specgate.planning.defaults import machine_size, runs_of
@@ -50,6 +50,7 @@ from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume, resume_command
 from specgate.run.runner import MayStop, Runner
 from specgate.run.watched_gpus import engine_options
+from specgate.sandbox.isolation import FACT, isolated
 from specgate.terminal import echo
 
 
@@ -117,11 +118,26 @@ def carry_out(
     """
     if request.resume and (code := finish_cut_ending(request, request.resume)) is not None:
         return code
+    folder = request.resume.absolute().parent if request.resume else request.out
+    with isolated(request.isolate or began_isolated(request), folder, *request.archives):
+        return carry_out_here(request, measuring, taking_part)
+
+
+def began_isolated(request: Request) -> bool:
+    """True if the request continues a run whose engines ran in a sandbox."""
+    folder = request.resume
+    return folder is not None and (folder / RUN).is_file() and FACT in RunFolder(folder).read_run().fingerprint
+
+
+def carry_out_here(request: Request, measuring: Measuring | None, taking_part: Mapping[str, str]) -> ExitCode:
+    """Carry out one run under the sandbox that is current, if any: see `carry_out`."""
     resolved = resolve_request(request, taking_part)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
     for line in before_measuring(run, resolved):
         echo(line, err=True)
+    if FACT in run.fingerprint:
+        echo(f"engines run in {run.fingerprint[FACT]}")
     echo(f"run folder {folder.path}")
     measured = (measuring or measure_plan)(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, run, measured, green)
