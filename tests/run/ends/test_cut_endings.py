@@ -26,9 +26,9 @@ from specgate.promotion import ending
 from specgate.promotion.fingerprint import FLEET
 from specgate.promotion.ledger import Ledger
 from specgate.run.ending import decide, finish_cut, store
+from tests.run.ends.cut import How, cut
 from tests.support import stored_runs
 from tests.support.command import Cli
-from tests.support.cut import How, cut
 from tests.support.factories import scenario
 
 
