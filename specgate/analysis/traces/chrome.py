@@ -47,7 +47,9 @@ _ABOUT: Final[Mapping[Kind | None, tuple[About, ...]]] = {
 }
 """What is in doubt if an event of this kind is lost. None: of an unknown kind."""
 
-_SUSPICIOUS: Final = re.compile(r"runtime|driver|api|kernel|mem(cpy|set)|gpu|device|stream|correlation|npu|xpu", re.I)
+_SUSPICIOUS: Final = re.compile(
+    r"runtime|driver|api|kernel|mem(cpy|set)|gpu|device|stream|correlation|[nxmth]pu|hsa|hcc|rocm|roctracer", re.I
+)
 _FOREIGN_CALL: Final = re.compile(r"(?:hsa_|acl|musa|mu|ze|ur|sycl)(?=[A-Z_a-z]*[A-Z])")
 _TEXT_CATEGORY: Final = re.compile(r'"cat"\s*:\s*"([^"\\]*)"')
 _TEXT_PHASE: Final = re.compile(r'"ph"\s*:\s*"([^"\\]*)"')
@@ -130,7 +132,7 @@ class Reader:
         elif kind == "range of a GPU":
             self.ranges[named_times(event)[0]] += 1
         elif kind is None:
-            self.strangers[printable(str(event.get("cat")))] += 1
+            self.strangers[printable(str(event.get("cat", "no category")))] += 1
 
     def end(self) -> None:
         """Count what has begun and not ended."""
@@ -229,7 +231,7 @@ def named_times(event: Mapping[str, Any]) -> tuple[str, int, int]:
     if not isinstance(name, str):
         raise Malformed(f": name: {shown(name)}: a text is needed")
     where = f" ({shown(name)})"
-    ts, dur = microseconds(event.get("ts"), where, "ts"), microseconds(event.get("dur", 0), where, "dur")
+    ts, dur = microseconds(event.get("ts"), where, "ts"), microseconds(event.get("dur"), where, "dur")
     if abs(ts) > EPOCH_US * 4 or dur > LONGEST_US:
         hint = " (nanoseconds?)" if max(abs(ts), dur) < 4e18 else ""
         raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: no event does{hint}")

@@ -89,9 +89,9 @@ class TraceDocument:
             if not isinstance(key, str) or self._peek() != ":":
                 raise self._malformed("a key and a colon are needed")
             self._at += 1
-            if key == "traceEvents" and key not in keys:
-                if self._peek() != "[":
-                    raise self._malformed("traceEvents is not a list")
+            if key == "traceEvents":
+                if self._peek() != "[" or key in keys:
+                    raise self._malformed("traceEvents " + ("is there twice" if key in keys else "is not a list"))
                 yield from self._list(within=True)
             else:
                 self._peek()

@@ -20,6 +20,8 @@ NO_CALLS: Final = "no calls of CUDA or HIP by the host are in it (record CPU act
 NO_WORK: Final = "no work on a GPU is in its decode steps (record CUDA activities)"
 EARLY_NS: Final = 1_000_000
 """Work cannot begin before the call that launched it. Profilers align two clocks, by some microseconds."""
+LATE_NS: Final = 600 * 1_000_000_000
+"""No work waits so long for its turn."""
 NAMED: Final = 5
 """Names that a reason lists."""
 
@@ -128,8 +130,11 @@ def listed(names: Sequence[str]) -> str:
 
 
 def two_clocks(calls: Sequence[Call], work: Sequence[Work]) -> Iterator[Doubt]:
-    """Yield a doubt if work begins before the calls that launched it."""
+    """Yield a doubt if work begins before the calls that launched it, or long after them."""
     begins = {call.correlation: call.begin_ns for call in calls if call.correlation}
-    early = sum(entry.begin_ns < begins.get(entry.correlation, entry.begin_ns) - EARLY_NS for entry in work)
-    if early:
-        yield Doubt("work", f"{early:,} pieces of work begin before the calls that launched them: the clocks differ")
+    delays = (entry.begin_ns - begins[entry.correlation] for entry in work if entry.correlation in begins)
+    if odd := sum(not -EARLY_NS <= delay <= LATE_NS for delay in delays):
+        reason = (
+            f"{odd:,} pieces of work begin before the calls that launched them, or minutes later: the clocks differ"
+        )
+        yield Doubt("work", reason)

@@ -27,7 +27,9 @@ from specgate.analysis.traces.chrome import MOST_EVENTS, printable
 from specgate.analysis.traces.recording import About, Call, Doubt, Malformed, Mark, Recording, Work, WorkKind
 
 ACTIVITY: Final = "CUPTI_ACTIVITY_KIND_"
-COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+PAGES: Final = "CUDA_UM_"
+"""Beginning of the tables of managed memory, whose pages move without a call."""
+COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH"}
 """Kinds of copies (CUPTI's numbers), where the export has no table with their names."""
 _VERSION: Final = re.compile(r"(?:_ptsz|_ptds)?_v\d{4,5}$")
 """The version of the CUDA release that a runtime function's name carries: cudaStreamSynchronize_v3020."""
@@ -149,11 +151,11 @@ class Export:
         for kind, about in NEEDED.items():
             if not self.named(ACTIVITY + kind):
                 yield Doubt(about, f"no table {ACTIVITY}{kind} among {', '.join(self.tables[:LISTED])}")
-        known = {table for kind in KNOWN for table in self.named(ACTIVITY + kind)}
+        known = {table for kind in KNOWN for table in self.named(ACTIVITY + kind)[:1]}
         for table in self.tables:
-            if table.startswith(ACTIVITY) and table not in known and self.has_rows(table):
-                yield Doubt("work", f"the table {table} is not known")
-                yield Doubt("calls", f"the table {table} is not known")
+            if table.startswith((ACTIVITY, PAGES)) and table not in known and self.has_rows(table):
+                yield Doubt("work", f"the table {table} is not read")
+                yield Doubt("calls", f"the table {table} is not read")
 
     def devices(self) -> tuple[str, ...]:
         return tuple(str(row["name"]) for row in self.rows("TARGET_INFO_GPU", "name") if row["name"])
@@ -191,9 +193,11 @@ class Export:
         return printable(text)
 
     def named(self, table: str) -> list[str]:
-        """The tables of this name: some versions of nsys add a number (`_V2`) to it."""
+        """The tables of this name: some versions of nsys add a number (`_V2`) to it. Those with rows come first."""
         pattern = re.compile(rf"{table}(?:_?V?\d+)?", re.IGNORECASE)
-        return [name for name in self.tables if pattern.fullmatch(name)]
+        return sorted(
+            (name for name in self.tables if pattern.fullmatch(name)), key=lambda name: not self.has_rows(name)
+        )
 
     def columns(self, table: str) -> set[str]:
         return {row["name"] for row in self.database.execute(f"pragma table_info({quoted(table)})")}
@@ -202,8 +206,10 @@ class Export:
         return self.database.execute(f"select 1 from {quoted(table)} limit 1").fetchone() is not None
 
     def rows(self, table: str, *columns: str) -> Iterator[Row]:
-        """The rows of a table, by all its names; none where the export has no such table."""
-        for name in self.named(table):
+        """The rows of a table; none where the export has no such table. Of two of one name, it is one of them that has
+        rows.
+        """
+        for name in self.named(table)[:1]:
             known = self.columns(name)
             listed = ", ".join(f'"{column}"' if column in known else f'null as "{column}"' for column in columns)
             for number, row in enumerate(self.database.execute(f"select {listed} from {quoted(name)}"), 1):

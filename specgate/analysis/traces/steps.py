@@ -210,5 +210,5 @@ def notes_of(recording: Recording, calls: Sequence[Call], work: Sequence[Work], 
         counted = "only the loop's own is counted" if window.thread else "all are counted"
         notes.append(f"the calls of {processes} processes are in it: {counted}")
     if (gpus := len({entry.device for entry in work})) > 1:
-        notes.append(f"{gpus} GPUs: busy time and gaps are those of the one with the most work")
+        notes.append(f"{gpus} GPUs: counts are of all, busy time and gaps of the one with the most work")
     return notes

@@ -24,6 +24,7 @@ LONGEST_REASON: Final = 400
 """Characters of an error: it may repeat what the file says."""
 SQLITE: Final = b"SQLite format 3\x00"
 GZIP: Final = b"\x1f\x8b"
+PACKED: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 WANTED: Final = (
     "a trace of torch's profiler (.json, .json.gz), or an export of Nsight Systems (nsys export --type sqlite)"
 )
@@ -41,6 +42,8 @@ def read_trace(file: Path) -> Recording:
             return read_nsys(file)
         if not head:
             raise Malformed("the file is empty: the profiler has not finished, or wrote to another folder")
+        if packed := next((name for magic, name in PACKED.items() if head.startswith(magic)), None):
+            raise Malformed(f"it is packed by {packed}: unpack it first")
         if not head.startswith(GZIP) and head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
             raise Malformed(f"it begins with {head[:8]!r}: {WANTED} is needed")
         with opened(file, head.startswith(GZIP)) as text:

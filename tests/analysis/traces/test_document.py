@@ -91,6 +91,7 @@ def test_a_broken_event_that_may_count_leaves_its_figures_not_observable(
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
+        ({"dur": None}, "dur: None: microseconds are needed"),
         ({"dur": -5.0}, "it lasts -5.0 µs"),
         ({"ts": float("nan")}, "ts: None: microseconds are needed"),
         ({"ts": 1_795_398_352_000_000_000}, "(nanoseconds?)"),

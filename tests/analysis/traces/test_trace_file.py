@@ -131,6 +131,8 @@ def event(**changes: object) -> str:
         ),
         ("a.json", '[{"ph": "M"}, {"ph": "X", "na', "after 2 events: the file ends within event 2: it is cut off"),
         ("a.json", '{"traceEvents": 3, "traceEvents": []}', "traceEvents is not a list"),
+        ("a.json", '{"traceEvents": [], "traceEvents": []}', "traceEvents is there twice"),
+        ("a.json", b"\x28\xb5\x2f\xfd...", "it is packed by zstd: unpack it first"),
         (
             "a.json",
             '[{}, {"name": "{"device": 1}"}]',
