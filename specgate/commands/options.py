@@ -76,6 +76,9 @@ LOOSE: Final[Mapping[str, Option]] = {
     ),
     "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
     "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
+    "--isolate": click.option(
+        "--isolate", is_flag=True, help="Run engines in a sandbox: bubblewrap, else podman, else systemd-run."
+    ),
     "--out": click.option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
     "--plain": click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
     "--debug": click.option("--debug", is_flag=True, help="Show tracebacks."),

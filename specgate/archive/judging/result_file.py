@@ -15,7 +15,6 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
-from specgate.archive.background_rendering import stored_run
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.archive.verification import verify
 from specgate.contract import (
@@ -43,6 +42,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
 from specgate.planning.plan import build_plan
+from specgate.run.ending import stored_run
 from specgate.run.recompute import judge, with_figures
 
 
@@ -103,7 +103,8 @@ def judged_file(
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
     if not spec:
-        raise UsageError(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
+        lacking = " or ".join(sorted({f"{r.names.block}: {r.names.drafts}" for r in results}))
+        raise UsageError(f"{file}: no result in it has counts of speculation ({lacking}): there is nothing to judge")
     run = as_run(file, spec)
     single = baseline is not None
     verdicts = [v for rule in policy.rules for v in marked(rule, judged_rule(rule, run, spec, others, single=single))]

@@ -59,7 +59,7 @@ TARGETS: Final = (
     Target("ledger-head", ledger_head),
     Target("records", records, 250),
     Target("selftest-stamp", selftest_stamp, 50),
-    Target("benchmark", checked(lambda folder: [seeds.BENCHMARK, seeds.BENCHMARK["results"]]), 250),
+    Target("benchmark", checked(lambda folder: [seeds.BENCHMARK, seeds.BENCHMARK["results"], seeds.VLLM_BENCH]), 250),
     Target("checked-run", checked(lambda folder: [seeds.json_of(seeds.a_run(folder) / "run.json")]), 60),
     Target("target-config", target_config, 250),
     Target("draft-config", draft_config, 250),
