@@ -199,16 +199,19 @@ class Stub:
         `interval=N`: those of N steps together, as vLLM's --stream-interval has it. `holds=N`: none before step N, and
         with `at_once` what came until then as one. `per_token`: one event per token, as llama.cpp.
         """
-        interval, held = int(self.faults.get("interval", 1)), int(self.faults.get("holds", 0))
-        held = min(held, len(planned) - 1)
+        interval, last_held = int(self.faults.get("interval", 1)), int(self.faults.get("holds", 0))
+        last_held = min(last_held, len(planned) - 1)
         if self.has("at_once"):
-            joined = Step([t for step in planned[: held + 1] for t in step.tokens], self.k, 0)
-            return [(held, joined), *((held + 1 + i, step) for i, step in enumerate(planned[held + 1 :]))]
+            joined = Step([t for step in planned[: last_held + 1] for t in step.tokens], self.k, 0)
+            return [
+                (last_held, joined),
+                *((last_held + 1 + i, step) for i, step in enumerate(planned[last_held + 1 :])),
+            ]
         if self.has("per_token"):
             return [(i, replace(step, tokens=[t])) for i, step in enumerate(planned) for t in step.tokens]
         groups = [(0, planned[:1]), *((i, planned[i : i + interval]) for i in range(1, len(planned), interval))]
         return [
-            (max(i + len(steps) - 1, held), Step([t for s in steps for t in s.tokens], self.k, 0))
+            (max(i + len(steps) - 1, last_held), Step([t for s in steps for t in s.tokens], self.k, 0))
             for i, steps in groups
         ]
 
