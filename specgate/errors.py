@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """the command line, a file or a plug-in cannot be used as it is"""
     INCONCLUSIVE = 3
-    """the samples do not decide"""
+    """the samples do not decide, or a stored run has not ended"""
     ENV_REJECTED = 4
     """this machine was disturbed, or lacks something"""
     ORDER_REFUSED = 5
@@ -107,6 +107,10 @@ class InvalidResult(SpecgateError):
     """A record breaks an identity, so no figure derived from it may be quoted."""
 
     exit_code = ExitCode.INVALID
+
+
+class OtherCode(InvalidResult):
+    """A second engine loaded another source or other weights than were there before the first engine."""
 
 
 class BackendError(SpecgateError):

@@ -25,6 +25,7 @@ FLOORS = (
     ("sampling",),
     ("checkpoints",),
     ("analysis",),
+    ("sandbox",),
     ("plugins",),
     ("pairs",),
     ("machine",),

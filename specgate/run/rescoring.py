@@ -18,17 +18,21 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, in_doubt
+from specgate.checkpoints.files import checkpoint_sha256
+from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.contract import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook, TokenChecks
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesLogitOptions
-from specgate.errors import BackendError, SpecgateError
+from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import near_ties
 from specgate.planning.prompts import Prompts
+from specgate.run.engine_process.launch import Launch
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
+from specgate.sandbox.isolation import current
 
 
 class Rescorer:
@@ -47,6 +51,7 @@ class Rescorer:
         self.bandwidth = bandwidth
         self.asked = config.policy.checks
         self.done = folder.keyed(Rescoring)
+        self.target_sha256 = target_sha256(config) if current() and self.asked.rescored_by else None
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
@@ -86,6 +91,8 @@ class Rescorer:
                     if why is None:
                         worker = worker or self._open(pending)
                         texts = self._score(worker, point, draws)
+                except OtherCode:
+                    raise
                 except SpecgateError as error:
                     why = str(error)
                 rescoring = self._first_look(point, worker, texts, why, (began, time.monotonic_ns()))
@@ -112,6 +119,8 @@ class Rescorer:
                     if why is None:
                         worker = worker or self._open({p: draws for _, p, draws in doubts}, self.asked.second_look)
                         texts = self._score(worker, point, doubted)
+                except OtherCode:
+                    raise
                 except SpecgateError as error:
                     why = str(error)
                 look = SecondLook(tuple(texts), why, (began, time.monotonic_ns()))
@@ -184,7 +193,14 @@ class Rescorer:
             sampling=scenario.sampling,
             options=self._options(point),
         )
-        return EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log))
+        isolation = current()
+        launch = Launch(sources=isolation.sources if isolation else None)
+        worker = EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log), launch)
+        if self.target_sha256 is not None and (loaded := worker.facts().target_sha256) != self.target_sha256:
+            worker.close()
+            what = f"back end {self.asked.rescored_by} loaded a target with the SHA-256 {loaded}"
+            raise OtherCode(what, hint=f"before the first engine it was {self.target_sha256}: measure anew")
+        return worker
 
     def _options(self, point: Point) -> dict[str, str]:
         """The options that make the second engine's target the one that was measured."""
@@ -229,6 +245,16 @@ class Rescorer:
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
         self.done[rescoring.point] = rescoring
+
+
+def target_sha256(config: Config) -> str | None:
+    """SHA-256 that engines state of the pair's target; None of one that has no weights here."""
+    if config.pair.weights == "server":
+        return None
+    try:
+        return checkpoint_sha256(config.pair.target, read_any_target(config.pair.target).files)
+    except CheckpointError:
+        return None
 
 
 def second_backend(checks: TokenChecks) -> Backend | None:
