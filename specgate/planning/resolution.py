@@ -26,6 +26,7 @@ from specgate.planning.defaults import machine_size, policy_of
 from specgate.planning.plan import room_needed
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
+from specgate.planning.rule_names import with_elsewhere
 from specgate.planning.scenario import override, refuse_double_options, select
 
 FIXED_BY_A_RUN = (
@@ -88,7 +89,7 @@ def resolve(
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=policy_of(request, known_backend(backend), chosen),
+        policy=with_elsewhere(policy_of(request, known_backend(backend), chosen), chosen),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
