@@ -30,7 +30,7 @@ from specgate.planning.prompts import Prompts
 from specgate.promotion.ending import cut
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in
-from specgate.run.beginning import fitting_prompts, now
+from specgate.run.beginning import fitting_prompts, now, own_prompts
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.run.watched_gpus import run_gpus
@@ -99,6 +99,8 @@ def finish(
 ) -> ExitCode:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
+    for line in own_prompts(prompts):
+        echo(line)
     failure = measure(plain, sides, settings, prompts, folder, processes)
     result = result_of(folder, settings, folder.journals(), folder.processes())
     problem = None

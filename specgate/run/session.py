@@ -44,7 +44,7 @@ from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
-from specgate.run.beginning import begin, fitting_prompts
+from specgate.run.beginning import begin, fitting_prompts, own_prompts
 from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, decide, finish_cut, reason_of, store
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
@@ -140,6 +140,8 @@ def carry_out_here(request: Request, measuring: Measuring | None, taking_part: M
     if FACT in run.fingerprint:
         echo(f"engines run in {run.fingerprint[FACT]}")
     echo(f"run folder {folder.path}")
+    for line in own_prompts(resolved.prompts):
+        echo(line)
     measured = (measuring or measure_plan)(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
