@@ -18,9 +18,9 @@ ONE = shipped()[:1]
 OTHERS = [scenario for scenario in shipped() if scenario.name != ONE[0].name]
 
 
-def dead(**patterns: str) -> str | None:
+def dead(scenario: str = "*", role: str = "*") -> str | None:
     """The reason that a required rule with these patterns is dead in a run of `ONE`."""
-    rules = (Rule("mine", "acceptance", True, params={"min": 1.0}, **patterns),)
+    rules = (Rule("mine", "acceptance", True, scenario, role, {"min": 1.0}),)
     policy = replace(find_policy("engine", plugins.gates()), rules=rules)
     return nowhere(with_elsewhere(policy, ONE), cells_of(ONE)).get("mine")
 
