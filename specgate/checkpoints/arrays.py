@@ -26,13 +26,14 @@ FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 @dataclass(frozen=True, slots=True)
 class StoredArray:
     """One tensor of a safetensors file. `dtype` is spelled as in the file, e.g. BF16. `begin`: byte of its first
-    element.
+    element. `nbytes`: bytes of all.
     """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     begin: int
+    nbytes: int = 0
 
     @property
     def is_float(self) -> bool:
@@ -68,9 +69,10 @@ def arrays_of_file(file: Path) -> dict[str, StoredArray]:
         size = int.from_bytes(stream.read(8), "little")
         header = json.loads(stream.read(size))
     return {
-        name: StoredArray(file, entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
+        name: StoredArray(file, entry["dtype"], tuple(entry["shape"]), 8 + size + begin, end - begin)
         for name, entry in header.items()
         if name != "__metadata__"
+        for begin, end in (entry["data_offsets"],)
     }
 
 

@@ -15,7 +15,6 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
-from specgate.archive.background_rendering import stored_run
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.archive.verification import verify
 from specgate.contract import (
@@ -43,6 +42,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
 from specgate.planning.plan import build_plan
+from specgate.run.ending import stored_run
 from specgate.run.recompute import judge, with_figures
 
 

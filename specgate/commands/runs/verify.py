@@ -36,10 +36,15 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
     if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
-    is said. Exit code 4 if another version of specgate made RUN and only that version can tell: the version is named.
+    is said. Exit code 3 if RUN has not ended: the command that brings it to its end is printed. Exit code 4 if another
+    version of specgate made RUN and only that version can tell: the version is named.
     """
     from specgate.ab.folder import is_comparison
+    from specgate.archive.verification import unended
 
+    if why := unended(run):
+        echo(f"{run.name} has not ended: {why}")
+        sys.exit(ExitCode.INCONCLUSIVE)
     if is_comparison(run):
         verify_comparison(run, allowed_signers)
         return
