@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
 from specgate import errors
-from specgate.contract import protocols, reading
+from specgate.contract import protocols
 from specgate.contract.protocols import Availability, Backend, Engine, OpenRequest
 from specgate.errors import BackendError, SpecgateError, UsageError
 from specgate.sandbox.isolation import current
@@ -74,6 +74,8 @@ class BackendApart:
 
     @staticmethod
     def _call(entry: EntryPoint, method: str, *values: object, **named: object) -> Any:
+        from specgate.contract import reading  # it imports pydantic, which takes a while
+
         hints = get_type_hints(METHODS[method])
         bound = signature(METHODS[method]).bind(None, *values, **named).arguments
         arguments = [reading.to_data(hints[name], value) for name, value in list(bound.items())[1:]]
@@ -183,6 +185,8 @@ def described(backend: Any, before: set[str]) -> dict[str, object]:
 
 def called(backend: Any, method: str, arguments: Sequence[object]) -> object:
     """Return what `method` of a back end returns, as JSON has it."""
+    from specgate.contract import reading
+
     hints = get_type_hints(METHODS[method])
     names = list(signature(METHODS[method]).parameters)[1:]
     values = [reading.from_stored(hints[name], value) for name, value in zip(names, arguments, strict=False)]
