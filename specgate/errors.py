@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """the command line, a file or a plug-in cannot be used as it is"""
     INCONCLUSIVE = 3
-    """the samples do not decide"""
+    """the samples do not decide, or a stored run has not ended"""
     ENV_REJECTED = 4
     """this machine was disturbed, or lacks something"""
     ORDER_REFUSED = 5

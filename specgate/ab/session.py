@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
-from specgate.ab.folder import FILES, PAGE, AbFolder, Asked, Processes
+from specgate.ab.folder import PAGE, AbFolder, Asked, Processes
 from specgate.ab.judging import interim_looks, plans, result_of, running_until, schedules
-from specgate.ab.recording import enter
+from specgate.ab.recording import decide, store
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
@@ -18,7 +18,7 @@ from specgate.contract import Plan, Point
 from specgate.contract.conditions import Sample
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
-from specgate.errors import ExitCode, SpecgateError, UsageError
+from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.json_text import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
@@ -27,9 +27,10 @@ from specgate.machine.software import software
 from specgate.planning.gates import near_ties
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
+from specgate.promotion.ending import cut
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in
-from specgate.run.beginning import fitting_prompts, now
+from specgate.run.beginning import fitting_prompts, now, own_prompts
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.run.watched_gpus import run_gpus
@@ -63,9 +64,17 @@ def begin(request: AbRequest) -> ExitCode:
 
 
 def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
-    """Continue the comparison in the folder `path`: see `resuming.earlier`. The exit code is that of the whole."""
+    """Continue the comparison in the folder `path`: see `resuming.earlier`. The exit code is that of the whole.
+
+    One whose ending was cut is finished, and nothing else is done where its word stands.
+    """
     folder = AbFolder.open(path, read_only=False)
     with folder.top.lock(), TemporaryDirectory(prefix="specgate-build-") as logs:
+        if (decided := cut(path)) is not None:
+            result = store(folder, decided)
+            if more is None and folder.processes().failure is None:
+                print_result(folder, result, plain)
+                return result.code
         before = earlier(folder, more, request_of)
         hiding = isolated(before.request.isolate, path.absolute().parent)
         with hiding, builds(replace(before.request, plain=plain), Path(logs)) as sides:
@@ -90,16 +99,31 @@ def finish(
 ) -> ExitCode:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
+    for line in own_prompts(prompts):
+        echo(line)
     failure = measure(plain, sides, settings, prompts, folder, processes)
-    result = conclude(folder, settings)
+    result = result_of(folder, settings, folder.journals(), folder.processes())
+    problem = None
+    try:
+        store(folder, decide(folder, settings, result))
+    except (EnvironmentRefused, InvalidResult) as error:
+        problem = error
+    print_result(folder, result, plain, failure)
+    if problem is not None:
+        raise problem
+    return result.code
+
+
+def print_result(
+    folder: AbFolder, result: TwoBuilds, plain: bool, failure: SpecgateError | KeyboardInterrupt | None = None
+) -> None:
+    """Print the report, what ended the measuring (on stderr) and the last lines."""
     report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
     if isinstance(failure, SpecgateError):
         echo(f"error: {failure}", err=True)
     for line in closing_lines(result, folder.path):
         echo(line)
-    enter(folder, settings, result)
-    return result.code
 
 
 def closing_lines(result: TwoBuilds, folder: Path) -> Iterator[str]:
@@ -263,13 +287,3 @@ def decided(settings: Asked, folder: AbFolder, processes: Processes, pairs: int)
 
 def setup_of(name: SideName, build: Build, plan: Plan) -> SideSetup:
     return SideSetup(name, build.side.backend, build.side.options, build.launch, plan)
-
-
-def conclude(folder: AbFolder, settings: Asked) -> TwoBuilds:
-    """Reduce the journals, and write the result, its pages and the manifest."""
-    result = result_of(folder, settings, folder.journals(), folder.processes())
-    folder.write_result(result)
-    for format, file in FILES:
-        folder.top.write_text(file, plugins.view("ab").render(result, format))
-    folder.top.write_manifest()
-    return result

@@ -15,4 +15,5 @@ trees/                 trees of draft tokens: their shapes and files
 stages/                the stages of a pass at which two engines can be compared
 exports.py             what a back end tells of pairs that are written for its engine
 tokenizer_file.py      a target's `tokenizer.json`
+tokenizer_settings.py  the files beside it: special tokens, added tokens, chat templates
 """

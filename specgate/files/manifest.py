@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,12 +20,16 @@ from specgate.files.writing import sha256_of
 MANIFEST: Final = "MANIFEST.sha256"
 FORMER: Final = "MANIFEST.before-resume.sha256"
 """The manifest that a run had when it was resumed. It is there until the resumed run has ended."""
+ENDING: Final = "ending.json"
+"""The verdict of a run whose ending is being written. It is there until everything is stored (`promotion.ending`)."""
 LOCK: Final = ".lock"
 """An empty file that the process which writes the run holds locked."""
-UNLISTED: Final = frozenset({MANIFEST, FORMER, LOCK})
+UNLISTED: Final = frozenset({MANIFEST, FORMER, ENDING, LOCK})
 """Files of a run folder that the manifest does not list."""
 FOLDERS: Final = frozenset({"samples", "logs"})
+NOTHING: Final[Mapping[str, str]] = {}
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
+_REPORT: Final = re.compile(rb"[0-9a-f]{64}  [^/\n]+\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,26 @@ def _begins_with(file: Path, sha256: str, *, lines: bool) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def manifest_of(path: Path) -> str:
-    """The text of the manifest of the run folder `path`."""
-    return "".join(f"{sha256_of(path / name)}  {name}\n" for name in sorted(plain_files(path) - UNLISTED))
+def manifest_of(path: Path, coming: Mapping[str, str] = NOTHING, without: Collection[str] = ()) -> str:
+    """The text of the manifest of the run folder `path`, but for the files `without`.
+
+    `coming`: file → SHA-256 of files that are yet to be written, in the place of what lies there.
+    """
+    names = sorted((plain_files(path) | coming.keys()) - UNLISTED - {*without})
+    return "".join(f"{coming.get(name) or sha256_of(path / name)}  {name}\n" for name in names)
+
+
+def vouched(manifest: Path, sha256: str | None) -> bool:
+    """True if `sha256`, as the ledger has it, is that of a manifest: of the whole file, or of its first lines.
+
+    The lines after these list reports, which are written once the ledger has the verdict. Reports lie in the run folder
+    itself: a line of a file in `samples/` or `logs/` that stands there is not vouched for.
+    """
+    if not manifest.is_file():
+        return False
+    digest, lines = hashlib.sha256(), manifest.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        digest.update(line)
+        if digest.hexdigest() == sha256:
+            return all(_REPORT.fullmatch(later) for later in lines[number:])
+    return False

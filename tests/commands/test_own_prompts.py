@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specgate.errors import ExitCode
-from specgate.planning.prompt_files.formats import entries_of
+from specgate.planning.prompt_files.formats import prompts_in
 from tests.support.command import Cli
 
 POLICY = ("--policy", "policy.yaml")
@@ -65,7 +65,7 @@ def test_a_run_goes_on_only_with_the_same_prompts(cli: Cli) -> None:
     failed = cli.run("micro", "--backend", "fake", "-o", "fail_open=no room", *question)
     assert failed.returncode == ExitCode.BACKEND_ERROR
     folder, kept = cli.newest(), file.read_text()
-    entries_of.cache_clear()  # a process of its own would have read nothing yet
+    prompts_in.cache_clear()  # a process of its own would have read nothing yet
     file.write_text(kept + '{"ids": [1]}\n')
     refused = cli.run("micro", "--resume", folder, pair=False)
     assert refused.returncode == ExitCode.USAGE and "mine.jsonl: its SHA-256 is" in refused.stderr

@@ -36,10 +36,15 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
     if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
-    is said. Exit code 4 if another version of specgate made RUN and only that version can tell: the version is named.
+    is said. Exit code 3 if RUN has not ended: the command that brings it to its end is printed. Exit code 4 if another
+    version of specgate made RUN and only that version can tell: the version is named.
     """
     from specgate.ab.folder import is_comparison
+    from specgate.archive.verification import unended
 
+    if why := unended(run):
+        echo(f"{run.name} has not ended: {why}")
+        sys.exit(ExitCode.INCONCLUSIVE)
     if is_comparison(run):
         verify_comparison(run, allowed_signers)
         return
@@ -121,7 +126,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
     """
     from specgate import plugins
-    from specgate.analysis.verdict import overall
+    from specgate.analysis.verdict import dead_rules, overall
     from specgate.archive.judging.result_file import judged_anew, judged_file
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
@@ -143,7 +148,8 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
         echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
         sys.exit(ExitCode.INCONCLUSIVE)
     state, code = overall(run)
-    echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
+    word = code.name if code is ExitCode.BACKEND_ERROR else state.value
+    echo(", ".join((f"verdict {word} (exit {int(code)})", *dead_rules(run))))
     sys.exit(code)
 
 

@@ -107,7 +107,7 @@ def draft_tree(folder: Path) -> Ready:
 
 def prompts(folder: Path) -> Ready:
     """A file of prompts, in whatever format its first record tells."""
-    from specgate.planning.prompt_files.formats import entries_of, recognise
+    from specgate.planning.prompt_files.formats import prompts_in, recognise
 
     file = folder / "fuzzed.jsonl"
     lines = [
@@ -115,13 +115,15 @@ def prompts(folder: Path) -> Ready:
         {"text": "Once", "subset": "b"},
         {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]},
         {"question_id": 81, "category": "writing", "turns": ["Compose.", "Rewrite."]},
-        {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}]},
+        {"id": "x_0", "conversations": [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Hi"}]},
+        {"custom_id": "a", "body": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}},
+        {"instruction": "Sum up.", "input": "Long ago."},
         {"input": "Who?", "context": "Long ago.", "dataset": "qasper", "_id": "8d0b"},
     ]
     valid = b"\n".join(json.dumps(line).encode() for line in lines[:3])
 
     def read() -> None:
-        entries_of(file, *recognise(file, "auto"))
+        prompts_in(file, *recognise(file, "auto"))
 
     inputs = json_texts(lines) | byte_strings([valid, gzip.compress(valid, mtime=0)])
     return Ready(inputs, valid, read, file, USAGE)
