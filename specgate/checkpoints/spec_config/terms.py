@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
 
-How = Literal["stated", "default", "fixed"]
+How = Literal["stated", "default", "fixed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StatedConfig:
     @property
     def speculative(self) -> bool:
         """True if the config asks for speculation at all."""
-        return "method" in self.terms
+        return "method" in self.terms or "k" in self.terms
 
     def broken(self) -> Iterator[str]:
         """One sentence for each rule of `sizes.broken_rules` that the config breaks, as far as its sizes are known."""

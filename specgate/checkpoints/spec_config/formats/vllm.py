@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.checkpoints.spec_config.files import referred
-from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, from_mapping, operands, releases
+from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, from_mapping, operands, releases, unfilled
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     SUGGESTS,
@@ -17,6 +17,8 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     count_of,
     default,
     fixed,
+    follow,
+    known,
     name_of,
     object_text,
     take,
@@ -84,12 +86,14 @@ def of(
     flags = flags.over(file.given)
     section = dict(as_object(flags.get("speculative_config")))
     section |= {REMOVED[key]: flags.get(key) for key in REMOVED if key in flags} | dict(over)
-    target = served or flags.text("model")
+    open_target = unfilled(served)
+    target = None if open_target else served or flags.text("model")
     section, target, speculators = of_speculators(section, target, where)
     spec = from_mapping(section, SECTION, f"{where}: {OPTION}" if not alone else where)
     terms = {} if alone else around(flags, target, whole=not file.missing)
-    undecided = [*file.undecided, *flags.undecided, *spec.undecided]
-    bounds, none_has = releases((*flags.rows, *spec.rows))
+    undecided = [*open_target, *file.undecided, *flags.undecided, *spec.undecided]
+    rows = [row for row in spec.rows if row.key not in {REMOVED[key] for key in REMOVED if key in flags}]
+    bounds, none_has = releases((*flags.rows, *rows))
     undecided += [none_has] if none_has else []
     unclear = not section and target is not None and config_of(target) is None and bool(SUGGESTS.search(target))
     if unclear:
@@ -100,19 +104,23 @@ def of(
         )
     places = {"target": target} if target and not unclear else {}
     config = StatedConfig(
-        "vllm", where, terms, EXPRESSES, undecided=tuple(undecided), unclear=unclear or file.missing, places=places,
+        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing, places=places,
         releases=bounds,
     )  # fmt: skip
+    resolve_auto(terms, target)
     if not section:
-        resolve_auto(terms, target)
-        return config
+        return replace(config, terms=known(terms), undecided=tuple(undecided))
     draft = spec.text("model")
     boundaries = drafting(terms, spec, where, target)
+    if "method" not in terms:
+        undecided.append("method: not given, and vLLM takes it from the draft's config, which is not on this machine")
     if draft is not None and spec.values.get("method") not in ("ngram", "suffix", "ngram_gpu"):
         places["draft_model"] = draft
     note = f"{speculators}: a speculators folder: it says what is drafted, and for which target"
-    resolve_auto(terms, target)
-    return replace(config, notes=(note,) if speculators else (), boundaries=boundaries, others=spec.rest())
+    return replace(
+        config, terms=known(terms), notes=(note,) if speculators else (), boundaries=boundaries,
+        undecided=tuple(undecided), others=spec.rest(),
+    )  # fmt: skip
 
 
 def as_object(value: object) -> Mapping[str, object]:
@@ -167,7 +175,7 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
     if whole:
         default(terms, tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
                 prefix_cache=not former, eager=False, overrides=None, target_weights=AS_THE_CHECKPOINT)  # fmt: skip
-    if "tp" in terms and "dp" in terms:
+    if known(terms).keys() >= {"tp", "dp"}:
         shared = int(str(terms["tp"].value)) * int(str(terms["dp"].value))
         take(terms, flags, "enable_expert_parallel", "ep", lambda on: shared if on else 1)
         default(terms, ep=1)
@@ -179,8 +187,9 @@ def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple
     draft = spec.text("model")
     take(terms, spec, "num_speculative_tokens", "k")
     take(terms, spec, "method", "method", lambda name: "mtp" if name in MTP else str(name).strip("[]"))
-    default(terms, method=guessed_method(draft))
-    method = terms["method"].value
+    if (guess := guessed_method(draft)) is not None:
+        default(terms, method=guess)
+    method = terms["method"].value if "method" in terms else None
     if "k" not in terms and method not in FROM_CHECKPOINT and not spec.undecided:
         raise UsageError(f"{where}: num_speculative_tokens is missing", hint="the number of draft tokens per step")
     revision = spec.text("revision")
@@ -189,8 +198,7 @@ def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple
     elif method in OWN_DRAFT:
         fixed(terms, draft_model="in the target" if method in ("mtp", "dspark") else None)
     take(terms, spec, "draft_tensor_parallel_size", "draft_tp")
-    if "tp" in terms:
-        default(terms, draft_tp=terms["tp"].value)
+    follow(terms, "draft_tp", "tp")
     verifying(terms, spec, where)
     take(terms, spec, "num_speculative_tokens_per_batch_size", "varies", lambda rows: f"by batch size: {rows}")
     take(terms, spec, "disable_by_batch_size", "varies", lambda n: f"off above batch {n}")
@@ -206,8 +214,7 @@ def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple
         terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
     default(terms, varies="constant", draft_quantization=AS_THE_CHECKPOINT, weights=AS_THE_CHECKPOINT, lookup=None,
             passes="one per token", draft_positions=None, threshold=1.0)  # fmt: skip
-    if "kv_dtype" in terms:
-        default(terms, draft_kv_dtype=terms["kv_dtype"].value)
+    follow(terms, "draft_kv_dtype", "kv_dtype")
     tree = spec.text("speculative_token_tree")
     if tree is not None:
         static_tree(
@@ -263,9 +270,15 @@ def load_format(load: object) -> object:
     return form if form == "dummy" else None
 
 
-def guessed_method(draft: str | None) -> str:
-    """The method that vLLM takes where none is named: by the draft's name."""
+def guessed_method(draft: str | None) -> str | None:
+    """The method that vLLM takes where none is named: by the draft's name, else by its config; None without that."""
     name = (draft or "").lower()
     if name in ("ngram", "[ngram]"):
         return "ngram"
-    return next((m for m in ("eagle-", "eagle3", "dflash", "dspark") if m in name), "draft_model").rstrip("-")
+    if sign := next((sign for sign in ("eagle-", "eagle3", "dflash", "dspark") if sign in name), None):
+        return sign.rstrip("-")
+    config = config_of(draft)
+    if config is None:
+        return None
+    kind = str(config.values.get("model_type"))
+    return "mtp" if kind in MTP else kind if kind in ("medusa", "mlp_speculator", "eagle") else "draft_model"

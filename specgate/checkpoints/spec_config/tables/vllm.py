@@ -102,6 +102,8 @@ no_async_scheduling                                        off      0.10.0  -
 hf_overrides                                               setting  0.6.4   -
 rope_scaling                                               setting  0.4.3   0.11.0
 rope_theta                                                 number   0.5.0   0.11.0
+engram_config                                              setting  0.30.0  -
+num_lookahead_slots                                        count    ?       0.11.2
 config                                                     text     ?       -
 """)  # fmt: skip
 """Flags of the server, and keys of the YAML file of its `--config`."""
