@@ -11,6 +11,7 @@ from functools import partial
 from specgate.analysis.checks.clocks import check_pairs, check_times, check_unexplained
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks
 from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
@@ -72,6 +73,8 @@ def contradictions(
             whole = whole_requests(plan, cell)
             checks = (
                 ("clocks_disagree", partial(check_pairs, pairs, whole)),
+                ("clocks_disagree", partial(check_first_chunks, [] if whole else pairs)),
+                ("clocks_disagree", partial(check_engine_clock, pairs)),
                 ("faster_than_verification", partial(check_verification, pairs, plan.scenarios[cell.point.scenario])),
             )
             if why := first_of(checks):
