@@ -90,9 +90,10 @@ class Evidence:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the engine and of the draft's files, each once."""
+        """Warnings of the engine and of the draft's files, each once. That of the vocabulary map is a cause itself."""
         engine = self.facts.warnings if self.facts else ()
-        return tuple(dict.fromkeys((*engine, *(self.pair.head.warnings if self.pair.head else ()))))
+        every = dict.fromkeys((*engine, *(self.pair.head.warnings if self.pair.head else ())))
+        return tuple(warning for warning in every if warning not in (self.pair.vocabulary_map or ""))
 
 
 @dataclass(frozen=True, slots=True)

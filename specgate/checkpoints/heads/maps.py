@@ -79,6 +79,8 @@ def check_map(d2t: Integers, t2d: Mask | None, dtype: str, target_vocab: int, wh
             f"{where}: d2t is of type {dtype}, which holds at most {limit}: larger offsets have wrapped",
             hint="export d2t as int64: offsets grow up to the difference of the vocabularies",
         )
+    if limit is not None and limit < target_vocab - len(d2t) and t2d is None and not warnings:
+        return (f"the draft's d2t is of type {dtype}, and no t2d shows that offsets above {limit} have not wrapped",)
     return warnings
 
 

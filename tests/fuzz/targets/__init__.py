@@ -1,6 +1,7 @@
 """Targets of the fuzzer: each reader, the documents that its inputs are made from, and the exit codes it may end with.
 
 written.py       what people write
+traces.py        what profilers write
 stored.py        what specgate has stored
 checkpoints.py   what other tools wrote
 typed.py         what is typed
@@ -41,7 +42,8 @@ from tests.fuzz.targets.stored_files import (
     stored,
     verified,
 )
-from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape, trace
+from tests.fuzz.targets.traces import trace
+from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape
 
 TARGETS: Final = (
     Target("scenario", scenario),
