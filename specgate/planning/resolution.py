@@ -27,6 +27,7 @@ from specgate.planning.plan import room_needed
 from specgate.planning.prompt_files.choosing import OwnPrompts
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.planning.rule_names import with_elsewhere
 from specgate.planning.scenario import override, refuse_double_options, select
 
 FIXED_BY_A_RUN = (
@@ -89,7 +90,7 @@ def resolve(
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=policy_of(request, known_backend(backend), chosen),
+        policy=with_elsewhere(policy_of(request, known_backend(backend), chosen), chosen),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )

@@ -13,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from specgate.analysis.verdict import dead_rules
 from specgate.analysis.verdict import in_words as not_judged_in_words
 from specgate.contract import EngineFacts, Promotion, Run, State
 from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
@@ -189,7 +190,7 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, manifest_sh
         manifest_sha256=manifest_sha256,
         override=run.promotion.override if run.promotion else None,
         host=host.identity(),
-        not_judged=tuple(not_judged_in_words(gap) for gap in run.not_judged),
+        not_judged=(*map(not_judged_in_words, run.not_judged), *dead_rules(run)),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from specgate import plugins
-from specgate.analysis.verdict import overall
+from specgate.analysis.verdict import dead_rules, overall
 from specgate.contract import Plan, Run, State
 from specgate.contract.protocols import Report
 from specgate.contract.verdict import RESUME
@@ -57,7 +57,8 @@ def closing_lines(run: Run, path: Path, end: tuple[str, ExitCode], between: Sequ
         yield f"next: {command}"
     *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
     unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
-    yield f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else "")
+    judged = (*((f"{unjudged} not judged",) if unjudged else ()), *dead_rules(run))
+    yield ", ".join((f"verdict {verdict} (exit {int(code)})", *judged))
 
 
 def counted_rules(run: Run) -> str:

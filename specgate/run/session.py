@@ -36,6 +36,7 @@ from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
+from specgate.planning.rule_names import nowhere
 from specgate.planning.scenario import find
 from specgate.promotion.admission import admission, promotion_of, sampling
 from specgate.promotion.claim import software_of
@@ -169,6 +170,8 @@ def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
     for gap in foreseeable(resolved.plan.cells, policy, kinds_of(policy)):
         if gap.why is None:
             yield f"warning: no required rule of {policy.name} judges {in_words(gap)}: the run cannot be green (exit 8)"
+    for why in nowhere(policy, resolved.plan.cells).values():
+        yield f"warning: a required rule of {policy.name} selects nothing: {why}: the run cannot be green (exit 8)"
 
 
 def resolve_request(request: Request, taking_part: Mapping[str, str] = NOBODY) -> Resolved:

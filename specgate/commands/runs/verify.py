@@ -126,7 +126,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
     """
     from specgate import plugins
-    from specgate.analysis.verdict import overall
+    from specgate.analysis.verdict import dead_rules, overall
     from specgate.archive.judging.result_file import judged_anew, judged_file
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
@@ -148,7 +148,8 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
         echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
         sys.exit(ExitCode.INCONCLUSIVE)
     state, code = overall(run)
-    echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
+    word = code.name if code is ExitCode.BACKEND_ERROR else state.value
+    echo(", ".join((f"verdict {word} (exit {int(code)})", *dead_rules(run))))
     sys.exit(code)
 
 
