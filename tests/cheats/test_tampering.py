@@ -22,10 +22,9 @@ def test_an_engine_that_tampers_is_invalid_in_a_sandbox(
 ) -> None:
     entries = {"specgate.backends": {"Tampering": "tests.cheats.tampering:BACKEND"}}
     write_distribution(tmp_path / "installed", "tampering", entries=entries)
-    monkeypatch.setattr(cli, "environment", lambda: {**environment, "PYTHONPATH": f"{tmp_path / 'installed'}:{ROOT}"})
-    environment = Cli.environment(cli)
     monkeypatch.delenv("SPECGATE_LOAD_PLUGINS", raising=False)
-    environment.pop("SPECGATE_LOAD_PLUGINS", None)
+    environment = {**cli.environment(), "PYTHONPATH": f"{tmp_path / 'installed'}:{ROOT}"}
+    monkeypatch.setattr(cli, "environment", lambda: environment)
     cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text().replace(NOT_SCORED, ""))
     done = cli.micro_apart("--backend", "Tampering", "--isolate")
     assert done.returncode == 6, done.stdout + done.stderr
