@@ -28,6 +28,8 @@ NEEDED: Final[Mapping[Kind, str]] = {
 }
 PLACEHOLDER: Final = re.compile(r"\$\{?\w|\$\(|\{\{|\}\}|^<[^<>]+>$|%\w+%")
 """A variable of a shell, of Kubernetes, of a template; or `<MODEL>`."""
+VARIABLE_IN_JSON: Final = re.compile(r"[:,\[]\s*(\$\{?\w|\{\{)")
+"""A variable in the place of a value of JSON."""
 UNTYPED: Final = object()
 """Stands for a value of the wrong type."""
 SPECULATIVE: Final = re.compile(
@@ -166,7 +168,7 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
             if at + 1 >= len(argv):
                 raise UsageError(f"{where}: {flag} has no value", hint=f"{NEEDED[known.kind]} is needed")
             _, text = next(words)
-        if is_placeholder(text):
+        if is_placeholder(text) or (known.kind == "setting" and is_unfilled_json(text)):
             undecided.append(f"{flag} {shown(text)}: a placeholder")
             taken.pop(known.key, None)
             blocked.add(known.key)
@@ -184,6 +186,11 @@ def is_placeholder(value: object) -> bool:
         return False
     last = value.rstrip("/").rsplit("/", 1)[-1]
     return PLACEHOLDER.search(last) is not None
+
+
+def is_unfilled_json(text: str) -> bool:
+    """True for an object that is none yet, because a variable stands in it without quotes."""
+    return parsed(text, "setting") is UNTYPED and VARIABLE_IN_JSON.search(text) is not None
 
 
 def unfilled(target: str | None) -> tuple[str, ...]:

@@ -178,6 +178,7 @@ TERMS: Final[Mapping[str, Term]] = {
     "cp": Term("GPUs per context (cp)", "speed", "steps of another number of GPUs: times cannot be compared"),
     "draft_tp": Term("GPUs per draft", "speed", "draft steps of another number of GPUs"),
     "eager": Term("CUDA graphs", "speed", "launches from the host in one engine, replayed graphs in the other"),
+    "compilation": Term("compilation", "speed", "other kernels, and other parts in CUDA graphs"),
     "prefix_cache": Term(
         "prefix cache", "speed", "one engine may skip prefills: TTFT and throughput cannot be compared, TPOT can"
     ),

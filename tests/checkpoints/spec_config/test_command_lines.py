@@ -27,6 +27,10 @@ curl http://localhost:8000/health
 """,
     "docker": "docker run --gpus all -m 100g -p 80:80 -e TP=2 vllm/vllm-openai:v0.25.1 --model /m/t -tp 2 "
     f"--speculative-config '{SECTION}'",
+    "docker with the model first": "docker run -e TP=2 vllm/vllm-openai:v0.33.0 /m/t --tensor-parallel-size 2 "
+    f"--speculative-config '{SECTION}'",
+    "a prefix": f"CUDA_VISIBLE_DEVICES=0,1 nohup vllm serve --enable-log-requests -tp=2 /m/t -sc '{SECTION}' &",
+    "a module": f"python3 -m vllm.entrypoints.openai.api_server --model=/m/t -tp 2 --speculative_config '{SECTION}'",
     "a shell in docker": f"docker run vllm/vllm-openai bash -c \"vllm serve /m/t -tp 2 -sc '{SECTION}'\"".replace(
         SECTION, SECTION.replace('"', '\\"')
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from specgate.checkpoints.spec_config.alignment import Alignment, align
 from specgate.checkpoints.spec_config.sources import read_source
-from specgate.errors import ExitCode
+from specgate.errors import ExitCode, UsageError
 from tests.checkpoints.folders import DRAFT, LLAMA, keys
 
 SECTION = '{"method": "eagle3", "model": "/m/head-eagle3", "num_speculative_tokens": 3}'
@@ -65,6 +65,44 @@ def test_the_file_of_config_says_what_its_flags_say(here: Path, spelling: object
         assert beside(source, SAME).exit_code is ExitCode.PASS
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enable-prefix-caching: no\nspeculative-config: {method: eagle3, model: /m/d, num_speculative_tokens: 3}",
+        "x: &spec {method: eagle3, model: /m/d, num_speculative_tokens: 3}\nspeculative-config: *spec\n"
+        "enable-prefix-caching: False",
+        "x: &most {method: eagle3, model: /m/d}\nspeculative-config: {<<: *most, num_speculative_tokens: 3}\n"
+        "no-enable-prefix-caching: true",
+    ],
+)
+def test_a_file_is_read_in_the_yaml_that_engines_read(here: Path, text: str) -> None:
+    (here / "serve.yaml").write_text(f"model: /m/t\n{text}\n")
+    flags = "--no-enable-prefix-caching -sc.method eagle3 -sc.model /m/d -sc.num_speculative_tokens 3"
+    assert beside("serve.yaml", f"vllm serve /m/t {flags}").exit_code is ExitCode.PASS
+
+
+def test_keys_that_are_numbers_are_read(here: Path) -> None:
+    (here / "x.yaml").write_text("speculative_config:\n  decoding_type: Eagle3\n  max_draft_len: 3\n"
+                                 "  draft_len_schedule: {4: 3, 8: 2}\n")  # fmt: skip
+    assert "by batch size" in str(read_source("x.yaml").value("varies"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1\n", "x.yaml:2: not valid YAML"),
+        ("- model\n", "x.yaml:1: no mapping"),
+        ("".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]\n" for n in range(9)), "stand for more"),
+        ("a: &a [*a]\n", "an alias inside itself"),
+        ("a: !!python/object:os.system x\n", "not valid YAML"),
+    ],
+)
+def test_a_bad_file_is_named_and_costs_nothing(here: Path, text: str, message: str) -> None:
+    (here / "x.yaml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_source("vllm serve /m/t --config x.yaml")
+
+
 def test_flags_win_over_the_file_of_config(here: Path) -> None:
     file = yaml_of(here, "serve.yaml", SERVE)
     result = beside(f"vllm serve --config {file} -tp 2", SAME)
@@ -82,6 +120,7 @@ def test_flags_win_over_the_file_of_config(here: Path) -> None:
         ({"load-format": "dummy"}, {"target_weights"}),
         ({"hf-overrides": {"rope_theta": 1.0}}, {"overrides"}),
         ({"enforce-eager": True}, {"eager"}),
+        ({"compilation-config": {"cudagraph_mode": "NONE"}}, {"compilation"}),
     ],
 )
 def test_keys_beside_the_section_are_compared(here: Path, changes: dict[str, object], terms: set[str]) -> None:
@@ -141,6 +180,8 @@ def test_a_section_alone_says_nothing_of_what_stands_around_it() -> None:
         SAME.replace("/m/target-70b", "$MODEL"),
         SAME.replace("--tensor-parallel-size 4", "--tensor-parallel-size ${TP:-4}"),
         SAME.replace("fp8", "{{ cache }}"),
+        SAME.replace('"num_speculative_tokens": 3', '"num_speculative_tokens": $K'),
+        "vllm serve /m/target-70b --speculative-config $SPEC",
         SAME.replace("--tensor-parallel-size", "--tensor-parallel-sizes"),
         SAME.replace("--tensor-parallel-size", "--tensor-parallel"),
         SAME + " --speculative-draft-magic 3",

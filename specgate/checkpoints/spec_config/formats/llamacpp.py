@@ -42,7 +42,8 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     if flags.get("spec_default"):
         undecided.append("--spec-default: what it switches on is another thing in other builds")
     if kind == "none" and draft is None:
-        unclear = bool(flags.get("spec_default")) or any("--spec-" in text for text in flags.undecided)
+        speaking = {"spec_type", "spec_draft_model", "spec_draft_hf"}
+        unclear = bool(flags.get("spec_default")) or bool(flags.blocked & speaking)
         return StatedConfig(
             "llamacpp", where, known(terms), EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds
         )

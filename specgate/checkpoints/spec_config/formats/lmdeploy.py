@@ -87,7 +87,7 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     undecided = (*flags.undecided, *((none_has,) if none_has else ()))
     places = {"target": served} if served else {}
     if "method" not in flags:
-        unclear = any("speculative-algorithm" in text for text in flags.undecided)
+        unclear = "speculative_algorithm" in flags.blocked
         return StatedConfig(
             "lmdeploy", where, known(terms), EXPRESSES, (), None, undecided, unclear, places, releases=bounds
         )

@@ -65,7 +65,7 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
         flags.used.add("speculative_algorithm")
         stray = [flags.names[k] for k in ("speculative_num_steps", "speculative_draft_model_path") if k in flags]
         notes = tuple(f"{name} without --speculative-algorithm: SGLang does not speculate" for name in stray[:1])
-        unclear = file.missing or any("speculative-algorithm" in text for text in flags.undecided)
+        unclear = file.missing or bool(flags.blocked & {"speculative_algorithm", "config"})
         return StatedConfig(
             "sglang", where, known(terms), EXPRESSES, notes, None, undecided, unclear, places, releases=bounds
         )
@@ -109,6 +109,10 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
         ("context_length", "max_positions"), ("max_running_requests", "max_batch"), ("disable_cuda_graph", "eager"),
     ):  # fmt: skip
         take(terms, flags, key, term)
+    if flags.get("enable_dp_attention"):
+        terms["dp"] = Said(
+            f"{flags.get('dp_size') or 1}, attention over the same GPUs", "stated", "--enable-dp-attention"
+        )
     take(terms, flags, "disable_decode_cuda_graph", "eager", lambda off: off or None)
     take(terms, flags, "chunked_prefill_size", "max_tokens", count_of)
     take(terms, flags, "disable_radix_cache", "prefix_cache", lambda off: not off)

@@ -120,7 +120,7 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     expresses = EXPRESSES | {"target"} if target else EXPRESSES
     places = {"target": target} if target else {}
     if not section:
-        missing = not whole and not alone
+        missing = (not whole and not alone) or bool(given.blocked & {OPTION, "config"})
         return StatedConfig(
             "trtllm", where, known(terms), expresses, (), None, undecided, missing, places, releases=bounds
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from specgate.checkpoints.spec_config.files import referred
@@ -40,7 +42,7 @@ from specgate.files.json_text import shown
 OPTION: Final = "--speculative-config"
 AROUND: Final = frozenset({
     "target", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp", "eager",
-    "prefix_cache", "overlap", "max_positions", "max_batch", "max_tokens",
+    "prefix_cache", "overlap", "compilation", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 """Terms that stand outside `--speculative-config`."""
 EXPRESSES: Final = AROUND | {
@@ -54,17 +56,21 @@ VERIFICATION: Final = {
 }  # fmt: skip
 OWN_DRAFT: Final = frozenset({"mtp", "suffix", "ngram", "ngram_gpu", "dspark"})
 """Methods that need no draft beside the target."""
+SPEAKING: Final = frozenset({"speculative_config", "speculative_model", "spec_model", "spec_method", "config"})
+"""Keys that switch speculation on."""
 FROM_CHECKPOINT: Final = frozenset({"mtp", "suffix", *MTP})
 """Methods for which vLLM takes the number of draft tokens from elsewhere if none is given."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
+    argv = [re.sub(r"^-O=?(?=\w)", "--optimization-level=", word) for word in argv]
     flags = from_argv(argv, FLAGS, where)
     over = dict(dotted(argv, (OPTION, "-sc"), where))
     free = operands(argv, FLAGS, "serve")
     target = free[0] if "serve" in argv and free else None
-    return of(flags, over, where, target)
+    compiled = dict(dotted(argv, ("--compilation-config", "-cc"), where))
+    return of(flags, over, where, target, compiled)
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -79,9 +85,17 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
 
 
 def of(
-    flags: Given, over: Mapping[str, object], where: str, served: str | None, *, alone: bool = False
+    flags: Given,
+    over: Mapping[str, object],
+    where: str,
+    served: str | None,
+    compiled: Mapping[str, object] = MappingProxyType({}),
+    *,
+    alone: bool = False,
 ) -> StatedConfig:
-    """`over`: keys of the section that were given one by one. `alone`: nothing but the section was read."""
+    """`over`, `compiled`: keys of the section and of the compilation that were given one by one. `alone`: nothing but
+    the section was read.
+    """
     file = referred(flags.text("config"), FLAGS, where)
     flags = flags.over(file.given)
     section = dict(as_object(flags.get("speculative_config")))
@@ -90,7 +104,7 @@ def of(
     target = None if open_target else served or flags.text("model")
     section, target, speculators = of_speculators(section, target, where)
     spec = from_mapping(section, SECTION, f"{where}: {OPTION}" if not alone else where)
-    terms = {} if alone else around(flags, target, whole=not file.missing)
+    terms = {} if alone else around(flags, target, compiled, whole=not file.missing)
     undecided = [*open_target, *file.undecided, *flags.undecided, *spec.undecided]
     rows = [row for row in spec.rows if row.key not in {REMOVED[key] for key in REMOVED if key in flags}]
     bounds, none_has = releases((*flags.rows, *rows))
@@ -104,7 +118,7 @@ def of(
         )
     places = {"target": target} if target and not unclear else {}
     config = StatedConfig(
-        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing, places=places,
+        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing or bool(flags.blocked & SPEAKING), places=places,
         releases=bounds,
     )  # fmt: skip
     resolve_auto(terms, target)
@@ -149,7 +163,7 @@ def of_speculators(
     return {**tokens, **section, **drafted}, verifier, target
 
 
-def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
+def around(flags: Given, target: str | None, one_by_one: Mapping[str, object], *, whole: bool) -> Terms:
     """The terms that stand outside `--speculative-config`; with their defaults, where the whole config was read."""
     terms: Terms = {}
     if target is not None:
@@ -165,6 +179,11 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
     take(terms, flags, "max_model_len", "max_positions", count_of)
     take(terms, flags, "max_num_batched_tokens", "max_tokens", count_of)
     take(terms, flags, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
+    compiled = {**as_object(flags.get("compilation_config")), **dict(one_by_one)}
+    if "optimization_level" in flags:
+        compiled["optimization_level"] = flags.get("optimization_level")
+    if compiled:
+        terms["compilation"] = Said(object_text(compiled), "stated", "--compilation-config")
     contexts = [flags.get(k) for k in ("decode_context_parallel_size", "prefill_context_parallel_size") if k in flags]
     if contexts:
         terms["cp"] = Said(max(int(str(n)) for n in contexts), "stated", "--decode-context-parallel-size")
@@ -174,7 +193,8 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
     former = any(row.until and order(row.until) <= order("0.8.2") for row in flags.rows)
     if whole:
         default(terms, tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
-                prefix_cache=not former, eager=False, overrides=None, target_weights=AS_THE_CHECKPOINT)  # fmt: skip
+                prefix_cache=not former, eager=False, overrides=None, compilation=None,
+                target_weights=AS_THE_CHECKPOINT)  # fmt: skip
     if known(terms).keys() >= {"tp", "dp"}:
         shared = int(str(terms["tp"].value)) * int(str(terms["dp"].value))
         take(terms, flags, "enable_expert_parallel", "ep", lambda on: shared if on else 1)

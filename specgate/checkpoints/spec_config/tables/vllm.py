@@ -99,6 +99,8 @@ enforce_eager                                              flag     ?       -
 no_enforce_eager                                           off      0.8.2   -
 async_scheduling                                           flag     0.10.0  -
 no_async_scheduling                                        off      0.10.0  -
+compilation_config,-cc                                     setting  0.6.5   -
+optimization_level,-O                                      any      ?       -
 hf_overrides                                               setting  0.6.4   -
 rope_scaling                                               setting  0.4.3   0.11.0
 rope_theta                                                 number   0.5.0   0.11.0
