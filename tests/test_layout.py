@@ -26,6 +26,7 @@ FLOORS = (
     ("checkpoints",),
     ("analysis",),
     ("sandbox",),
+    ("plugin_process",),
     ("plugins",),
     ("pairs",),
     ("machine",),

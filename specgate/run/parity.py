@@ -152,7 +152,7 @@ def shown_by(
     side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish, warn: Callable[[str], None]
 ) -> StageDump:
     """Dump the stages of a side's engine for the prompt `ids`."""
-    backend = plugins.backend(side.backend)
+    backend = plugins.backend_here(side.backend)
     availability = backend.available()
     if not availability.usable:
         raise EnvironmentRefused(f"{side.backend}: {availability.reason}")

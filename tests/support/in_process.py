@@ -22,6 +22,7 @@ from typing import cast
 
 import pytest
 
+from specgate import plugins
 from specgate.contract import Budget, Role
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest
@@ -135,6 +136,7 @@ def watching_here(
 
 def stay_here(patch: pytest.MonkeyPatch) -> None:
     """From now on, runs start no process."""
+    patch.setattr("specgate.plugins.apart", lambda entry: plugins.backend_here(entry.name))
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
     patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
     patch.setattr("specgate.run.smoke.short_run.EngineWorker", EngineHere)

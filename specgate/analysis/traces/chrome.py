@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 from specgate.analysis.traces.cuda_calls import RUNTIME
 from specgate.analysis.traces.document import Broken, Text, TraceDocument
+from specgate.analysis.traces.ranges import names_step
 from specgate.analysis.traces.recording import About, Call, Doubt, Malformed, Mark, Recording, Work, WorkKind
 from specgate.files.json_text import shown
 
@@ -32,7 +33,7 @@ CATEGORIES: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("kernel", "concurrent_kernel"), "kernel"),
     **dict.fromkeys(("gpu_memcpy", "memcpy"), "copy"),
     **dict.fromkeys(("gpu_memset", "memset"), "set"),
-    "user_annotation": "range",
+    **dict.fromkeys(("user_annotation", "nvtx", "nvtx_range"), "range"),
     "gpu_user_annotation": "range of a GPU",
     **dict.fromkeys(("cpu_op", "operator", "python_function", "trace", "fwdbwd", "ac2g", "async_cpu_to_gpu"), "other"),
     **dict.fromkeys(("overhead", "cpu_instant_event", "cuda_sync", "cuda_event", "cuda_profiler_range"), "other"),
@@ -124,9 +125,9 @@ class Reader:
     def _take(self, event: Mapping[str, Any]) -> None:
         kind = kind_of_event(event)
         if kind == "call":
-            self.calls.append(Call(*named_times(event), thread_of(event), correlation_of(event)))
+            self.calls.append(Call(*named_times(event), host_thread(event), correlation_of(event)))
         elif kind == "range":
-            self.marks.append(Mark(*named_times(event), thread_of(event)))
+            self.marks.append(Mark(*named_times(event), host_thread(event)))
         elif kind == "kernel" or kind == "copy" or kind == "set":
             self.work.append(work_of(event, kind))
         elif kind == "range of a GPU":
@@ -214,8 +215,8 @@ def kind_of_event(event: object) -> Kind | None:
     if event.get("ph") not in ("X", "B", "E"):
         return "other"
     signs = (str(category), *arguments_of(event))
-    foreign = category is None or any(_SUSPICIOUS.search(sign) for sign in signs)
-    return None if foreign or (isinstance(name, str) and _FOREIGN_CALL.match(name)) else "other"
+    foreign = not isinstance(category, str) or any(_SUSPICIOUS.search(sign) for sign in signs)
+    return None if foreign or (isinstance(name, str) and (_FOREIGN_CALL.match(name) or names_step(name))) else "other"
 
 
 def joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -232,11 +233,11 @@ def named_times(event: Mapping[str, Any]) -> tuple[str, int, int]:
         raise Malformed(f": name: {shown(name)}: a text is needed")
     where = f" ({shown(name)})"
     ts, dur = microseconds(event.get("ts"), where, "ts"), microseconds(event.get("dur"), where, "dur")
-    if abs(ts) > EPOCH_US * 4 or dur > LONGEST_US:
-        hint = " (nanoseconds?)" if max(abs(ts), dur) < 4e18 else ""
+    if ts > EPOCH_US * 4 or dur > LONGEST_US:
+        hint = " (nanoseconds?)" if max(ts, dur) < 4e18 else ""
         raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: no event does{hint}")
-    if dur < 0:
-        raise Malformed(f"{where}: it lasts {dur} µs: a time of 0 or more is needed")
+    if min(ts, dur) < 0:
+        raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: times of 0 or more are needed")
     begin = round(ts * 1000)
     return intern(printable(name)), begin, begin + round(dur * 1000)
 
@@ -275,6 +276,14 @@ def integer_of(value: object) -> int | None:
 
 def correlation_of(event: Mapping[str, Any]) -> int:
     return integer_of(arguments_of(event).get("correlation")) or 0
+
+
+def host_thread(event: Mapping[str, Any]) -> str:
+    """PROCESS/THREAD of an event of the host. Raises Malformed for one without."""
+    for key in ("pid", "tid"):
+        if isinstance(event.get(key), bool) or not isinstance(event.get(key), int | str):
+            raise Malformed(f" ({shown(event.get('name'))}): {key}: {shown(event.get(key))}: a number is needed")
+    return thread_of(event)
 
 
 def thread_of(event: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -26,15 +26,15 @@ NAMED: Final = 5
 """Names that a reason lists."""
 
 
-def doubts_of(recording: Recording, calls: Sequence[Call], work: Sequence[Work], run: Sequence[Step]) -> list[Doubt]:
-    """Reasons why figures of a window cannot be told. `calls`, `work`: of the window. `run`: the steps in it."""
+def doubts_of(recording: Recording, calls: Sequence[Call], work: Sequence[Work]) -> list[Doubt]:
+    """Reasons why figures of a window cannot be told. `calls`, `work`: of the window."""
     shared = shared_numbers(recording.calls)
     return [
         *recording.doubts,
         *without_each_other(recording, calls, work, shared),
-        *merged_traces(calls, run, shared),
+        *colliding(calls, shared),
         *unknown_names(calls, work),
-        *two_clocks(calls, work),
+        *two_clocks(recording),
     ]
 
 
@@ -62,8 +62,13 @@ def without_each_other(
         names = ", ".join(sorted({call.name for call in idle})[:NAMED])
         yield Doubt("work", f"{len(idle):,} of {launches:,} launches have no work on a GPU ({names})")
     moved = [call for call in calls if kind_of(call.name) in ("copy", "waiting copy", "set")]
-    if lost := sum(not kinds.get(call.correlation, set()) & {"copy", "set"} for call in moved):
-        yield Doubt("copies", f"{lost:,} of {len(moved):,} calls that copy or set memory show no copy on a GPU")
+    if lost := [call for call in moved if not kinds.get(call.correlation, set()) & {"copy", "set"}]:
+        reason = f"{len(lost):,} of {len(moved):,} calls that copy or set memory show no copy on a GPU"
+        yield Doubt("copies", reason)
+        if any(call.correlation not in kinds for call in lost):
+            yield Doubt("busy", reason)
+    if twice := len(work) - len(set(work)):
+        yield Doubt("work", f"{twice:,} pieces of work are recorded twice")
 
 
 def outside_others(idle: Sequence[Call], busy: Sequence[Call]) -> list[Call]:
@@ -84,7 +89,7 @@ def nested_in(call: Call, ordered: Sequence[Call]) -> bool:
 
 def nested(one: Call, other: Call) -> bool:
     outer, inner = (one, other) if one.begin_ns <= other.begin_ns else (other, one)
-    return one.thread == other.thread and inner.end_ns <= outer.end_ns
+    return one.thread == other.thread and inner.end_ns <= outer.end_ns and one.name != other.name
 
 
 def shared_numbers(calls: Sequence[Call]) -> dict[int, bool]:
@@ -101,7 +106,7 @@ def shared_numbers(calls: Sequence[Call]) -> dict[int, bool]:
     return shared
 
 
-def merged_traces(calls: Sequence[Call], run: Sequence[Step], shared: Mapping[int, bool]) -> Iterator[Doubt]:
+def colliding(calls: Sequence[Call], shared: Mapping[int, bool]) -> Iterator[Doubt]:
     """Yield doubts for traces of several processes in one file that cannot be told apart."""
     ours = {call.correlation for call in calls} & shared.keys()
     if ours:
@@ -109,9 +114,29 @@ def merged_traces(calls: Sequence[Call], run: Sequence[Step], shared: Mapping[in
         yield Doubt("work", reason)
         if any(shared[number] for number in ours):
             yield Doubt("calls", reason)
+
+
+def overlapping(run: Sequence[Step]) -> Iterator[Doubt]:
+    """Yield a doubt if a step begins before the one before it has ended."""
     if overlaps := sum(later.begin_ns < earlier.end_ns for earlier, later in pairwise(run)):
         reason = f"{overlaps:,} steps begin before the step before them has ended, on one thread"
         yield Doubt("all", reason)
+
+
+def unclear_processes(thread: str | None, threads: Collection[str], callers: Collection[str]) -> Iterator[Doubt]:
+    """Yield doubts if it is not clear whose the calls and steps in a window are.
+
+    `thread`: the loop's; None if no ranges tell steps. `threads`: those with steps. `callers`: processes with calls.
+    """
+    if thread is None:
+        return
+    ours, stepping = process_of(thread), {process_of(other) for other in threads}
+    if sum(process_of(other) == ours for other in threads) > 1:
+        yield Doubt("all", f"steps are told on several threads of the process {ours}")
+    if silent := sorted(stepping - {ours, *callers}):
+        yield Doubt("all", f"steps are told in processes that have no calls: {listed(silent)}")
+    if others := sorted({*callers} - {ours, *stepping}):
+        yield Doubt("all", f"processes without steps of their own have calls in its time: {listed(others)}")
 
 
 def unknown_names(calls: Sequence[Call], work: Sequence[Work]) -> Iterator[Doubt]:
@@ -129,10 +154,10 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(name[:80] for name in names[:NAMED]) + more
 
 
-def two_clocks(calls: Sequence[Call], work: Sequence[Work]) -> Iterator[Doubt]:
+def two_clocks(recording: Recording) -> Iterator[Doubt]:
     """Yield a doubt if work begins before the calls that launched it, or long after them."""
-    begins = {call.correlation: call.begin_ns for call in calls if call.correlation}
-    delays = (entry.begin_ns - begins[entry.correlation] for entry in work if entry.correlation in begins)
+    begins = {call.correlation: call.begin_ns for call in recording.calls if call.correlation}
+    delays = (entry.begin_ns - begins[entry.correlation] for entry in recording.work if entry.correlation in begins)
     if odd := sum(not -EARLY_NS <= delay <= LATE_NS for delay in delays):
         reason = (
             f"{odd:,} pieces of work begin before the calls that launched them, or minutes later: the clocks differ"

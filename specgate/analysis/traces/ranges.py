@@ -74,6 +74,11 @@ MOST_NAMED: Final = 5
 """Names of ranges that a message lists."""
 
 
+def names_step(name: str) -> bool:
+    """True for a name that tells a step."""
+    return any(pattern.match(name) for pattern in (SGLANG, *(spelling.pattern for spelling in SPELLINGS)))
+
+
 def steps_by_ranges(recording: Recording) -> Mapping[str, list[Step]]:
     """What tells the steps → the steps that it tells, for each way of telling."""
     steps = {spelling.told_by: steps_of(spelling, recording.marks) for spelling in SPELLINGS}

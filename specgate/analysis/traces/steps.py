@@ -17,7 +17,7 @@ from itertools import pairwise
 from math import ceil
 
 from specgate.analysis.traces.cuda_calls import kind_of, to_host
-from specgate.analysis.traces.doubts import doubts_of
+from specgate.analysis.traces.doubts import doubts_of, overlapping, unclear_processes
 from specgate.analysis.traces.ranges import Step, longest_run, ranges_in, steps_by_ranges
 from specgate.analysis.traces.recording import About, Call, Doubt, Recording, Work, process_of
 from specgate.contract import LoopFigures
@@ -32,7 +32,7 @@ class Window:
     `thread`: the thread of the loop; None where nobody tells.
     `told_by`: what tells the steps, as in a sentence.
     `ranges`: decode steps that ranges tell in the whole recording; None where there are no ranges.
-    `run`: the steps of the window, and the one that ends it.
+    `run`: the steps of the window, and the one that ends it. `threads`: those on which steps are told in its time.
     `requests`: the most requests of a step. `tokens`: the most tokens of a request that a step runs over: K + 1 where K
         drafts are verified. None where ranges do not tell.
     """
@@ -46,6 +46,7 @@ class Window:
     requests: int | None = None
     tokens: int | None = None
     run: tuple[Step, ...] = ()
+    threads: frozenset[str] = frozenset()
 
 
 def window_of(recording: Recording, stated: int | None = None) -> Window:
@@ -66,6 +67,7 @@ def window_of(recording: Recording, stated: int | None = None) -> Window:
                 requests=max(step.requests for step in run),
                 tokens=max((step.tokens for step in run if step.tokens is not None), default=None),
                 run=tuple(run),
+                threads=frozenset(step.thread for step in steps if run[0].begin_ns <= step.begin_ns < run[-1].begin_ns),
             )
     times = [entry.begin_ns for entries in (recording.calls, recording.work) for entry in entries]
     told_by = "what was stated for the whole trace" if stated else "nothing"
@@ -119,11 +121,8 @@ def loop_of(recording: Recording, stated: int | None = None) -> Loop:
 def loop_within(recording: Recording, window: Window) -> Loop:
     """What happened in one window of a recording."""
     process = process_of(window.thread) if window.thread else None
-    calls = [
-        call
-        for call in recording.calls
-        if window.begin_ns <= call.begin_ns < window.end_ns and process in (None, process_of(call.thread))
-    ]
+    inside = [call for call in recording.calls if window.begin_ns <= call.begin_ns < window.end_ns]
+    calls = [call for call in inside if process in (None, process_of(call.thread))]
     work = launched(recording, calls, window)
     kernels = [entry for entry in work if entry.kind == "kernel"]
     kernel_ns: Counter[str] = Counter()
@@ -137,7 +136,11 @@ def loop_within(recording: Recording, window: Window) -> Loop:
         copies=by_name([entry for entry in work if entry.kind != "kernel"]),
         calls=by_name(calls),
         figures=figures_of(work, calls, window),
-        doubts=tuple(doubts_of(recording, calls, work, window.run)),
+        doubts=(
+            *doubts_of(recording, calls, work),
+            *overlapping(window.run),
+            *unclear_processes(window.thread, window.threads, {process_of(call.thread) for call in inside}),
+        ),
         unseen=None if calls or work else "the trace has neither work on a GPU nor calls of CUDA or HIP in its steps",
         notes=(*recording.notes, *notes_of(recording, calls, work, window)),
     )

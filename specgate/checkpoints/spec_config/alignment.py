@@ -16,6 +16,9 @@ CHECKPOINTS: Final = ("draft_model", "target")
 """Terms that name a checkpoint: compared by content where both are here, otherwise by name."""
 NAMED_BY_CHECKPOINT: Final = frozenset({"auto", AS_THE_CHECKPOINT})
 """Values that stand for whatever the checkpoint has."""
+FOLLOWS: Final = {"draft_tp": "tp", "draft_kv_dtype": "kv_dtype"}
+"""Terms that are what another is, unless a config states them: where that one differs, they are no further difference.
+"""
 OF_FILES: Final = frozenset({"capture", "window"})
 """Terms that follow from the draft's files, and are told by them alone."""
 UNQUANTIZED: Final = frozenset({"auto", "bfloat16", "float16", "float32", "bf16", "f16", "fp16", "half"})
@@ -84,6 +87,8 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
         a, b = first.terms.get(term), second.terms.get(term)
         if a is not None and b is not None:
             compared = of_both(term, first, second, a, b)
+            if term in FOLLOWS and not same_or_stated(compared, a, b):
+                continue
             if isinstance(compared, Difference):
                 differences.append(compared)
             elif compared.startswith("?"):
@@ -112,6 +117,10 @@ def labels(first: StatedConfig, second: StatedConfig) -> tuple[str, str]:
     if first.engine != second.engine:
         return first.engine, second.engine
     return f"{first.engine} (A)", f"{second.engine} (B)"
+
+
+def same_or_stated(compared: Difference | str, a: Said, b: Said) -> bool:
+    return "stated" in (a.how, b.how) or (isinstance(compared, str) and not compared.startswith("?"))
 
 
 def of_both(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> Difference | str:
@@ -187,4 +196,4 @@ def others(first: StatedConfig, second: StatedConfig, names: tuple[str, str]) ->
 
 
 def in_words(setting: Said) -> str:
-    return shown(setting.value) + {"stated": "", "default": " (default)", "fixed": " (always)"}[setting.how]
+    return shown(setting.value) + {"default": " (default)", "fixed": " (always)"}.get(setting.how, "")

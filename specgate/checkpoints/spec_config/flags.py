@@ -28,6 +28,8 @@ NEEDED: Final[Mapping[Kind, str]] = {
 }
 PLACEHOLDER: Final = re.compile(r"\$\{?\w|\$\(|\{\{|\}\}|^<[^<>]+>$|%\w+%")
 """A variable of a shell, of Kubernetes, of a template; or `<MODEL>`."""
+VARIABLE_IN_JSON: Final = re.compile(r"[:,\[]\s*(\$\{?\w|\{\{)")
+"""A variable in the place of a value of JSON."""
 UNTYPED: Final = object()
 """Stands for a value of the wrong type."""
 SPECULATIVE: Final = re.compile(
@@ -42,13 +44,15 @@ SURE: Final = 0.88
 class Given:
     """Parsed flags or keys: key → value, the name under which each was written, and the rows of the table they are in.
 
-    `undecided`: sentences about what was not understood. `used`: keys whose values have become terms.
+    `undecided`: sentences about what was not understood. `blocked`: keys whose values are not known for it, so that the
+    engine's default is not theirs. `used`: keys whose values have become terms.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[Known, ...] = ()
     undecided: tuple[str, ...] = ()
+    blocked: frozenset[str] = frozenset()
     used: set[str] = field(default_factory=set)
 
     def __contains__(self, key: str) -> bool:
@@ -71,6 +75,7 @@ class Given:
             {**other.names, **self.names},
             (*self.rows, *other.rows),
             (*self.undecided, *other.undecided),
+            self.blocked | (other.blocked - self.values.keys()),
         )
 
     def rest(self) -> dict[str, object]:
@@ -89,6 +94,8 @@ def releases(rows: Iterable[Known]) -> tuple[str, str]:
         return "", (
             f"no release has both {until.flags[0]} (until {until.until}) and {since.flags[0]} (since {since.since})"
         )
+    if since and until and since.since == until.until:
+        return since.since, ""
     if until:
         return (f"{since.since} to " if since else "until ") + until.until, ""
     return (f"since {since.since}" if since else ""), ""
@@ -106,14 +113,17 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
     rows: list[Known] = []
     wrong: list[str] = []
     undecided: list[str] = []
+    blocked: set[str] = set()
     for name, value in values.items():
         known = table.by_flag.get(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
         if known is None:
             if not dashes or misspelt(f"--{name.replace('_', '-')}", table):
                 undecided.append(unknown(name, list(table.rows)))
+                blocked.update(get_close_matches(name.replace("-", "_"), table.rows, 1))
         elif is_placeholder(value):
             undecided.append(f"{name} = {shown(value)}: a placeholder")
             rows.append(known)
+            blocked.add(known.key)
         elif value is not None or known.kind == "any":
             value = "none" if value is None else value
             entry = checked(from_text(value, known.kind), known.kind)
@@ -125,7 +135,7 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
             rows.append(known)
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}")
-    return Given(taken, names, tuple(rows), tuple(undecided))
+    return Given(taken, names, tuple(rows), tuple(undecided), frozenset(blocked - taken.keys()))
 
 
 def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
@@ -138,6 +148,7 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
     names: dict[str, str] = {}
     rows: list[Known] = []
     undecided: list[str] = []
+    blocked: set[str] = set()
     words = iter(enumerate(argv))
     for at, word in words:
         flag, equals, text = word.partition("=")
@@ -146,6 +157,7 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
         if known is None:
             if misspelt(flag, table):
                 undecided.append(unknown(flag, list(table.by_flag)))
+                blocked.update(table.by_flag[near].key for near in get_close_matches(flag, table.by_flag, 1))
             continue
         rows.append(known)
         if known.kind in ("flag", "off"):
@@ -156,15 +168,16 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
             if at + 1 >= len(argv):
                 raise UsageError(f"{where}: {flag} has no value", hint=f"{NEEDED[known.kind]} is needed")
             _, text = next(words)
-        if is_placeholder(text):
+        if is_placeholder(text) or (known.kind == "setting" and is_unfilled_json(text)):
             undecided.append(f"{flag} {shown(text)}: a placeholder")
             taken.pop(known.key, None)
+            blocked.add(known.key)
             continue
         value = checked(parsed(text, known.kind), known.kind)
         if value is UNTYPED:
             raise UsageError(f"{where}: {flag} = {shown(text)}: {NEEDED[known.kind]} is needed")
         taken[known.key], names[known.key] = value, flag
-    return Given(taken, names, tuple(rows), tuple(dict.fromkeys(undecided)))
+    return Given(taken, names, tuple(rows), tuple(dict.fromkeys(undecided)), frozenset(blocked - taken.keys()))
 
 
 def is_placeholder(value: object) -> bool:
@@ -175,17 +188,28 @@ def is_placeholder(value: object) -> bool:
     return PLACEHOLDER.search(last) is not None
 
 
+def is_unfilled_json(text: str) -> bool:
+    """True for an object that is none yet, because a variable stands in it without quotes."""
+    return parsed(text, "setting") is UNTYPED and VARIABLE_IN_JSON.search(text) is not None
+
+
+def unfilled(target: str | None) -> tuple[str, ...]:
+    """A sentence about a model whose name is still to be filled in; () for all others."""
+    return (f"model {shown(target)}: a placeholder",) if is_placeholder(target) else ()
+
+
 def misspelt(flag: str, table: Table) -> bool:
     """True for a flag that is in no table though it is about speculation, or nearly the name of one that is."""
-    if not flag.startswith("-") or len(flag) < 4 or flag[1:2].isdigit():
+    if not flag.startswith("--") or len(flag) < 4:
         return False
     name = flag.split(".")[0]
     if name in table.by_flag:
         return False
     if SPECULATIVE.search(name):
         return True
-    shortened = len(name) > 6 and any(known.startswith(name) for known in table.by_flag)
-    return shortened or bool(get_close_matches(name, table.by_flag, 1, SURE))
+    around = [known for known in table.by_flag if not SPECULATIVE.search(known)]
+    shortened = len(name) > 6 and any(known.startswith(name) for known in around)
+    return shortened or bool(get_close_matches(name, around, 1, SURE))
 
 
 def checked(value: object, kind: Kind) -> object:

@@ -50,8 +50,7 @@ def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
     if k:
         refuse_other(config, k, where)
     elif config.speculative:
-        by = f" ({config.terms['method'].by})" if config.terms["method"].by else ""
-        raise UsageError(f"{where}: its flags ask for speculation{by}", hint="-o args.spec-K=… is for spec roles alone")
+        raise UsageError(f"{where}: its flags ask for speculation", hint="-o args.spec-K=… is for spec roles alone")
     elif config.undecided:
         hint = "a baseline must be known not to speculate; -o args.spec-K=… is for spec roles alone"
         raise UsageError(f"{where}: {'; '.join(config.undecided)}", hint=hint)

@@ -9,7 +9,8 @@ from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from specgate.checkpoints.spec_config.command_lines import Command, commands, containers
+from specgate.checkpoints.spec_config.command_lines import SET, Command, commands, containers
+from specgate.checkpoints.spec_config.files import documents, file_text
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
 from specgate.checkpoints.spec_config.tables import lmdeploy as lmdeploy_table
@@ -19,7 +20,7 @@ from specgate.checkpoints.spec_config.tables import vllm as vllm_table
 from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 from specgate.files import yamlfile
-from specgate.files.json_text import parse_json, read_bytes
+from specgate.files.json_text import parse_json
 from specgate.files.panics import first_line
 
 LARGEST: Final = 1 << 20
@@ -86,7 +87,7 @@ def read_source(text: str) -> StatedConfig:
     if isdir(place := expanduser(body)):
         return of_folder(Path(place))
     if isfile(place):
-        return of_text(file_text(Path(place)), engine, Path(place))
+        return of_text(file_text(Path(place), LARGEST), engine, Path(place))
     if not body.lstrip().startswith(("{", "-")) and len(body.split()) < 2:
         hint = "a run folder, a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
         raise UsageError(f"{body[:200]!r}: no such file or folder", hint=hint)
@@ -115,13 +116,6 @@ def of_folder(folder: Path) -> StatedConfig:
     raise UsageError(f"{folder}: neither {RUN} nor {DRAFT} is in it", hint="a run folder, or a draft of TurboMind")
 
 
-def file_text(path: Path) -> str:
-    try:
-        return read_bytes(path, LARGEST).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not readable: {first_line(error)}") from error
-
-
 def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
     where = str(path) if path is not None else "the text given"
     suffix = path.suffix.lower() if path is not None else ""
@@ -141,20 +135,13 @@ def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
 
 def of_documents(text: str, engine: str | None, path: Path) -> StatedConfig:
     """The config in a YAML file: an engine's own, or that of a container in Compose's or Kubernetes' format."""
-    parts = [part for part in re.split(r"(?m)^---(?:[ \t].*)?$", text) if yaml_lines(part)]
-    if len(parts) < 2:
-        parts = [text]
-    documents = [yamlfile.loads(part, path).data for part in parts]
-    started = [command for data in documents for command in containers(data, str(path))]
+    data = documents(text, path)
+    started = [command for part in data for command in containers(part, str(path))]
     if started:
         return of_commands(started, engine, str(path))
-    if len(documents) > 1:
-        raise UsageError(f"{path}: {len(documents)} documents and no container", hint="one document, or a manifest")
-    return of_mapping(documents[0], engine, str(path))
-
-
-def yaml_lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if len(data) != 1:
+        raise UsageError(f"{path}: {len(data)} documents and no container", hint="one document, or a manifest")
+    return of_mapping(data[0], engine, str(path))
 
 
 def of_mapping(values: Mapping[str, object], engine: str | None, where: str) -> StatedConfig:
@@ -198,10 +185,14 @@ def of_commands(started: Sequence[Command], engine: str | None, where: str) -> S
             f"{where}: {len(servers)} servers are started in it", hint="give the command line of one of them"
         )
     command, whose = servers[0]
+    words = command.words
+    if whose == "vllm" and command.image and "serve" not in words:  # what its images start with
+        settings = [word for word in words if not word.startswith("-") and SET.fullmatch(word)]
+        words = (*settings, "vllm", "serve", *(word for word in words if word not in settings))
     read = FORMATS[whose].flags
     if read is None:
         raise UsageError(f"{where}: {whose} takes a mapping, and these are flags", hint=HINT)
-    return read(command.words, where)
+    return read(words, where)
 
 
 def whose_command(command: Command, engine: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
 
-How = Literal["stated", "default", "fixed"]
+How = Literal["stated", "default", "fixed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StatedConfig:
     @property
     def speculative(self) -> bool:
         """True if the config asks for speculation at all."""
-        return "method" in self.terms
+        return "method" in self.terms or "k" in self.terms
 
     def broken(self) -> Iterator[str]:
         """One sentence for each rule of `sizes.broken_rules` that the config breaks, as far as its sizes are known."""
@@ -178,6 +178,7 @@ TERMS: Final[Mapping[str, Term]] = {
     "cp": Term("GPUs per context (cp)", "speed", "steps of another number of GPUs: times cannot be compared"),
     "draft_tp": Term("GPUs per draft", "speed", "draft steps of another number of GPUs"),
     "eager": Term("CUDA graphs", "speed", "launches from the host in one engine, replayed graphs in the other"),
+    "compilation": Term("compilation", "speed", "other kernels, and other parts in CUDA graphs"),
     "prefix_cache": Term(
         "prefix cache", "speed", "one engine may skip prefills: TTFT and throughput cannot be compared, TPOT can"
     ),

@@ -92,7 +92,8 @@ def test_a_broken_event_that_may_count_leaves_its_figures_not_observable(
     ("changes", "cause"),
     [
         ({"dur": None}, "dur: None: microseconds are needed"),
-        ({"dur": -5.0}, "it lasts -5.0 µs"),
+        ({"dur": -5.0}, "lasts -5.0 µs: times of 0 or more are needed"),
+        ({"ts": -5.0}, "it begins at -5.0 µs and"),
         ({"ts": float("nan")}, "ts: None: microseconds are needed"),
         ({"ts": 1_795_398_352_000_000_000}, "(nanoseconds?)"),
         ({"name": None}, "name: None: a text is needed"),

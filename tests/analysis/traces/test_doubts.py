@@ -95,11 +95,21 @@ def test_of_two_processes_whose_numbers_differ_only_the_loops_own_counts(tmp_pat
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"):
             db.execute(f"insert into {table} select * from other.{table}")
         db.commit()
+        assert "processes without steps of their own have calls" in (loop_of(read_trace(file)).partial or "")
+        db.execute("insert into NVTX_EVENTS select * from other.NVTX_EVENTS")
+        db.commit()
     both = loop_of(read_trace(file))
     assert (both.kernels, both.calls, both.doubts) == (one.kernels, one.calls, ())
 
 
-@pytest.mark.parametrize(("factor", "shift"), [(0.5, 0), (1, -2_000 * US), (1, 10**15)])
+def test_what_is_recorded_twice_is_not_counted_twice_unsaid(tmp_path: Path) -> None:
+    for twice, part in (("work", "work"), ("calls", "calls")):
+        made = vllm_loop(steps=4)
+        setattr(made, twice, getattr(made, twice) * 2)
+        assert loop_in(made, tmp_path).why_not(part) is not None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(0.5, 0), (1, 10**15)])
 def test_work_that_begins_before_its_launch_or_long_after_it_is_of_another_clock(
     tmp_path: Path, factor: float, shift: int
 ) -> None:
@@ -118,6 +128,8 @@ def test_work_that_begins_before_its_launch_or_long_after_it_is_of_another_clock
         ("xpu_runtime", "piEnqueueKernelLaunch", False),
         ("npu", "aclrtSynchronizeStream", False),
         ("zz", "zeCommandQueueSynchronize", False),
+        ("user_annotation_v2", "execute_context_0(0)_generation_1(4)", False),
+        ("app", "step[ DECODE bs=1 ]", False),
         (None, "a lane of somebody", False),
     ],
 )
@@ -183,6 +195,17 @@ def test_tables_that_are_not_known_leave_their_figures_not_observable(
     assert loop.why_not(part) is not None  # type: ignore[arg-type]
 
 
+def test_a_range_that_nobody_closed_tells_its_step(tmp_path: Path) -> None:
+    loop = changed(tmp_path, "update NVTX_EVENTS set end = null where rowid % 2 = 1")
+    assert (loop.steps, loop.kernels, loop.doubts) == (3, {FLASH: 3, GEMM: 3}, ())
+
+
+@pytest.mark.parametrize("change", ["text = x'07'", "textId = 99", "textId = null"])
+def test_a_range_whose_name_cannot_be_read_may_be_a_step(tmp_path: Path, change: str) -> None:
+    loop = changed(tmp_path, f"update NVTX_EVENTS set {change} where start = 200000")
+    assert "NVTX_EVENTS.text" in (loop.why_not("work") or "")
+
+
 def test_an_export_of_one_process_needs_no_process_at_its_kernels(tmp_path: Path) -> None:
     loop = changed(tmp_path, "alter table CUPTI_ACTIVITY_KIND_KERNEL drop column globalPid")
     assert (loop.kernels, loop.doubts) == ({FLASH: 3, GEMM: 3}, ())
@@ -231,6 +254,18 @@ def test_ranges_over_the_time_of_a_gpu_alone_tell_no_steps(tmp_path: Path) -> No
     loop = loop_in(made, tmp_path)
     assert loop.steps is None
     assert any("over the time of a GPU alone: execute_context_0(0)_generation_1(4) (4)" in note for note in loop.notes)
+
+
+def test_steps_on_other_threads_or_in_processes_without_calls_are_not_the_loops(tmp_path: Path) -> None:
+    made = vllm_loop(steps=4)
+    name, begin, end, thread = made.ranges[2]
+    made.range(name, begin + 45 * US, end + 45 * US, thread + 1)
+    assert "steps are told on several threads of the process 7" in (loop_in(made, tmp_path).partial or "")
+    whole = vllm_loop(steps=4).chrome()
+    events: list[dict[str, object]] = whole["traceEvents"]  # type: ignore[assignment]
+    lane = [{**event, "pid": "lane"} for event in events if event.get("cat") == "user_annotation"]
+    made.chrome = lambda: {**whole, "traceEvents": [*events, *lane]}  # type: ignore[method-assign]
+    assert "steps are told in processes that have no calls: lane" in (loop_in(made, tmp_path).partial or "")
 
 
 def test_steps_that_overlap_on_one_thread_are_of_merged_traces(tmp_path: Path) -> None:

@@ -51,10 +51,8 @@ def test_an_export_of_nsys_says_the_same_as_the_trace_of_torchs_profiler(tmp_pat
     made = vllm_loop(steps=5, requests=4)
     chrome = loop_of(read_trace(made.write_chrome(tmp_path / "a.json")))
     nsys = loop_of(read_trace(made.write_nsys(tmp_path / "a.sqlite")))
-    window = replace(
-        nsys.window, thread=chrome.window.thread, run=chrome.window.run
-    )  # each has its own numbers for threads
-    assert replace(nsys, profiler=chrome.profiler, window=window) == chrome
+    numbers = {name: getattr(chrome.window, name) for name in ("thread", "threads", "run")}  # each has its own
+    assert replace(nsys, profiler=chrome.profiler, window=replace(nsys.window, **numbers)) == chrome
     recording = read_trace(tmp_path / "a.sqlite")
     assert (recording.profiler, recording.devices, recording.begin_ns) == ("nsys", (H200,), BASE_NS)
 
@@ -142,7 +140,7 @@ def event(**changes: object) -> str:
         ("a.json", "[1e99999999999999999999]", "event 1 is not an object: inf"),
         ("a.json", '{"traceEvents": ["text"]}', "event 1 is not an object: 'text'"),
         ("a.json", event(ts="soon"), "event 1 ('k'): ts: 'soon': microseconds are needed"),
-        ("a.json", event(dur=-1), "it lasts -1 µs: a time of 0 or more is needed"),
+        ("a.json", event(dur=-1), "lasts -1 µs: times of 0 or more are needed"),
         ("a.json", event(dur=True), "dur: True"),
         ("a.json", event(name=7), "name: 7: a text is needed"),
         ("a.json", event(ts=1e300), "ts: 1e+300: microseconds are needed"),

@@ -1,9 +1,11 @@
 """Targets of the fuzzer: each reader, the documents that its inputs are made from, and the exit codes it may end with.
 
 written.py       what people write
+traces.py        what profilers write
 stored.py        what specgate has stored
 checkpoints.py   what other tools wrote
 typed.py         what is typed
+servers.py       what servers send
 shared.py        exit codes, and inputs as bytes
 """
 
@@ -26,6 +28,7 @@ from tests.fuzz.targets.checkpoints import (
     torch_weights,
 )
 from tests.fuzz.targets.command_lines import backend_options, command_line
+from tests.fuzz.targets.servers import DIALECTS, counters, stream
 from tests.fuzz.targets.stored_files import (
     checked,
     edited_json,
@@ -39,7 +42,8 @@ from tests.fuzz.targets.stored_files import (
     stored,
     verified,
 )
-from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape, trace
+from tests.fuzz.targets.traces import trace
+from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape
 
 TARGETS: Final = (
     Target("scenario", scenario),
@@ -72,6 +76,8 @@ TARGETS: Final = (
     Target("tokenizer", tokenizer, 250),
     Target("prompts", prompts, 150),
     Target("corpus", corpus),
+    *(Target(f"stream-{name}", stream(name), 60) for name in DIALECTS),
+    *(Target(f"counters-{name}", counters(name), 60) for name in DIALECTS),
     Target("options", backend_options),
     Target("command-line", command_line, 30),
 )

@@ -8,10 +8,12 @@ from pathlib import PurePath
 from typing import Final
 
 from specgate.checkpoints.spec_config.flags import Given
-from specgate.checkpoints.spec_config.terms import Said
+from specgate.checkpoints.spec_config.terms import How, Said
 
 Terms = dict[str, Said]
 AS_THE_CHECKPOINT: Final = "as the checkpoint has it"
+NOT_KNOWN: Final = Said(None, "unknown")
+"""Stands in the place of a term that some key decides whose value could not be read, and keeps the default away."""
 SUGGESTS: Final = re.compile(r"speculator|eagle|dflash|dspark|medusa|draft|hass", re.IGNORECASE)
 """Names of checkpoints that may be drafts."""
 
@@ -22,6 +24,8 @@ def take(
     """Put what `flags` says under `key` into `terms` as `term`; nothing where it does not say it."""
     if key in flags and (value := made(flags.get(key))) is not None:
         terms[term] = Said(value, "stated", flags.names.get(key, key))
+    elif key in flags.blocked:
+        terms.setdefault(term, NOT_KNOWN)
 
 
 def default(terms: Terms, **values: object) -> None:
@@ -34,6 +38,17 @@ def fixed(terms: Terms, **values: object) -> None:
     """Set terms that the engine fixes whatever the config says, if nothing else set them."""
     for term, value in values.items():
         terms.setdefault(term, Said(value, "fixed"))
+
+
+def follow(terms: Terms, term: str, other: str, how: How = "default") -> None:
+    """Let `term` be what `other` is, unless something else set it; unknown where `other` is."""
+    if other in terms:
+        terms.setdefault(term, terms[other] if terms[other] is NOT_KNOWN else Said(terms[other].value, how))
+
+
+def known(terms: Terms) -> Terms:
+    """`terms` without those that are not known."""
+    return {term: setting for term, setting in terms.items() if setting is not NOT_KNOWN}
 
 
 def chain(terms: Terms) -> None:

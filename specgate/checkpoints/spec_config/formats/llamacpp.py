@@ -12,6 +12,7 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     count_of,
     default,
     fixed,
+    known,
     name_of,
     object_text,
     take,
@@ -41,9 +42,10 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     if flags.get("spec_default"):
         undecided.append("--spec-default: what it switches on is another thing in other builds")
     if kind == "none" and draft is None:
-        unclear = bool(flags.get("spec_default")) or any("--spec-" in text for text in flags.undecided)
+        speaking = {"spec_type", "spec_draft_model", "spec_draft_hf"}
+        unclear = bool(flags.get("spec_default")) or bool(flags.blocked & speaking)
         return StatedConfig(
-            "llamacpp", where, terms, EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds
+            "llamacpp", where, known(terms), EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds
         )
     if draft is not None:
         places["draft_model"] = draft
@@ -64,7 +66,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     if former and "p_min" not in terms:
         undecided.append(f"--spec-draft-p-min: not given, and other builds that have {former[0]} have other defaults")
     return StatedConfig(
-        "llamacpp", where, terms, EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), bounds
+        "llamacpp", where, known(terms), EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), bounds
     )
 
 
@@ -97,8 +99,8 @@ def around(flags: Given, target: str | None) -> Terms:
     take(terms, flags, "batch_size", "max_tokens")
     take(terms, flags, "override_kv", "overrides")
     slots = terms["max_batch"].value if "max_batch" in terms else 1
-    assert isinstance(slots, int)
-    take(terms, flags, "ctx_size", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)
+    if isinstance(slots, int):
+        take(terms, flags, "ctx_size", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)
     kinds = [str(flags.get(key) or "f16") for key in ("cache_type_k", "cache_type_v")]
     if "cache_type_k" in flags or "cache_type_v" in flags:
         same = kinds[0] == kinds[1]

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     Terms,
     chain,
     default,
     fixed,
+    follow,
+    known,
     layers_of,
     name_of,
     object_text,
@@ -40,10 +42,18 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     flags = from_argv(argv, FLAGS, where)
     free = operands(argv, FLAGS, "api_server")
     served = free[0] if "api_server" in argv and free else None
+    open_target = unfilled(served)
+    served = None if open_target else served
     terms = around(flags, served)
     fields = {KEYS[key]: flags.get(key) for key in KEYS if key in flags}
     names = {KEYS[key]: name for key, name in flags.names.items() if key in KEYS}
-    return of(Given(fields, names, flags.rows, flags.undecided), terms, where, served, flags.text("backend"))
+    return of(
+        Given(fields, names, flags.rows, (*open_target, *flags.undecided), flags.blocked),
+        terms,
+        where,
+        served,
+        flags.text("backend"),
+    )
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -77,8 +87,10 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     undecided = (*flags.undecided, *((none_has,) if none_has else ()))
     places = {"target": served} if served else {}
     if "method" not in flags:
-        unclear = any("speculative-algorithm" in text for text in flags.undecided)
-        return StatedConfig("lmdeploy", where, terms, EXPRESSES, (), None, undecided, unclear, places, releases=bounds)
+        unclear = "speculative_algorithm" in flags.blocked
+        return StatedConfig(
+            "lmdeploy", where, known(terms), EXPRESSES, (), None, undecided, unclear, places, releases=bounds
+        )
     notes: tuple[str, ...] = ()
     if backend == "turbomind":
         notes += ("--backend turbomind: LMDeploy 0.16 warns that TurboMind does not speculate, and goes on without",)
@@ -89,8 +101,7 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     default(terms, k=1)
     chain(terms)
     fixed(terms, varies="constant", forced=None, draft_sampling="greedy", verification="rejection sampling")
-    if "tp" in terms:
-        fixed(terms, draft_tp=terms["tp"].value)
+    follow(terms, "draft_tp", "tp", "fixed")
     draft = flags.text("model")
     if draft:
         places["draft_model"] = draft
@@ -99,7 +110,7 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
         fixed(terms, capture=NO_IDS)
     boundaries = add_draft(terms, draft, served, NO_IDS if eagle3 else None)
     return StatedConfig(
-        "lmdeploy", where, terms, EXPRESSES, notes, boundaries, undecided, False, places, releases=bounds
+        "lmdeploy", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, releases=bounds
     )
 
 
@@ -121,8 +132,10 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
     take(terms, keys, "max_decoding_tokens", "verified")
     take(terms, keys, "max_non_leaves_per_layer", "non_leaves")
     take(terms, keys, "tp", "tp")
-    k, path = terms["k"].value, terms["path_len"].value if "path_len" in terms else 5
-    default(terms, path_len=5, verified=max(2 * int(str(k)), int(str(path))), non_leaves=10, tp=1)
+    default(terms, path_len=5, non_leaves=10, tp=1)
+    k, path = terms["k"].value, terms["path_len"].value
+    if isinstance(k, int) and isinstance(path, int):
+        default(terms, verified=max(2 * k, path))
     take(terms, keys, "capture_layers", "capture", layers_of)
     default(terms, capture="layers [-1]")
     if keys.get("enable_specpv"):
@@ -130,7 +143,7 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
     fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
     draft = keys.text("model")
     return StatedConfig(
-        "turbomind", where, terms, TURBOMIND_EXPRESSES, single_token(terms), None, keys.undecided,
+        "turbomind", where, known(terms), TURBOMIND_EXPRESSES, single_token(terms), None, keys.undecided,
         places={"draft_model": draft} if draft else {}, others=keys.rest(),
     )  # fmt: skip
 
@@ -152,8 +165,8 @@ def read_draft(values: Mapping[str, object], where: str) -> StatedConfig:
     model = values.get("model_config")
     if not isinstance(model, Mapping):
         raise UsageError(f"{where}: model_config is missing", hint="the config.yaml of a TurboMind draft has it")
-    known = {key: value for key, value in model.items() if key in DRAFT}
-    keys = from_mapping(known, DRAFT, f"{where}: model_config")
+    sizes = {key: value for key, value in model.items() if key in DRAFT}
+    keys = from_mapping(sizes, DRAFT, f"{where}: model_config")
     if missing := [f"model_config.{key}" for key in DRAFT if key not in keys]:
         raise UsageError(f"{where}: {', '.join(missing)} missing", hint="TurboMind goes on without its draft then")
     hidden, heads, size = (int(str(keys.values[key])) for key in ("hidden_units", "head_num", "size_per_head"))

@@ -15,6 +15,8 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     count_of,
     default,
     fixed,
+    follow,
+    known,
     name_of,
     object_text,
     take,
@@ -55,16 +57,18 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
     flags = flags.over(file.given)
     target, draft = flags.text("model_path"), flags.text("speculative_draft_model_path")
     terms = around(flags, target, whole=not file.missing)
+    resolve_auto(terms, target)
     bounds, none_has = releases(flags.rows)
     undecided = (*file.undecided, *flags.undecided, *((none_has,) if none_has else ()))
     places = {"target": target} if target else {}
     if "speculative_algorithm" not in flags or str(flags.values["speculative_algorithm"]).lower() == "none":
         flags.used.add("speculative_algorithm")
-        resolve_auto(terms, target)
         stray = [flags.names[k] for k in ("speculative_num_steps", "speculative_draft_model_path") if k in flags]
         notes = tuple(f"{name} without --speculative-algorithm: SGLang does not speculate" for name in stray[:1])
-        unclear = file.missing or any("speculative-algorithm" in text for text in flags.undecided)
-        return StatedConfig("sglang", where, terms, EXPRESSES, notes, None, undecided, unclear, places, releases=bounds)
+        unclear = file.missing or bool(flags.blocked & {"speculative_algorithm", "config"})
+        return StatedConfig(
+            "sglang", where, known(terms), EXPRESSES, notes, None, undecided, unclear, places, releases=bounds
+        )
     take(terms, flags, "speculative_algorithm", "method", lambda name: METHODS.get(str(name).upper(), str(name)))
     if draft is None and terms["method"].value == "eagle":
         terms["method"] = Said("mtp", "stated", flags.names["speculative_algorithm"])
@@ -72,14 +76,13 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
     notes, open_sizes = sizes(terms, flags, where)
     if draft is not None:
         places["draft_model"] = draft
-    resolve_auto(terms, target)
     eagle3 = terms["method"].value == "eagle3"
     if eagle3:
         fixed(terms, capture=OUTPUTS)
     boundaries = add_draft(terms, draft, target, OUTPUTS if eagle3 else None)
     undecided += (*known_method(terms), *open_sizes)
     return StatedConfig(
-        "sglang", where, terms, EXPRESSES, notes, boundaries, undecided, False, places, others(flags), bounds
+        "sglang", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, others(flags), bounds
     )
 
 
@@ -102,10 +105,14 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
         terms["target"] = Said(name_of(target) + (f"@{revision}" if revision else ""), "stated", "--model-path")
     for key, term in (
         ("tp_size", "tp"), ("pp_size", "pp"), ("dp_size", "dp"), ("ep_size", "ep"), ("attn_cp_size", "cp"),
-        ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
+        ("dcp_size", "cp"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
         ("context_length", "max_positions"), ("max_running_requests", "max_batch"), ("disable_cuda_graph", "eager"),
     ):  # fmt: skip
         take(terms, flags, key, term)
+    if flags.get("enable_dp_attention"):
+        terms["dp"] = Said(
+            f"{flags.get('dp_size') or 1}, attention over the same GPUs", "stated", "--enable-dp-attention"
+        )
     take(terms, flags, "disable_decode_cuda_graph", "eager", lambda off: off or None)
     take(terms, flags, "chunked_prefill_size", "max_tokens", count_of)
     take(terms, flags, "disable_radix_cache", "prefix_cache", lambda off: not off)
@@ -151,10 +158,8 @@ def drafted(terms: Terms, flags: Given, draft: str | None, forced: float | None)
             draft_quantization=AS_THE_CHECKPOINT, weights=AS_THE_CHECKPOINT, lookup=None, forced=None,
             vocabulary="the draft's")  # fmt: skip
     fixed(terms, draft_sampling="greedy")
-    if "tp" in terms:
-        fixed(terms, draft_tp=terms["tp"].value)
-    if "kv_dtype" in terms:
-        default(terms, draft_kv_dtype=terms["kv_dtype"].value)
+    follow(terms, "draft_tp", "tp", "fixed")
+    follow(terms, "draft_kv_dtype", "kv_dtype")
 
 
 def sizes(terms: Terms, flags: Given, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

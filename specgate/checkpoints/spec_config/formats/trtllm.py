@@ -10,13 +10,15 @@ from typing import Final
 import yaml
 
 from specgate.checkpoints.spec_config.files import referred
-from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     Terms,
     chain,
     default,
     fixed,
+    follow,
+    known,
     name_of,
     object_text,
     take,
@@ -57,18 +59,21 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     free = [word for word in operands(argv, FLAGS, program(argv)) if word != "serve"]
     target = free[0] if free and program(argv) else None
     file_values, one_by_one = file.given.values, dict(settings(argv, where))
-    both = [
-        f"{flags.names[key]} {flags.values[key]} and {key}: {file_values[key]} in the file: which of them counts "
-        "depends on the release"
-        for key in flags.values
-        if key in file_values and file_values[key] != flags.values[key] and key != "config"
+    both = [k for k, value in flags.values.items() if k != "config" and file_values.get(k, value) != value]
+    contradictions = [
+        f"{flags.names[key]} {flags.values[key]}, and {key}: {file_values[key]} in the file: "
+        "which of them counts depends on the release"
+        for key in both
     ]
     given = flags.over(file.given)
-    given = Given(merged(given.values, one_by_one), given.names, given.rows,
-                  (*given.undecided, *file.undecided, *both))  # fmt: skip
-    for key in file_values.keys() & flags.values.keys() - {"config"}:
-        if both and file_values[key] != flags.values[key]:
-            given = Given({k: v for k, v in given.values.items() if k != key}, given.names, given.rows, given.undecided)
+    given = Given(
+        merged({key: value for key, value in given.values.items() if key not in both}, one_by_one),
+        given.names,
+        given.rows,
+        (*given.undecided, *file.undecided, *contradictions, *unfilled(target)),
+        given.blocked | set(both),
+    )
+    target = None if unfilled(target) else target
     inside = f"{flags.text('config') or where}: {OPTION}"
     return of(given, where, inside, target, whole=not file.missing)
 
@@ -115,8 +120,10 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     expresses = EXPRESSES | {"target"} if target else EXPRESSES
     places = {"target": target} if target else {}
     if not section:
-        missing = not whole and not alone
-        return StatedConfig("trtllm", where, terms, expresses, (), None, undecided, missing, places, releases=bounds)
+        missing = (not whole and not alone) or bool(given.blocked & {OPTION, "config"})
+        return StatedConfig(
+            "trtllm", where, known(terms), expresses, (), None, undecided, missing, places, releases=bounds
+        )
     draft = next((d for k in ("speculative_model", "speculative_model_dir", "pytorch_weights_path")
                   if (d := spec.text(k))), None)  # fmt: skip
     method_of(terms, spec, str(given.get("backend") or "pytorch"))
@@ -134,8 +141,7 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
         terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
     default(terms, weights=AS_THE_CHECKPOINT, lookup=None)
     fixed(terms, draft_sampling="greedy")
-    if "tp" in terms:
-        fixed(terms, draft_tp=terms["tp"].value)
+    follow(terms, "draft_tp", "tp", "fixed")
     boundaries = None
     if terms["method"].value == "eagle3":
         captured(terms, spec)
@@ -143,7 +149,7 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     for key in ("eagle3_one_model", "num_eagle_layers", "allow_advanced_sampling", "eagle3_model_arch"):
         spec.get(key)  # no term: how the draft is loaded, or of no effect
     return StatedConfig(
-        "trtllm", where, terms, expresses, (), boundaries, undecided, False, places, spec.rest(), bounds
+        "trtllm", where, known(terms), expresses, (), boundaries, undecided, False, places, spec.rest(), bounds
     )
 
 
@@ -232,19 +238,21 @@ def tree(terms: Terms, spec: Given, where: str) -> None:
     take(terms, spec, "max_decoding_draft_tokens", "verified", lambda n: int(str(n)) + 1)
     take(terms, spec, "max_total_draft_tokens", "verified", lambda n: int(str(n)) + 1)
     take(terms, spec, "max_non_leaves_per_layer", "non_leaves")
-    if "k" not in terms and "path_len" in terms:
-        terms["k"] = Said(max(0, int(str(terms["path_len"].value)) - 1), "stated", "max_path_len")
-    if "k" not in terms and (spec.undecided or terms["method"].value in ("mtp", "auto", "lookahead", "medusa")):
-        return
-    if "k" not in terms:
+    path = terms["path_len"].value if "path_len" in terms else None
+    if "k" not in terms and isinstance(path, int):
+        terms["k"] = Said(max(0, path - 1), "stated", "max_path_len")
+    k = terms["k"].value if "k" in terms else None
+    if not isinstance(k, int):
+        if spec.undecided or terms["method"].value in ("mtp", "auto", "lookahead", "medusa"):
+            return
         raise UsageError(f"{where}: max_draft_len is missing", hint="the number of draft tokens on a path")
     if spec.get("use_dynamic_tree"):
         take(terms, spec, "dynamic_tree_max_topK", "topk")
         terms["tree"] = Said("dynamic tree", "stated", "use_dynamic_tree")
-        fixed(terms, path_len=int(str(terms["k"].value)) + 1)
-        if "verified" not in terms and "topk" in terms:
-            fixed(terms, verified=int(str(terms["k"].value)) * int(str(terms["topk"].value)) + 1)
-    elif "verified" not in terms or terms["verified"].value == int(str(terms["k"].value)) + 1:
+        fixed(terms, path_len=k + 1)
+        if "topk" in terms and isinstance(topk := terms["topk"].value, int):
+            fixed(terms, verified=k * topk + 1)
+    elif "verified" not in terms or terms["verified"].value == k + 1:
         chain(terms)
 
 

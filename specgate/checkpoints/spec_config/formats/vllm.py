@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from specgate.checkpoints.spec_config.files import referred
-from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, from_mapping, operands, releases
+from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, from_mapping, operands, releases, unfilled
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     SUGGESTS,
@@ -17,6 +19,8 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     count_of,
     default,
     fixed,
+    follow,
+    known,
     name_of,
     object_text,
     take,
@@ -38,7 +42,7 @@ from specgate.files.json_text import shown
 OPTION: Final = "--speculative-config"
 AROUND: Final = frozenset({
     "target", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp", "eager",
-    "prefix_cache", "overlap", "max_positions", "max_batch", "max_tokens",
+    "prefix_cache", "overlap", "compilation", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 """Terms that stand outside `--speculative-config`."""
 EXPRESSES: Final = AROUND | {
@@ -52,17 +56,21 @@ VERIFICATION: Final = {
 }  # fmt: skip
 OWN_DRAFT: Final = frozenset({"mtp", "suffix", "ngram", "ngram_gpu", "dspark"})
 """Methods that need no draft beside the target."""
+SPEAKING: Final = frozenset({"speculative_config", "speculative_model", "spec_model", "spec_method", "config"})
+"""Keys that switch speculation on."""
 FROM_CHECKPOINT: Final = frozenset({"mtp", "suffix", *MTP})
 """Methods for which vLLM takes the number of draft tokens from elsewhere if none is given."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
+    argv = [re.sub(r"^-O=?(?=\w)", "--optimization-level=", word) for word in argv]
     flags = from_argv(argv, FLAGS, where)
     over = dict(dotted(argv, (OPTION, "-sc"), where))
     free = operands(argv, FLAGS, "serve")
     target = free[0] if "serve" in argv and free else None
-    return of(flags, over, where, target)
+    compiled = dict(dotted(argv, ("--compilation-config", "-cc"), where))
+    return of(flags, over, where, target, compiled)
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -77,19 +85,29 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
 
 
 def of(
-    flags: Given, over: Mapping[str, object], where: str, served: str | None, *, alone: bool = False
+    flags: Given,
+    over: Mapping[str, object],
+    where: str,
+    served: str | None,
+    compiled: Mapping[str, object] = MappingProxyType({}),
+    *,
+    alone: bool = False,
 ) -> StatedConfig:
-    """`over`: keys of the section that were given one by one. `alone`: nothing but the section was read."""
+    """`over`, `compiled`: keys of the section and of the compilation that were given one by one. `alone`: nothing but
+    the section was read.
+    """
     file = referred(flags.text("config"), FLAGS, where)
     flags = flags.over(file.given)
     section = dict(as_object(flags.get("speculative_config")))
     section |= {REMOVED[key]: flags.get(key) for key in REMOVED if key in flags} | dict(over)
-    target = served or flags.text("model")
+    open_target = unfilled(served)
+    target = None if open_target else served or flags.text("model")
     section, target, speculators = of_speculators(section, target, where)
     spec = from_mapping(section, SECTION, f"{where}: {OPTION}" if not alone else where)
-    terms = {} if alone else around(flags, target, whole=not file.missing)
-    undecided = [*file.undecided, *flags.undecided, *spec.undecided]
-    bounds, none_has = releases((*flags.rows, *spec.rows))
+    terms = {} if alone else around(flags, target, compiled, whole=not file.missing)
+    undecided = [*open_target, *file.undecided, *flags.undecided, *spec.undecided]
+    rows = [row for row in spec.rows if row.key not in {REMOVED[key] for key in REMOVED if key in flags}]
+    bounds, none_has = releases((*flags.rows, *rows))
     undecided += [none_has] if none_has else []
     unclear = not section and target is not None and config_of(target) is None and bool(SUGGESTS.search(target))
     if unclear:
@@ -100,19 +118,23 @@ def of(
         )
     places = {"target": target} if target and not unclear else {}
     config = StatedConfig(
-        "vllm", where, terms, EXPRESSES, undecided=tuple(undecided), unclear=unclear or file.missing, places=places,
+        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing or bool(flags.blocked & SPEAKING), places=places,
         releases=bounds,
     )  # fmt: skip
+    resolve_auto(terms, target)
     if not section:
-        resolve_auto(terms, target)
-        return config
+        return replace(config, terms=known(terms), undecided=tuple(undecided))
     draft = spec.text("model")
     boundaries = drafting(terms, spec, where, target)
+    if "method" not in terms:
+        undecided.append("method: not given, and vLLM takes it from the draft's config, which is not on this machine")
     if draft is not None and spec.values.get("method") not in ("ngram", "suffix", "ngram_gpu"):
         places["draft_model"] = draft
     note = f"{speculators}: a speculators folder: it says what is drafted, and for which target"
-    resolve_auto(terms, target)
-    return replace(config, notes=(note,) if speculators else (), boundaries=boundaries, others=spec.rest())
+    return replace(
+        config, terms=known(terms), notes=(note,) if speculators else (), boundaries=boundaries,
+        undecided=tuple(undecided), others=spec.rest(),
+    )  # fmt: skip
 
 
 def as_object(value: object) -> Mapping[str, object]:
@@ -141,7 +163,7 @@ def of_speculators(
     return {**tokens, **section, **drafted}, verifier, target
 
 
-def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
+def around(flags: Given, target: str | None, one_by_one: Mapping[str, object], *, whole: bool) -> Terms:
     """The terms that stand outside `--speculative-config`; with their defaults, where the whole config was read."""
     terms: Terms = {}
     if target is not None:
@@ -157,6 +179,11 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
     take(terms, flags, "max_model_len", "max_positions", count_of)
     take(terms, flags, "max_num_batched_tokens", "max_tokens", count_of)
     take(terms, flags, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
+    compiled = {**as_object(flags.get("compilation_config")), **dict(one_by_one)}
+    if "optimization_level" in flags:
+        compiled["optimization_level"] = flags.get("optimization_level")
+    if compiled:
+        terms["compilation"] = Said(object_text(compiled), "stated", "--compilation-config")
     contexts = [flags.get(k) for k in ("decode_context_parallel_size", "prefill_context_parallel_size") if k in flags]
     if contexts:
         terms["cp"] = Said(max(int(str(n)) for n in contexts), "stated", "--decode-context-parallel-size")
@@ -166,8 +193,9 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
     former = any(row.until and order(row.until) <= order("0.8.2") for row in flags.rows)
     if whole:
         default(terms, tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
-                prefix_cache=not former, eager=False, overrides=None, target_weights=AS_THE_CHECKPOINT)  # fmt: skip
-    if "tp" in terms and "dp" in terms:
+                prefix_cache=not former, eager=False, overrides=None, compilation=None,
+                target_weights=AS_THE_CHECKPOINT)  # fmt: skip
+    if known(terms).keys() >= {"tp", "dp"}:
         shared = int(str(terms["tp"].value)) * int(str(terms["dp"].value))
         take(terms, flags, "enable_expert_parallel", "ep", lambda on: shared if on else 1)
         default(terms, ep=1)
@@ -179,8 +207,9 @@ def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple
     draft = spec.text("model")
     take(terms, spec, "num_speculative_tokens", "k")
     take(terms, spec, "method", "method", lambda name: "mtp" if name in MTP else str(name).strip("[]"))
-    default(terms, method=guessed_method(draft))
-    method = terms["method"].value
+    if (guess := guessed_method(draft)) is not None:
+        default(terms, method=guess)
+    method = terms["method"].value if "method" in terms else None
     if "k" not in terms and method not in FROM_CHECKPOINT and not spec.undecided:
         raise UsageError(f"{where}: num_speculative_tokens is missing", hint="the number of draft tokens per step")
     revision = spec.text("revision")
@@ -189,8 +218,7 @@ def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple
     elif method in OWN_DRAFT:
         fixed(terms, draft_model="in the target" if method in ("mtp", "dspark") else None)
     take(terms, spec, "draft_tensor_parallel_size", "draft_tp")
-    if "tp" in terms:
-        default(terms, draft_tp=terms["tp"].value)
+    follow(terms, "draft_tp", "tp")
     verifying(terms, spec, where)
     take(terms, spec, "num_speculative_tokens_per_batch_size", "varies", lambda rows: f"by batch size: {rows}")
     take(terms, spec, "disable_by_batch_size", "varies", lambda n: f"off above batch {n}")
@@ -206,8 +234,7 @@ def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple
         terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
     default(terms, varies="constant", draft_quantization=AS_THE_CHECKPOINT, weights=AS_THE_CHECKPOINT, lookup=None,
             passes="one per token", draft_positions=None, threshold=1.0)  # fmt: skip
-    if "kv_dtype" in terms:
-        default(terms, draft_kv_dtype=terms["kv_dtype"].value)
+    follow(terms, "draft_kv_dtype", "kv_dtype")
     tree = spec.text("speculative_token_tree")
     if tree is not None:
         static_tree(
@@ -263,9 +290,15 @@ def load_format(load: object) -> object:
     return form if form == "dummy" else None
 
 
-def guessed_method(draft: str | None) -> str:
-    """The method that vLLM takes where none is named: by the draft's name."""
+def guessed_method(draft: str | None) -> str | None:
+    """The method that vLLM takes where none is named: by the draft's name, else by its config; None without that."""
     name = (draft or "").lower()
     if name in ("ngram", "[ngram]"):
         return "ngram"
-    return next((m for m in ("eagle-", "eagle3", "dflash", "dspark") if m in name), "draft_model").rstrip("-")
+    if sign := next((sign for sign in ("eagle-", "eagle3", "dflash", "dspark") if sign in name), None):
+        return sign.rstrip("-")
+    config = config_of(draft)
+    if config is None:
+        return None
+    kind = str(config.values.get("model_type"))
+    return "mtp" if kind in MTP else kind if kind in ("medusa", "mlp_speculator", "eagle") else "draft_model"

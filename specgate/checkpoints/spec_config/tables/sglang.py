@@ -69,8 +69,15 @@ tp_size,tensor_parallel_size,tp                       count   ?            -
 pp_size,pipeline_parallel_size,pp                     count   0.4.6.post2  -
 dp_size,data_parallel_size,dp                         count   ?            -
 ep_size,expert_parallel_size,ep                       count   ?            -
+dcp_size,decode_context_parallel_size                 count   0.5.15       -
 attn_cp_size,attention_context_parallel_size          count   0.5.9        -
 attn_dp_size,attention_data_parallel_size             count   0.5.22       -
+moe_dp_size,moe_data_parallel_size                    count   0.5.9        -
+dwdp_size                                             count   0.5.17       -
+enable_linear_replayssm                               flag    0.5.15       -
+enable_weights_cpu_backup                             flag    0.5.3rc2     -
+decrypted_config_file                                 text    0.5.4.post3  -
+enable_overlap_schedule                               flag    ?            0.4.1.post1
 enable_dp_attention                                   flag    ?            -
 dtype                                                 text    ?            -
 kv_cache_dtype                                        text    ?            -

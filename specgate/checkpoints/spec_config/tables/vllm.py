@@ -99,9 +99,13 @@ enforce_eager                                              flag     ?       -
 no_enforce_eager                                           off      0.8.2   -
 async_scheduling                                           flag     0.10.0  -
 no_async_scheduling                                        off      0.10.0  -
+compilation_config,-cc                                     setting  0.6.5   -
+optimization_level,-O                                      any      ?       -
 hf_overrides                                               setting  0.6.4   -
 rope_scaling                                               setting  0.4.3   0.11.0
 rope_theta                                                 number   0.5.0   0.11.0
+engram_config                                              setting  0.30.0  -
+num_lookahead_slots                                        count    ?       0.11.2
 config                                                     text     ?       -
 """)  # fmt: skip
 """Flags of the server, and keys of the YAML file of its `--config`."""
