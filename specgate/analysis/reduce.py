@@ -144,7 +144,7 @@ def measure(
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
     records, aside, known = records or Checked(), aside or {}, known or Known()
-    of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound)
+    of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound, records.texts)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, cell_blocks in of.items():
         by_point[cell.point] += cell_blocks
@@ -215,16 +215,17 @@ def sound_blocks(
     margins: Sequence[Margin],
     check_facts: CheckFacts,
     sound: set[int] | None = None,
+    texts: Sequence[BaselineText] = (),
 ) -> tuple[dict[Cell, list[Block]], dict[Cell, Contradiction]]:
     """(cell → its measured blocks, cell → the contradiction in its records, whose blocks are then left out).
 
-    `sound`: see `contradictions`.
+    `sound`, `texts`: see `contradictions`.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
-    broken = contradictions(plan, of, margins, check_facts, sound)
+    broken = contradictions(plan, of, margins, check_facts, sound, texts)
     for cell in broken:
         of[cell] = []
     return of, broken

@@ -112,7 +112,7 @@ class Rescorer:
         alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
         check_facts = CheckFacts(self.engines, self.bandwidth)
-        of_cells, _ = sound_blocks(alone, blocks, journal.margins, check_facts)
+        of_cells, _ = sound_blocks(alone, blocks, journal.margins, check_facts, texts=journal.texts)
         return [b for of_cell in of_cells.values() for b in of_cell]
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:

@@ -64,7 +64,7 @@ def draws(seed: str, blocks: Sequence[Block], count: int) -> list[Draw]:
 
     `blocks`: the measured blocks of the point.
     """
-    source, texts = random.Random(seed), defaultdict[Cell, dict[object, list[tuple[Block, int]]]](dict)
+    texts = defaultdict[Cell, dict[object, list[tuple[Block, int]]]](dict)
     first: dict[tuple[int, int], tuple[int, ...]] = {}
     for block in sorted(blocks, key=lambda b: (b.role != BASELINE, b.cell.key, b.prompt_set, b.round)):
         for slot, tokens in enumerate(block.tokens):
@@ -72,7 +72,8 @@ def draws(seed: str, blocks: Sequence[Block], count: int) -> list[Draw]:
             first.setdefault(place, tokens)
             texts[block.cell].setdefault((place, tokens), []).append((block, slot))
     samples = []
-    for of_cell in texts.values():
+    for cell, of_cell in texts.items():
+        source = random.Random(f"{seed} {cell.key}")
         each = max(LEAST_OF_TEXT, math.ceil(count / len(of_cell)))
         cycles = max(LEAST_OF_TEXT, math.ceil(CYCLES / len(of_cell)))
         for emitters in of_cell.values():

@@ -23,6 +23,8 @@ class BaselineText:
 
     `tokens[slot]`: token ids, beginning with the prefill token.
     `span_ns`: as in `Block`.
+    `steps`: how many steps were decoded in that span, all slots together in each; 0 where slots were decoded one by
+        one, and in older runs.
     """
 
     point: Point
@@ -31,6 +33,7 @@ class BaselineText:
     tokens: Tokens
     finish: Finishes
     span_ns: tuple[int, int]
+    steps: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
