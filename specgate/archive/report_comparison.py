@@ -26,6 +26,9 @@ from specgate.files.writing import as_json, as_stored, without_home
 from specgate.machine import inventory
 from specgate.redaction import masked_data
 
+EMPTY: Final[tuple[object, ...]] = (None, False, [], {})
+"""Values of a key that has nothing to say."""
+
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
     """Every place where the stored JSON differs from `again`, after that has been converted as it is for storing."""
@@ -39,7 +42,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
             inner = f"{place}.{key}" if place else str(key)
             if key not in was or key not in now:
                 why = "is missing" if key not in was else "does not follow from the samples"
-                yield Difference(file, inner, why, absent=key not in was)
+                yield Difference(file, inner, why, later=key not in was and now[key] in EMPTY)
             elif was[key] is not now[key]:
                 yield from _differing(file, inner, was[key], now[key])
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
@@ -49,7 +52,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
         if not same_figure(was, now):
             yield Difference(file, place, f"{short(was)}; recomputed: {short(now)}")
     elif type(was) is not type(now) or was != now:
-        yield Difference(file, place, f"{short(was)}; recomputed: {short(now)}", absent=was is None)
+        yield Difference(file, place, f"{short(was)}; recomputed: {short(now)}")
 
 
 def same_figure(was: float, now: float) -> bool:

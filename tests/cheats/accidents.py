@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -140,7 +141,55 @@ class RemembersTheBaseline(RemembersEarlierRounds):
         return made
 
 
-# ── near misses ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── time that is stated ───────────────────────────────────────────────────────────────────────────────────────────────
+
+PREFILL_NS: Final = 30_000_000
+
+
+class InOneGo(Honest):
+    """It prefills and decodes in one call, and says truly how long each took. Its prefill takes its time."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        self.engine.prefill(prompts, draft=draft)
+        return 0
+
+    def decode(self, role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
+        began = time.perf_counter_ns()
+        while time.perf_counter_ns() < began + PREFILL_NS:
+            pass
+        prefill_ns = time.perf_counter_ns() - began
+        made = self.engine.decode(role, budget, stop)
+        return self.told(role, replace(made, phase_ns={}), prefill_ns)
+
+    def told(self, role: Role, made: Decoded, prefill_ns: int) -> Decoded:
+        return replace(made, prefill_ns=prefill_ns)
+
+
+class TellsPrefillAsDecode(InOneGo):
+    """Half of the baseline's prefill is told as decoding, which it never was."""
+
+    role, part = False, 0.5
+
+    def told(self, role: Role, made: Decoded, prefill_ns: int) -> Decoded:
+        if role.speculative is not self.role or not made.step_ns:
+            return replace(made, prefill_ns=prefill_ns)
+        steps, moved = len(made.step_ns), int(prefill_ns * self.part)
+        step_ns = tuple(max(1, ns + moved // steps) for ns in made.step_ns)
+        return replace(made, prefill_ns=prefill_ns - moved, step_ns=step_ns, elapsed_ns=sum(step_ns))
+
+
+class TellsAllPrefillAsDecode(TellsPrefillAsDecode):
+    part = 1.0
+
+
+class TellsDecodeAsPrefill(TellsPrefillAsDecode):
+    """Most of what spec roles decode is told as prefill."""
+
+    role = True
+
+    def told(self, role: Role, made: Decoded, prefill_ns: int) -> Decoded:
+        self.part = -0.9 * made.elapsed_ns / prefill_ns
+        return super().told(role, made, prefill_ns)
 
 
 # ── second engines that are silenced ──────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +245,7 @@ class KilledOnce(Silenced):
 ENGINES: Final[tuple[type[Any], ...]] = (
     *(JunkAfterOnePromptInEight, JunkInEveryEighthToken, JunkInTheSecondHalfOfTwoTexts),
     *(DecodesInThePrefill, RemembersEarlierRounds, RemembersTheBaseline),
+    *(InOneGo, TellsPrefillAsDecode, TellsAllPrefillAsDecode, TellsDecodeAsPrefill),
     *(Silenced, Terminated, Exits, Hangs, KilledOnce),
 )
 for _engine in ENGINES:

@@ -8,6 +8,7 @@ import pytest
 
 from specgate.contract import Run
 from tests.cheats.conftest import Cheating, objections
+from tests.support.clocks.starved import fed
 from tests.support.command import Cli
 
 
@@ -20,7 +21,7 @@ def reasons(run: Run) -> set[str]:
 )
 def test_junk_that_is_alike_in_every_role_is_seen_wherever_it_stands(cheating: Cheating, engine: str) -> None:
     code, run = cheating(engine)
-    assert code == 6 and reasons(run) == {"not_the_targets"}
+    assert code == 6 and "not_the_targets" in reasons(run)
 
 
 @pytest.mark.parametrize("engine", ["DecodesInThePrefill", "RemembersTheBaseline"])
@@ -36,6 +37,19 @@ def test_drafts_from_an_earlier_round_are_seen_by_counts_that_do_not_repeat(chea
     code, run = cheating("RemembersEarlierRounds")
     assert code == 6
     assert {r.reason_code for r in run.cells if r.cell.role.speculative} == {"accepts_do_not_repeat"}
+
+
+def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating: Cheating, cli: Cli) -> None:
+    code, run = fed(lambda: cheating("InOneGo"), cli.newest, lambda end: end[0] == 0)
+    assert (code, objections(run)) == (0, [])
+
+
+@pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsAllPrefillAsDecode", "TellsDecodeAsPrefill"])
+def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_one_token(
+    cheating: Cheating, cli: Cli, engine: str
+) -> None:
+    code, run = fed(lambda: cheating(engine), cli.newest, lambda end: "clocks_disagree" in reasons(end[1]))
+    assert code == 6 and "clocks_disagree" in reasons(run)
 
 
 @pytest.mark.parametrize("second", ["Silenced", "Terminated", "Exits", "Hangs"])

@@ -12,7 +12,7 @@ from specgate.analysis.checks.clocks import check_pairs, check_times, check_unex
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.repeats import check_repeats
-from specgate.analysis.checks.verification import check_untimed, check_verification
+from specgate.analysis.checks.verification import check_first_tokens, check_untimed, check_verification
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.drafting import check_draft_counts
@@ -69,9 +69,13 @@ def contradictions(
         if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], check_facts, sound)):
             broken[cell] = why
     for cell, blocks in of.items():
-        if not cell.role.speculative and cell not in broken:
-            slowed = ("slow_where_timed", partial(check_untimed, blocks, texts))
-            if why := first_of((slowed,)):
+        if cell not in broken:
+            untimed = texts if not cell.role.speculative else ()
+            of_untimed = (
+                ("clocks_disagree", partial(check_first_tokens, blocks)),
+                ("slow_where_timed", partial(check_untimed, blocks, untimed)),
+            )
+            if why := first_of(of_untimed):
                 broken[cell] = why
     for cell, blocks in of.items():
         baseline = Cell(cell.point, BASELINE)

@@ -38,6 +38,9 @@ PASS: Final = 0.05
 """How far the target's pass over K + 1 tokens may be shorter than that over one, by the engine's own phases."""
 UNTIMED: Final = 0.05
 """How far a timed step of the baseline may be longer than an untimed one."""
+FIRST_TOKEN: Final = 0.10
+"""How far a stated prefill may be from the wait for one token alone, beside `SLACK_NS`."""
+SLACK_NS: Final = 5_000_000
 PASSES: Final = "verify"
 """The phase of an engine's steps that holds the target's pass, in every role."""
 FEW: Final = 2.0
@@ -97,6 +100,25 @@ def check_untimed(blocks: Sequence[Block], texts: Sequence[BaselineText]) -> Non
         raise InvalidResult(
             f"{place_of(pairs[0][0])} and {len(pairs) - 1} more: a step takes {statistics.fmean(timed) / 1e6:.3g} ms "
             f"where it is timed, and {statistics.fmean(untimed) / 1e6:.3g} ms where the same text goes on untimed"
+        )
+
+
+def check_first_tokens(blocks: Sequence[Block]) -> None:
+    """Check that the prefill which an engine states of its blocks is what the harness waited for one token alone.
+    Raises InvalidResult.
+
+    Time that moves from one to the other is decoding told as prefill, or prefill told as decoding.
+    """
+    timed = [(b, b.first_token_ns) for b in blocks if b.first_token_ns is not None]
+    longer = [math.log(max(b.prefill_ns, 1) / (alone + SLACK_NS)) for b, alone in timed]
+    shorter = [math.log(max(alone - SLACK_NS, 1) / max(b.prefill_ns, 1)) for b, alone in timed]
+    if any(surely_beyond(of, [(b, b) for b, _ in timed], FIRST_TOKEN) for of in (longer, shorter)):
+        stated, alone = (
+            statistics.fmean(of) / 1e6 for of in zip(*((b.prefill_ns, ns) for b, ns in timed), strict=True)
+        )
+        raise InvalidResult(
+            f"{place_of(timed[0][0])} and {len(timed) - 1} more: the engine says that its prefill takes "
+            f"{stated / 1e6:.4g} ms, but the harness waits {alone / 1e6:.4g} ms for one token alone"
         )
 
 

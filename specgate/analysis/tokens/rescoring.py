@@ -106,7 +106,7 @@ def check_scores(cell: Cell, blocks: Sequence[Block], rescoring: Rescoring, chec
     check_drawn(cell, blocks, texts, rescoring)
     scored = sum(len(text.scores) for text in texts)
     gaps = [gap for text in texts for gap in gaps_in(text)]
-    near_ties = sum(is_near_tie(gap, checks) for gap, _ in gaps)
+    near_ties = sum(is_near_tie(gap, checks, rescoring.dtype) for gap, _ in gaps)
     doubted = set(doubtful(gaps, scored, checks)) if checks.second_look != "none" else set[Place]()
     again, near = scored_in_float32(cell, rescoring, checks)
     settled = [gap for gap in gaps if gap[1] in doubted & near]
@@ -155,14 +155,19 @@ def check_drawn(cell: Cell, blocks: Sequence[Block], texts: Sequence[RescoredTex
         raise InvalidResult(f"{cell.key}: {file} scores other tokens than its seed draws")
 
 
-def is_near_tie(gap: float, checks: TokenChecks) -> bool:
-    """True if a token that lies so far below the second engine's choice may still be right.
+def is_near_tie(gap: float, checks: TokenChecks, dtype: str | None = None) -> bool:
+    """True if a token that lies so far below the second engine's choice may still be right. `dtype`: what both computed
+    with.
 
     A gap that is negative or not a number is no near tie: the scores then contradict themselves.
     """
-    return 0 <= gap <= checks.max_gap
+    return 0 <= gap <= checks.max_gap * (FINER if dtype == "float32" else 1)
 
 
+FINER: Final = 1 / 8
+"""How much finer than bfloat16 an engine rounds that computes in float32, at least: TF32, as its products may be, has
+three bits more.
+"""
 Place = tuple[int, int, int, int]
 """Prompt set, round, slot and index of a token."""
 ONE_ROUNDING: Final = 0.5**0.5

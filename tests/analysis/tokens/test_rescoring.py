@@ -39,7 +39,7 @@ def scored(samples: list[Draw], gap: float = 0.0, wrong: int = 0) -> Rescoring:
         place = (b.cell.key, b.prompt_set, b.round, draw.slot)
         texts.append(RescoredText(*place, draw.positions, draw.tokens, tuple(scores)))
     point = samples[0].block.point.key
-    answer = Rescoring(point, "reference", "cpu", "float32", tuple(texts), None, (0, 1))
+    answer = Rescoring(point, "reference", "cpu", "bfloat16", tuple(texts), None, (0, 1))
     return replace(answer, seed=SEED, count=CHECKS.positions, undrafted="no cycles")
 
 
@@ -114,7 +114,7 @@ def test_a_text_of_greedy_tokens_is_scored_without_objection() -> None:
     cell = samples[0].block.cell
     check = check_scores(cell, measured(), scored(samples), CHECKS)
     assert (check.scored, check.near_ties, check.wrong, check.worst) == (24, 0, 0, None)
-    assert check.engine == "reference, float32, cpu"
+    assert check.engine == "reference, bfloat16, cpu"
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,14 @@ def test_other_choices_are_near_ties_up_to_the_policys_gap_and_wrong_beyond(
     check = check_scores(cell, measured(), scored(samples, gap, wrong=2), CHECKS)
     assert (check.near_ties, check.wrong, check.near_ties_allowed) == (near_ties, wrong, 1)
     assert check.worst is not None
+
+
+@pytest.mark.parametrize(("gap", "near_ties"), [(0.0, 1), (0.06, 1), (0.07, 0), (0.45, 0)])
+def test_engines_that_both_compute_in_float32_are_not_so_far_apart(gap: float, near_ties: int) -> None:
+    samples = draws(SEED, measured(), CHECKS.positions)
+    answer = replace(scored(samples, gap, wrong=1), dtype="float32")
+    check = check_scores(samples[0].block.cell, measured(), answer, CHECKS)
+    assert (check.near_ties, check.wrong) == (near_ties, 1 - near_ties)
 
 
 @pytest.mark.parametrize("change", ["positions", "tokens", "slot", "fewer"])
