@@ -104,7 +104,7 @@ class DecodesInThePrefill(Remembers):
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         took = self.engine.prefill(prompts, draft=draft)
-        self.texts = self.engine.decode(Role(0), Budget(steps=40), ()).tokens
+        self.texts = self.engine.decode(Role(0), Budget(steps=24), ()).tokens
         return took
 
     def known(self, slot: int) -> Sequence[int]:

@@ -41,6 +41,9 @@ UNTIMED: Final = 0.05
 FIRST_TOKEN: Final = 0.10
 """How far a stated prefill may be from the wait for one token alone, beside `SLACK_NS`."""
 SLACK_NS: Final = 5_000_000
+MOSTLY: Final = 0.25
+"""The same where times scatter too much to tell less: then three of four blocks must be so far off."""
+MANY: Final = 8
 PASSES: Final = "verify"
 """The phase of an engine's steps that holds the target's pass, in every role."""
 FEW: Final = 2.0
@@ -112,7 +115,8 @@ def check_first_tokens(blocks: Sequence[Block]) -> None:
     timed = [(b, b.first_token_ns) for b in blocks if b.first_token_ns is not None]
     longer = [math.log(max(b.prefill_ns, 1) / (alone + SLACK_NS)) for b, alone in timed]
     shorter = [math.log(max(alone - SLACK_NS, 1) / max(b.prefill_ns, 1)) for b, alone in timed]
-    if any(surely_beyond(of, [(b, b) for b, _ in timed], FIRST_TOKEN) for of in (longer, shorter)):
+    pairs = [(b, b) for b, _ in timed]
+    if any(surely_beyond(of, pairs, FIRST_TOKEN) or mostly_beyond(of, MOSTLY) for of in (longer, shorter)):
         stated, alone = (
             statistics.fmean(of) / 1e6 for of in zip(*((b.prefill_ns, ns) for b, ns in timed), strict=True)
         )
@@ -120,6 +124,11 @@ def check_first_tokens(blocks: Sequence[Block]) -> None:
             f"{place_of(timed[0][0])} and {len(timed) - 1} more: the engine says that its prefill takes "
             f"{stated / 1e6:.4g} ms, but the harness waits {alone / 1e6:.4g} ms for one token alone"
         )
+
+
+def mostly_beyond(log_ratios: Sequence[float], tolerance: float) -> bool:
+    """True if three of four ratios, of eight at least, lie more than `tolerance` above 1, however they scatter."""
+    return len(log_ratios) >= MANY and sorted(log_ratios)[(len(log_ratios) - 1) // 4] > math.log1p(tolerance)
 
 
 def surely_beyond(log_ratios: Sequence[float], pairs: Sequence[tuple[Block, Block]], tolerance: float) -> bool:
