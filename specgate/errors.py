@@ -9,8 +9,14 @@
     │   └── UnknownSigner           an entry of the ledger is signed by a key that is not among the allowed ones
     └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
+        │   ├── UnsupportedDraft        a draft that the built-in engines cannot run, and others may
+        │   ├── OtherTarget             a draft that was made for another target
+        │   ├── BadMap                  a vocabulary map that is wrong
+        │   └── NotReadHere             weights that are not on this machine, or that only torch reads
         ├── WorkerLost              the engine's process ended or stopped answering
-        └── LostIds                 a server's stream left out the ids of tokens that it counts
+        ├── LostIds                 a server's stream left out the ids of tokens that it counts
+        ├── OtherForm               a server's answers or counters have another form than the releases that are known
+        └── ReportedError           a server reports an error within its stream
 
 Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE, 8 NOT_JUDGED); see `ExitCode`. A message names the file, the key
 and the value, and says what would be right.
@@ -31,7 +37,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """the command line, a file or a plug-in cannot be used as it is"""
     INCONCLUSIVE = 3
-    """the samples do not decide"""
+    """the samples do not decide, or a stored run has not ended"""
     ENV_REJECTED = 4
     """this machine was disturbed, or lacks something"""
     ORDER_REFUSED = 5
@@ -103,6 +109,10 @@ class InvalidResult(SpecgateError):
     exit_code = ExitCode.INVALID
 
 
+class OtherCode(InvalidResult):
+    """A second engine loaded another source or other weights than were there before the first engine."""
+
+
 class BackendError(SpecgateError):
     """The engine did not start, crashed, or broke its contract."""
 
@@ -111,6 +121,10 @@ class BackendError(SpecgateError):
 
 class CheckpointError(BackendError):
     """A checkpoint is missing, misshapen, or not what its configuration claims."""
+
+
+class UnsupportedDraft(CheckpointError):
+    """A draft of a kind that the built-in engines do not run. Other engines may."""
 
 
 class WorkerLost(BackendError):

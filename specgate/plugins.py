@@ -1,7 +1,8 @@
 """Loads plug-ins: back ends, gates, reports, contrast gates, views, exports, pairs, profilers and commands. The
 built-in ones are loaded the same way.
 
-A third party declares entry points in the groups below. A plug-in is imported only when it is asked for. A built-in
+A third party declares entry points in the groups below. A plug-in is imported only when it is asked for, and a back end
+from outside never in the harness. A built-in
 plug-in is listed in this file, or in the file `entry_points.txt` of its folder below `backends/`, instead of in package
 metadata, so that a checkout runs without being installed. The environment variable `SPECGATE_LOAD_PLUGINS` limits which
 third-party plug-ins are seen. It holds the names of their distributions, separated by commas; an empty value hides them
@@ -31,7 +32,8 @@ from specgate.contract.protocols import (
     Report,
     View,
 )
-from specgate.errors import EnvironmentRefused, UsageError
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.plugin_process import ENGINE_LIBRARIES, BackendApart, checked
 
 if TYPE_CHECKING:
     import click
@@ -146,22 +148,26 @@ def _load(group: str, name: str, kind: type[T]) -> T:
         plugin = known[name].load()
     except (ImportError, AttributeError) as error:
         raise UsageError(f"plug-in {name} ({known[name].value}) cannot be loaded: {error}") from error
-    if not isinstance(plugin, kind):
-        promised = (*kind.__annotations__, *(a for a in vars(kind) if not a.startswith("_")))
-        missing = [a for a in promised if not hasattr(plugin, a)]
-        raise UsageError(
-            f"plug-in {name} ({known[name].value}) is not a {kind.__name__}: it lacks {', '.join(missing)}"
-        )
-    return plugin
+    return checked(plugin, kind, f"plug-in {name} ({known[name].value})")
 
 
 def backend(name: str) -> Backend:
-    """The back end called `name`. Raises UsageError where it is unknown, cannot be loaded or is not a Backend."""
+    """The back end called `name`. One from outside answers from a process of its own (`plugin_process`).
+
+    Raises UsageError where it is unknown, cannot be loaded or is not a Backend.
+    """
+    outside = from_outside("specgate.backends", [name])
+    return apart(outside[0]) if outside else backend_here(name)
+
+
+def apart(entry: EntryPoint) -> Backend:
+    """The back end of an entry point, in a process of its own. Raises UsageError as `backend` does."""
+    return BackendApart(entry)
+
+
+def backend_here(name: str) -> Backend:
+    """As `backend`, with its module in this process: that of an engine, or of a tool that measures nothing."""
     return _load("specgate.backends", name, Backend)
-
-
-ENGINE_LIBRARIES = ("torch", "cupy", "transformers", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
-"""Libraries that a back end may import in `open`, but not when it is loaded or asked whether it is available."""
 
 
 def problems_of_backend(name: str) -> list[str]:
@@ -174,7 +180,7 @@ def problems_of_backend(name: str) -> list[str]:
     try:
         loaded = backend(name)
         availability = loaded.available()
-    except UsageError as error:
+    except (UsageError, BackendError) as error:
         return [error.message]
     problems = []
     if loaded.name != name:
@@ -183,7 +189,8 @@ def problems_of_backend(name: str) -> list[str]:
         problems.append(f"available() gives {availability!r}, not an Availability with a reason")
     if not loaded.description:
         problems.append("it has no description")
-    if heavy := [library for library in ENGINE_LIBRARIES if library in set(sys.modules) - before]:
+    imported = loaded.libraries if isinstance(loaded, BackendApart) else set(sys.modules) - before
+    if heavy := [library for library in ENGINE_LIBRARIES if library in imported]:
         problems.append(f"asking whether it is available imports {', '.join(heavy)}")
     return problems
 

@@ -25,6 +25,8 @@ FLOORS = (
     ("sampling",),
     ("checkpoints",),
     ("analysis",),
+    ("sandbox",),
+    ("plugin_process",),
     ("plugins",),
     ("pairs",),
     ("machine",),

@@ -59,7 +59,7 @@ def test_a_misspelt_name_gets_the_nearest_one() -> None:
 
 def test_a_third_partys_back_end_is_loaded_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     third_party(monkeypatch, ("lame", "LAME"))
-    assert plugins.backend("lame") is LAME
+    assert plugins.backend_here("lame") is LAME
     assert plugins.backends_available()["lame"][1] == Availability(False, "has no legs")
 
 

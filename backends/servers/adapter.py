@@ -98,6 +98,8 @@ class Adapter(Protocol):
     """Whether its counters of speculation count one step per output that it hands over, and events are these outputs.
     An output of several steps is then counted as its last one.
     """
+    draft_counter: str
+    """The name under which it counts the steps with drafts."""
     expresses: Expresses
     """What of a scenario's `sampling` its requests can say."""
     own_options: frozenset[str]

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from specgate.backends.servers.events import THINKING, channel_of, events, whole_answer
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, MissingFields, OtherForm, SpecCounts, Usage
 from specgate.contract import Finish, ServedRequest
 from specgate.contract.protocols import masked
 from specgate.errors import BackendError
@@ -59,13 +59,16 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     times: list[int] = []
     counts: list[int] = []
     unnamed: Counter[str] = Counter()
+    empty: list[Json] = []
     merged = Chunk()
     for arrived, event in (whole_answer if ask.whole else events)(recording.pieces, where):
         try:
             chunk = read(event, len(tokens))
             refuse_not_finite(chunk.top)
+        except MissingFields as error:
+            raise OtherForm(f"{where}: {error}") from error
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise BackendError(
+            raise OtherForm(
                 f"{where}: malformed event: {type(error).__name__} {masked(str(error))[:160]}: "
                 f"{masked(str(event))[:160]}"
             ) from error
@@ -75,6 +78,8 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             counts.append(len(chunk.tokens))
         elif channel := channel_of(event):
             unnamed[channel] += 1
+        elif chunk == Chunk():
+            empty.append(event)
         merged = Chunk(
             finish=chunk.finish or merged.finish,
             usage=chunk.usage or merged.usage,
@@ -85,7 +90,11 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         )
     if merged.finish is None or merged.usage is None:
         missing = "no finish reason" if merged.finish is None else "no usage record"
-        raise BackendError(f"{where}: the answer ended after {len(tokens)} tokens with {missing}")
+        beside = f"; {len(empty)} events say nothing, as {masked(str(empty[0]))[:120]}" if empty else ""
+        raise OtherForm(
+            f"{where}: the answer ended after {len(tokens)} tokens with {missing}{beside}",
+            hint="does a gateway in between leave it out?",
+        )
     answer = Answer(
         tokens=tuple(tokens),
         usage=merged.usage,
@@ -158,7 +167,7 @@ def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int, unnamed: Map
             hint="another tokenizer, or tokens added to the prompt: is it the pair's target?",
         )
     if not received and usage.completion:
-        raise BackendError(
+        raise OtherForm(
             f"{where}: it counts {usage.completion} tokens, and its answer has no token ids",
             hint="without them tokens can neither be compared nor counted: is it older than docs/engines.md says, or "
             "does a proxy in between drop them?",

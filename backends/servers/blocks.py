@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
-from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
+from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, SpecCounts
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
@@ -186,6 +186,29 @@ def decoded(
     }
     # The beginning is one for all of a block.
     return replace(request_block(answers, counters, acceptance), began_ns=answers[0].began_ns)
+
+
+SEVERAL: Final = 1.5
+"""Tokens per event, the first one aside, from which on a stream looks like one of a server that drafts."""
+
+
+def refuse_silent(role: Role, answers: Sequence[Answer], counted: Reading, where: str, counter: str) -> None:
+    """Raise BackendError where the server of a spec role has no counts of drafts at all, and its events hold several
+    tokens, as if it drafted. `counter`: the name of one that the engine has.
+    """
+    if not role.speculative or counted.speculative is not False or own_counts(answers) is not None:
+        return
+    tokens, events = (
+        sum(sum(a.times.chunk_tokens[1:]) for a in answers),
+        sum(len(a.times.chunk_ns) - 1 for a in answers),
+    )
+    if events and tokens / events >= SEVERAL:
+        raise OtherForm(
+            f"{where}: {counter} is missing, and no other count of drafts is there, but {events} events hold {tokens} "
+            "tokens: it may draft",
+            hint="a gateway that leaves the counts out? or a server without drafts that sends several steps' tokens "
+            "together (--stream-interval)",
+        )
 
 
 def request_block(

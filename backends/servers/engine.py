@@ -15,7 +15,7 @@ from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
-from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, with_refused
+from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, refuse_silent, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention_findings, traced
@@ -166,6 +166,7 @@ class ServerEngine:
         return block if len(answers) == len(outcomes) else with_refused(block, outcomes)
 
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
+        refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
         return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

@@ -1,4 +1,9 @@
-"""Parse server-sent events from pieces of a stream. An event's time is that of the piece that completed it."""
+"""Parse server-sent events from pieces of a stream. An event's time is that of the piece that completed it.
+
+Lines end and fields begin as the WHATWG's standard on server-sent events says. A block without a blank line behind it
+counts if it is whole, as the last one of some gateways. Keep-alives of servers and gateways are left out: comments,
+empty data, and events named as in `KEEP_ALIVES`.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +12,81 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.backends.servers.exchange import Json
+from specgate.backends.servers.exchange import Json, OtherForm
 from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 Piece = tuple[int, bytes]
 """(nanoseconds, bytes) as read from the connection."""
 DONE = "[DONE]"
-END = re.compile(rb"\r?\n\r?\n")
+LINE_END: Final = r"(?>\r\n|\n|\r)"
+END: Final = re.compile(rf"{LINE_END}{LINE_END}".encode())
+LONGEST_END: Final = 4
+FIELDS: Final = frozenset({"data", "event", "id", "retry", "error"})
+"""`error` is llama.cpp's."""
+KEEP_ALIVES: Final = frozenset({"ping", "heartbeat", "keepalive", "keep-alive", "keep_alive"})
+"""Names of events that keep a connection open, whatever their data."""
 
 
 def events(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
-    """(nanoseconds, JSON object) of every event, without `[DONE]` and comments.
+    """(nanoseconds, JSON object) of every event, without `[DONE]` and keep-alives.
 
     Raises BackendError for an event that is not a JSON object, is cut off, or reports an error.
     """
     for arrived, data in data_lines(pieces, where):
-        if data == DONE:
-            continue
         try:
             event = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise BackendError(f"{where}: malformed event: {error}: {shown(data)}") from error
+            raise OtherForm(f"{where}: malformed event: {error}: {shown(data)}") from error
         if not isinstance(event, dict):
-            raise BackendError(f"{where}: malformed event: no JSON object: {shown(data)}")
-        if event.get("error"):
-            raise BackendError(f"{where}: the server reports an error: {masked(json.dumps(event['error']))[:300]}")
+            raise OtherForm(f"{where}: malformed event: no JSON object: {shown(data)}")
+        if (failure := error_in(event)) is not None:
+            raise reported(where, failure)
         yield arrived, event
 
 
+def error_in(event: Json) -> object:
+    """The error that an event reports, in the form of any release; None if it reports none."""
+    if event.get("error"):
+        return event["error"]
+    return event if "error" in (event.get("object"), event.get("type")) else None  # vLLM up to 0.10; gateways
+
+
+class ReportedError(BackendError):
+    """A server reports an error within its stream."""
+
+
+def reported(where: str, failure: object) -> ReportedError:
+    text = failure if isinstance(failure, str) else json.dumps(failure)
+    return ReportedError(f"{where}: the server reports an error: {masked(text.strip())[:300]}")
+
+
 def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]:
-    """(nanoseconds, `data`) of every event. Several data lines of an event are joined, as the format demands."""
+    """(nanoseconds, `data`) of every event that carries something. Several data lines of an event are joined."""
     rest = bytearray()
+    arrived = 0
     for arrived, piece in pieces:
-        searched = max(0, len(rest) - 3)  # what is before holds no whole end of an event
+        searched = max(0, len(rest) - LONGEST_END + 1)  # what is before holds no whole end of an event
         rest += piece
         while end := END.search(rest, searched):
-            block, searched = bytes(rest[: end.start()]).replace(b"\r\n", b"\n"), 0
+            block, searched = bytes(rest[: end.start()]), 0
             del rest[: end.end()]
             yield from ((arrived, data) for data in data_of(block, where))
     if rest.strip():
-        raise BackendError(f"{where}: the stream ends in the middle of an event: {shown(bytes(rest))}")
+        yield from ((arrived, data) for data in unended(bytes(rest), where))
+
+
+def unended(block: bytes, where: str) -> list[str]:
+    """The data of a stream's end without a blank line behind it. Raises BackendError where it is not whole."""
+    try:
+        data = list(data_of(block, where))
+        for text in data:
+            json.loads(text)
+    except ReportedError:
+        raise
+    except (BackendError, ValueError, RecursionError) as error:
+        raise OtherForm(f"{where}: the stream ends in the middle of an event: {shown(block)}") from error
+    return data
 
 
 def whole_answer(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
@@ -56,9 +95,9 @@ def whole_answer(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Jso
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BackendError(f"{where}: malformed answer: {error}: {shown(data)}") from error
+        raise OtherForm(f"{where}: malformed answer: {error}: {shown(data)}") from error
     if not isinstance(answer, dict):
-        raise BackendError(f"{where}: malformed answer: no JSON object: {shown(data)}")
+        raise OtherForm(f"{where}: malformed answer: no JSON object: {shown(data)}")
     yield pieces[-1][0], answer
 
 
@@ -86,16 +125,22 @@ def shown(data: str | bytes) -> str:
 
 
 def data_of(block: bytes, where: str) -> Iterator[str]:
+    """The data of one event; nothing for a comment, a keep-alive, empty data and `[DONE]`.
+
+    Fields without a meaning are ignored beside data; without any, the block is not an event. Raises BackendError.
+    """
     try:
-        lines = block.decode("utf-8").split("\n")
+        text = block.decode("utf-8-sig")  # some gateways send a byte order mark
     except UnicodeDecodeError as error:
-        raise BackendError(f"{where}: malformed event: not UTF-8: {shown(block)}") from error
-    fields = [line.partition(":") for line in lines if line and not line.startswith(":")]
-    if strangers := [name for name, _, _ in fields if name not in ("data", "event", "id", "retry", "error")]:
-        raise BackendError(f"{where}: malformed event: field {masked(strangers[0])[:40]!r} in {shown(block)}")
-    for name, _, value in fields:
-        if name == "error":
-            raise BackendError(f"{where}: the server reports an error: {masked(value.strip())[:300]}")
-    data = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
-    if data:
-        yield "\n".join(data)
+        raise OtherForm(f"{where}: malformed event: not UTF-8: {shown(block)}") from error
+    lines = re.split(LINE_END, text)
+    fields = [(name, value.removeprefix(" ")) for name, _, value in (line.partition(":") for line in lines) if name]
+    data = "\n".join(value for name, value in fields if name == "data")
+    kind = next((value.strip() for name, value in reversed(fields) if name == "event"), "")
+    for name, value in fields:
+        if name == "error" or (kind == "error" and name == "data"):
+            raise reported(where, data if kind == "error" else value)
+        if name not in FIELDS and not data:
+            raise OtherForm(f"{where}: malformed event: field {masked(name)[:40]!r} in {shown(block)}")
+    if data.strip() not in ("", DONE) and kind not in KEEP_ALIVES:
+        yield data

@@ -13,6 +13,14 @@ from specgate.errors import BackendError, UsageError
 Json = Mapping[str, object]
 
 
+class OtherForm(BackendError):
+    """An answer, or the counters, are not in the form of a release that is known, or lack a part of it."""
+
+
+class MissingFields(ValueError):
+    """An event lacks fields that every release which is known has under one of its names. The text says which."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One completion request, decoded greedily where `sampling` is None.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from specgate.backends.servers.exchange import Reading, SpecCounts
+from specgate.backends.servers.exchange import OtherForm, Reading, SpecCounts
 from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_COUNTED: Final = 2.0**53
 """Up to here each whole number has a floating-point number of its own."""
+LONGEST_NUMBER: Final = 24
+"""Characters of a number in a message."""
 MOST_POSITIONS: Final = 1024
 """Drafts are a chain of far fewer tokens."""
 
@@ -50,7 +52,7 @@ class Samples:
                 for sample in family.samples:
                     values.setdefault(sample.name, []).append((sample.labels, sample.value))
         except (ValueError, LookupError, AttributeError) as error:
-            raise BackendError(
+            raise OtherForm(
                 f"{where}: not Prometheus' text format: {masked(str(error))[:160]}: {masked(text)[:80]!r}"
             ) from error
         return cls(values, where)
@@ -64,14 +66,14 @@ class Samples:
         """The sum over all labels. Raises BackendError where there is no such sample."""
         total = self.total(name)
         if total is None:
-            raise BackendError(f"{self.where}: no counter {name}", hint=f"the server needs {flag}")
+            raise OtherForm(f"{self.where}: no counter {name}", hint=f"the server needs {flag}")
         return total
 
     def seconds(self, name: str) -> float | None:
         """The sum of a time over all labels. None where there is no such sample."""
         times = [value for _, value in self.values.get(name, [])]
         if wrong := [value for value in times if not 0 <= value < MOST_COUNTED]:
-            raise BackendError(f"{self.where}: {name} = {wrong[0]:g} is no time in seconds")
+            raise BackendError(f"{self.where}: {name} = {shown(wrong[0])} is no time in seconds")
         return math.fsum(times) if times else None
 
     def by_position(self, name: str) -> tuple[int, ...]:
@@ -87,17 +89,24 @@ class Samples:
     def _count(self, name: str, value: float) -> int:
         """Raises BackendError where the value of a counter or of a number of requests cannot be one."""
         if not 0 <= value < MOST_COUNTED:
-            raise BackendError(f"{self.where}: {name} = {value:g} is no count")
+            raise BackendError(f"{self.where}: {name} = {shown(value)} is no count")
         return round(value)
+
+
+def shown(value: float) -> str:
+    """A number of any size: Prometheus' parser gives whole ones as integers."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_NUMBER else f"{text[:8]}… of {len(text)} characters"
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusMeter:
     """The names of an engine's counters. `flag` is what switches them on.
 
-    Counters `requests`, `generated`, `cached` and `decode_s` may be missing until the first request has ended. The
-    names of the counters on speculation start with `prefix`; they are missing in a server that does not speculate.
-    `decode_s` is the sum of a histogram of times.
+    Counters `requests`, `generated` and `decode_s` may be missing until the first request has ended. `cached`: the
+    names of one counter in several releases; where none is there, it is not counted. The names of the counters on
+    speculation start with `prefix`; they are missing in a server that does not speculate. `speculation_since`: the
+    releases that have all of them. `decode_s` is the sum of a histogram of times.
     """
 
     path: str
@@ -106,8 +115,9 @@ class PrometheusMeter:
     prefix: str
     requests: str | None = None
     generated: str | None = None
-    cached: str | None = None
+    cached: tuple[str, ...] = ()
     decode_s: str | None = None
+    speculation_since: str = "every release that is known has it"
 
     def read(self, client: Client) -> Reading:
         samples = Samples.scrape(client, self.path, self.flag)
@@ -115,17 +125,24 @@ class PrometheusMeter:
             requests=(samples.total(self.requests) or 0) if self.requests else None,
             generated=samples.needed(self.generated, self.flag) if self.generated else None,
             busy=sum(samples.needed(name, self.flag) for name in self.busy) if self.busy else None,
-            cached=(samples.total(self.cached) or 0) if self.cached else None,
+            cached=next((total for name in self.cached if (total := samples.total(name)) is not None), None),
             spec=self.speculation(samples),
             decode_s=(samples.seconds(self.decode_s) or 0.0) if self.decode_s else None,
-            speculative=any(name.startswith(f"{self.prefix}spec_decode_") for name in samples.values),
+            speculative=bool(self.of_speculation(samples)),
         )
 
+    def of_speculation(self, samples: Samples) -> list[str]:
+        return sorted(name for name in samples.values if name.startswith(f"{self.prefix}spec_decode_"))
+
     def speculation(self, samples: Samples) -> SpecCounts:
-        name = f"{self.prefix}spec_decode_num_"
-        return SpecCounts.of_survivals(
-            steps=samples.total(f"{name}drafts_total") or 0,
-            drafted=samples.total(f"{name}draft_tokens_total") or 0,
-            accepted=samples.total(f"{name}accepted_tokens_total") or 0,
-            at_pos=samples.by_position(f"{name}accepted_tokens_per_pos_total"),
-        )
+        """The counts of speculation. Raises BackendError where the server has some of the counters, and not all."""
+        prefix, present = f"{self.prefix}spec_decode_num_", self.of_speculation(samples)
+        at_pos = samples.by_position(f"{prefix}accepted_tokens_per_pos_total")
+        names = [f"{prefix}{counted}_total" for counted in ("drafts", "draft_tokens", "accepted_tokens")]
+        if present and (missing := [name for name in names if name not in present]):
+            raise OtherForm(
+                f"{samples.where}: counter {missing[0]} is missing, and {', '.join(present)[:400]} are there",
+                hint=self.speculation_since,
+            )
+        steps, drafted, accepted = (samples.total(name) or 0 for name in names)
+        return SpecCounts.of_survivals(steps, drafted, accepted, at_pos)

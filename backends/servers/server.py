@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, LostIds, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
-from specgate.backends.servers.exchange import Ask, Json, Reading
+from specgate.backends.servers.exchange import Ask, Json, OtherForm, Reading
 from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.facts.served import settings_in
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
@@ -60,6 +61,7 @@ class Server:
     def __init__(self, adapter: Adapter, role: Role, running: Running, options: Options) -> None:
         self.adapter, self.role, self.running, self.options = adapter, role, running, options
         self.where = f"{adapter.name} {role} at {running.url}"
+        self.version = ""
         self.meter: Meter = adapter.meter()
         secret = Secret.from_environment(options.api_key_env)
         self.client = Client(running.url, stall_s=options.stall_s, secret=secret)
@@ -247,6 +249,20 @@ class Server:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
+        """Add to a BackendError what explains it: the cause from the server's log; and the version, if the versions
+        that are known differ from it or the error is about a form.
+        """
+        try:
+            with self._logged_cause():
+                yield
+        except BackendError as error:
+            if self.version and (isinstance(error, OtherForm) or not is_known(self.version, self.adapter.versions)):
+                version = f"{self.adapter.name} version {masked(self.version)} (known: {self.adapter.versions})"
+                error.message = f"{version}: {error.message}"
+            raise
+
+    @contextmanager
+    def _logged_cause(self) -> Iterator[None]:
         """Add the cause from the server's log to a BackendError. The log often knows more than a broken connection."""
         log = self.running.log
         began = log.stat().st_size if log is not None and log.exists() else 0
@@ -269,6 +285,11 @@ class Server:
         while process is not None and process.ended is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return process.ended if process is not None else None
+
+
+def is_known(version: str, known: str) -> bool:
+    """True if `version` is one of the comma-separated `known` ones, which may leave out its last parts."""
+    return any(re.match(rf"{re.escape(name)}(?!\d)", version) for name in known.split(", "))
 
 
 def version_of(adapter: Adapter, client: Client, where: str) -> str:

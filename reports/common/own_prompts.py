@@ -1,15 +1,11 @@
-"""A user's own prompts in reports: file, count, lengths, and acceptance by category.
-
-`Run.prompts` has what is stored of them. A file that somebody has edited may hold anything there, so what is not as
-expected is left out.
-"""
+"""A user's own prompts in reports: file, count, lengths, and acceptance by category."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from specgate.contract import Point, Run
+from specgate.contract.scenarios.own_prompts import in_words
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 
@@ -19,28 +15,8 @@ LENGTH = "acceptance_length["
 def sentences(run: Run) -> Iterator[str]:
     """One sentence per point whose prompts come from a file."""
     for point in dict.fromkeys(r.cell.point for r in run.cells):
-        if sentence := in_words(run, point):
+        if sentence := in_words(run.prompts.get(point.key, {})):
             yield sentence
-
-
-def in_words(run: Run, point: Point) -> str | None:
-    """Return the file of the prompts, their number, form and lengths; None for any other source."""
-    about: Mapping[str, Any] = run.prompts.get(point.key, {})
-    file, length, how = (about.get(key) for key in ("file", "length_tokens", "rendered"))
-    if not all(isinstance(part, Mapping) for part in (file, length, how)):
-        return None
-    assert isinstance(file, Mapping) and isinstance(length, Mapping) and isinstance(how, Mapping)
-    chosen = sum(n for n in how.values() if isinstance(n, int))
-    spread = ", ".join(f"{length.get(key):,}" for key in ("min", "median", "max") if _number(length.get(key)))
-    more = f"; warm-up {about['warmup']}" if isinstance(about.get("warmup"), str) else ""
-    return (
-        f"{chosen} of {file.get('prompts')} prompts from {file.get('name')} ({file.get('format')}), as "
-        f"{' and '.join(map(str, how))}: {spread} tokens (shortest, median, longest){more}"
-    )
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def by_category(run: Run, point: Point) -> Table | None:

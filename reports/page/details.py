@@ -36,6 +36,12 @@ FILES: Final[Mapping[str, str]] = {
 _AFTER_THE_PAGE: Final = ("run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256")
 
 
+NO_SANDBOX: Final = (
+    "none: code of the engine could read and rewrite this run, disturb other processes, and change what the second "
+    "engine loads. --isolate holds it"
+)
+
+
 def details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """(title, rows) of every list that the page shows folded. Points with the same engine share one list."""
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
@@ -58,6 +64,7 @@ def provenance_of(run: Run) -> list[tuple[str, str]]:
     rows = [*provenance.engine(run), *([("back end", engine.backend), ("dtype", engine.dtype)] if engine else [])]
     rows += [("driver", driver)] if (driver := provenance.driver(run)) else []
     rows += [("specgate", f"{run.tool_version}, {provenance.source(run)}"), ("run", run.id), ("status", run.status)]
+    rows.append(("sandbox", run.fingerprint.get("sandbox") or NO_SANDBOX))
     return rows
 
 

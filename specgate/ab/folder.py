@@ -159,9 +159,6 @@ class AbFolder:
         """The processes; none where the first pair never ended."""
         return read_record(Processes, self.path / PROCESSES, SCHEMA) or Processes()
 
-    def write_result(self, result: TwoBuilds) -> None:
-        self.top.write_json(RESULT, result_json(result))
-
     def result(self) -> object:
         """Content of ab.json. Raises InvalidResult where it cannot be read."""
         return stored_json(self.path / RESULT)

@@ -1,10 +1,11 @@
-"""The entry of a comparison in the ledger of its folder."""
+"""The end of a comparison, and its entry in the ledger of its folder."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -13,21 +14,20 @@ import psutil
 
 import specgate
 from specgate import plugins
-from specgate.ab.folder import AbFolder, Asked
+from specgate.ab.folder import FILES, RESULT, AbFolder, Asked, result_json
 from specgate.ab.sides import tree_sha256
 from specgate.contract import State
 from specgate.contract.conditions import GpuProcess
 from specgate.contract.two_builds import TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.config import Config
-from specgate.files.manifest import MANIFEST
-from specgate.files.writing import sha256_of
+from specgate.files.json_text import from_plain
 from specgate.machine import host
 from specgate.machine.inventory import visible_gpu_uuid
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 from specgate.promotion.claim import digests, engine_fingerprint, machine_fingerprint, software_of, subject_of
+from specgate.promotion.ending import Ending, begin, finish
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import signing_key
 
 
 def device_bytes_in_use() -> int | None:
@@ -75,15 +75,24 @@ STATES: Final[Mapping[Word, State]] = {
 }
 
 
-def enter(folder: AbFolder, settings: Asked, result: TwoBuilds) -> None:
-    """Enter a comparison that has ended, and whose manifest is written, in the ledger beside its folder.
+def decide(folder: AbFolder, settings: Asked, result: TwoBuilds) -> Ending:
+    """Decide how the comparison in `folder` ends: see `promotion.ending`."""
+    reports = tuple(file for _, file in FILES)
+    return begin(folder.top, {RESULT: result_json(result)}, reports, partial(entry_of, settings, result))
 
-    Raises InvalidResult if the ledger was changed, and EnvironmentRefused if it cannot be read or written.
+
+def store(folder: AbFolder, decided: Ending) -> TwoBuilds:
+    """Store what follows from the word: the ledger's entry, ab.json and its pages. Returns the result.
+
+    See `promotion.ending.finish`.
     """
-    Ledger(folder.path.parent).append(entry_of(folder, settings, result), signing_key())
+    result = from_plain(TwoBuilds, decided.files[RESULT], folder.path / RESULT)
+    pages = ((file, plugins.view("ab").render(result, format)) for format, file in FILES)
+    finish(folder.top, decided, Ledger(folder.path.parent), lambda: pages)
+    return result
 
 
-def entry_of(folder: AbFolder, settings: Asked, result: TwoBuilds) -> Entry:
+def entry_of(settings: Asked, result: TwoBuilds, manifest_sha256: str) -> Entry:
     """The entry. Its subject and fingerprint are those of a run of the new build."""
     new, process = settings.sides["new"], psutil.Process()
     config = Config("micro", new.backend, settings.pair, settings.policy, settings.scenarios, new.options)
@@ -98,7 +107,7 @@ def entry_of(folder: AbFolder, settings: Asked, result: TwoBuilds) -> Entry:
         exit_code=int(result.code),
         pid=os.getpid(),
         process_started=datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="milliseconds"),
-        manifest_sha256=sha256_of(folder.path / MANIFEST),
+        manifest_sha256=manifest_sha256,
         host=host.identity(),
     )
 

@@ -35,6 +35,7 @@ class AbRequest:
     `looks`: numbers of process pairs, ascending. After each, the words are judged, and it goes on only from CANNOT
         TELL.
     `steps`: most engine steps of a block; None for as many as the scenario has.
+    `isolate`: whether engines run in a sandbox, never both sides at once.
     """
 
     argv: tuple[str, ...]
@@ -61,6 +62,7 @@ class AbRequest:
     steps: int | None = 64
     margins: Margins = field(default_factory=Margins)
     apart: bool = False
+    isolate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

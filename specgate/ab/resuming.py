@@ -20,6 +20,7 @@ from specgate.contract.samples.rescoring import BaselineText
 from specgate.contract.two_builds import SIDES, Word
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.json_text import to_plain
+from specgate.files.manifest import MANIFEST
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import as_json, without_home
 from specgate.promotion.ledger import Ledger
@@ -65,7 +66,7 @@ def with_more(folder: AbFolder, stored: Asked, processes: Processes, more: int |
     """Settings from now on. Raises UsageError where nothing is left to do, or where the word is final."""
     path, looked = folder.path, list(interim_looks(stored, folder.journals(), processes))
     last, _, count = looked[-1]
-    ended = processes.whole().issuperset(range(count))
+    ended = processes.whole().issuperset(range(count)) and (path / MANIFEST).is_file()
     if ended and last.word is not Word.CANNOT_TELL and processes.failure is None and processes.ended:
         word = last.word.value if last.word else "INVALID"
         hint = "only CANNOT TELL can be followed by more process pairs, or errors would be as frequent as one likes"
@@ -126,7 +127,6 @@ def without_unfinished(folder: AbFolder, processes: Processes) -> Processes:
             write_journal(side, "margins", [to_plain(Margin, m) for m in margins])
             write_journal(side, "texts", [to_plain(BaselineText, t) for t in texts])
             write_journal(side, "blocks", [to_plain(Block, b) for b in blocks])
-        side.adopt()
     return replace(processes, found=tuple(p for p in processes.found if p.number in whole))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
-from specgate.ab.folder import FILES, PAGE, AbFolder, Asked, Processes
+from specgate.ab.folder import PAGE, AbFolder, Asked, Processes
 from specgate.ab.judging import interim_looks, plans, result_of, running_until, schedules
-from specgate.ab.recording import enter
+from specgate.ab.recording import decide, store
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
@@ -18,7 +18,7 @@ from specgate.contract import Plan, Point
 from specgate.contract.conditions import Sample
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
-from specgate.errors import ExitCode, SpecgateError, UsageError
+from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.json_text import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
@@ -27,12 +27,14 @@ from specgate.machine.software import software
 from specgate.planning.gates import near_ties
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
+from specgate.promotion.ending import cut
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in
-from specgate.run.beginning import fitting_prompts, now
+from specgate.run.beginning import fitting_prompts, now, own_prompts
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.run.watched_gpus import run_gpus
+from specgate.sandbox.isolation import isolated
 from specgate.terminal import echo
 
 
@@ -42,6 +44,12 @@ def carry_out(request: AbRequest) -> ExitCode:
     Before the first block, raises UsageError for a request that cannot be carried out and BackendError for a side that
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
+    with isolated(request.isolate, request.out):
+        return begin(request)
+
+
+def begin(request: AbRequest) -> ExitCode:
+    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`."""
     check(request)
     Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
@@ -51,16 +59,25 @@ def carry_out(request: AbRequest) -> ExitCode:
         with folder.top.lock():
             folder.write_asked(settings)
             keep_logs(folder, Path(logs))
-            processes = Processes(beside=not request.apart)
+            processes = Processes(beside=not (request.apart or request.isolate))
             return finish(request.plain, sides, settings, prompts, folder, processes)
 
 
 def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
-    """Continue the comparison in the folder `path`: see `resuming.earlier`. The exit code is that of the whole."""
+    """Continue the comparison in the folder `path`: see `resuming.earlier`. The exit code is that of the whole.
+
+    One whose ending was cut is finished, and nothing else is done where its word stands.
+    """
     folder = AbFolder.open(path, read_only=False)
     with folder.top.lock(), TemporaryDirectory(prefix="specgate-build-") as logs:
+        if (decided := cut(path)) is not None:
+            result = store(folder, decided)
+            if more is None and folder.processes().failure is None:
+                print_result(folder, result, plain)
+                return result.code
         before = earlier(folder, more, request_of)
-        with builds(replace(before.request, plain=plain), Path(logs)) as sides:
+        hiding = isolated(before.request.isolate, path.absolute().parent)
+        with hiding, builds(replace(before.request, plain=plain), Path(logs)) as sides:
             again, prompts = asked_of(before.request, sides)
             refuse_changes(before, again)
             folder.top.put_manifest_aside()
@@ -82,16 +99,31 @@ def finish(
 ) -> ExitCode:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
+    for line in own_prompts(prompts):
+        echo(line)
     failure = measure(plain, sides, settings, prompts, folder, processes)
-    result = conclude(folder, settings)
+    result = result_of(folder, settings, folder.journals(), folder.processes())
+    problem = None
+    try:
+        store(folder, decide(folder, settings, result))
+    except (EnvironmentRefused, InvalidResult) as error:
+        problem = error
+    print_result(folder, result, plain, failure)
+    if problem is not None:
+        raise problem
+    return result.code
+
+
+def print_result(
+    folder: AbFolder, result: TwoBuilds, plain: bool, failure: SpecgateError | KeyboardInterrupt | None = None
+) -> None:
+    """Print the report, what ended the measuring (on stderr) and the last lines."""
     report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
-    if failure is not None:
+    if isinstance(failure, SpecgateError):
         echo(f"error: {failure}", err=True)
     for line in closing_lines(result, folder.path):
         echo(line)
-    enter(folder, settings, result)
-    return result.code
 
 
 def closing_lines(result: TwoBuilds, folder: Path) -> Iterator[str]:
@@ -226,16 +258,12 @@ def measure(
         checks, ties = settings.policy.checks, near_ties(settings.policy)
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
-            with watching(folder.top.watch_file, 0, gpus) as watch:
+            with watching(folder.top.watch_file, 0, gpus):
                 for look in settings.looks:
                     done, until = runner.processes.whole(), running_until(settings, look)
                     runner.run([pair for pair in pairs[:until] if pair.number not in done])
                     if look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
-            if watch.size is not None and watch.sha256 is not None:
-                folder.top.adopt_watch(watch.start, watch.size, watch.sha256)
-            for name in SIDES:
-                folder.sides[name].check()
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error
     reason, code = None, None
@@ -259,13 +287,3 @@ def decided(settings: Asked, folder: AbFolder, processes: Processes, pairs: int)
 
 def setup_of(name: SideName, build: Build, plan: Plan) -> SideSetup:
     return SideSetup(name, build.side.backend, build.side.options, build.launch, plan)
-
-
-def conclude(folder: AbFolder, settings: Asked) -> TwoBuilds:
-    """Reduce the journals, and write the result, its pages and the manifest."""
-    result = result_of(folder, settings, folder.journals(), folder.processes())
-    folder.write_result(result)
-    for format, file in FILES:
-        folder.top.write_text(file, plugins.view("ab").render(result, format))
-    folder.top.write_manifest()
-    return result

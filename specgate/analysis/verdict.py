@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from specgate.contract import KINDS, Cell, Gap, Kind, Policy, Run, State, Verdict
 from specgate.contract.comparisons import Agreement, Contrast
+from specgate.contract.verdict import NOWHERE
 from specgate.errors import ExitCode
 
 _WORST_FIRST = (
@@ -106,6 +107,11 @@ def gaps(
                 why = next((e.why for e in policy.not_judged if e.covers(kind, cell)), None)
                 unjudged.setdefault((kind, why), []).append(cell.key)
     return tuple(Gap(kind, tuple(keys), why) for (kind, why), keys in unjudged.items())
+
+
+def dead_rules(run: Run) -> list[str]:
+    """Sentences on the required rules that select nothing, since nothing has the names that they state."""
+    return [v.message for v in run.verdicts if v.reason_code == NOWHERE]
 
 
 def in_words(gap: Gap) -> str:

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from specgate import plugins
 from specgate.contract import Run
-from specgate.contract.protocols import Report
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine.host import usable_cpus
+from specgate.run.ending import report_files, stored_run
 
 WORTH_IT: Final = 100
 """Cells from which on a second process is worth its start of about a second."""
@@ -80,14 +79,3 @@ def run_in(path: Path) -> tuple[Run, Config]:
     folder = RunFolder.open(path, read_only=True)
     config = folder.read_config()
     return stored_run(folder, config), config
-
-
-def stored_run(folder: RunFolder, config: Config) -> Run:
-    """The run as run.json stores it, with what config.resolved.yaml says of it."""
-    return replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
-
-
-def report_files() -> dict[str, Report]:
-    """File → report, for every installed report that is a file. Pages, whose pictures take long, come last."""
-    reports = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
-    return {file: reports[file] for file in sorted(reports, key=lambda file: file.endswith(".html"))}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from specgate.archive.background_rendering import stored_run
 from specgate.archive.report_comparison import differences_of
 from specgate.contract import Plan, Run
 from specgate.errors import ExitCode
@@ -19,6 +18,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import SCHEMA, SCHEMA_VERSION
 from specgate.planning.plan import build_plan
 from specgate.run import early_stop
+from specgate.run.ending import stored_run
 from specgate.run.recompute import ending, judge, judgement, loaded, speculation_blocks, with_figures
 
 _TREE_IN_NAME: Final = re.compile(r"-([0-9a-f]{8})-[0-9a-f]{6}$")

@@ -2,7 +2,8 @@
 
 If this source tree wrote them, every line must be the same but for the last digits of decimal fractions, and pictures
 must be the same too. Another version may word and lay out a report differently: of its reports, the tables are still
-compared figure by figure, and pages are only mentioned. Their hashes are in the manifest and, by it, in the ledger.
+compared figure by figure, and pages are only mentioned. The manifest has their hashes; the ledger has not, since it
+gets the verdict before any report is rendered.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.archive.background_rendering import Ahead, report_files
+from specgate.archive.background_rendering import Ahead
 from specgate.contract import Run
 from specgate.files.config import Config
 from specgate.files.journal import JOURNALS
@@ -25,6 +26,7 @@ from specgate.files.manifest import UNLISTED, Difference, plain_files
 from specgate.files.writing import as_json, as_stored, without_home
 from specgate.machine import inventory
 from specgate.redaction import masked_data
+from specgate.run.ending import report_files
 
 EMPTY: Final[tuple[object, ...]] = (None, False, [], {})
 """Values of a key that has nothing to say."""

@@ -12,13 +12,14 @@ recomputed at all.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specgate import plugins
-from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, result_json
+from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, is_comparison, result_json
 from specgate.ab.judging import result_of
 from specgate.archive.background_rendering import drawing_ahead
 from specgate.archive.recomputation import fingerprint_differences, recompute, result_differences
@@ -34,16 +35,19 @@ from specgate.contract import Block, Run
 from specgate.contract.two_builds import TwoBuilds
 from specgate.errors import InvalidResult, OtherVersion, SpecgateError
 from specgate.files.json_record import stored_json
-from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
+from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files, vouched
 from specgate.files.run_folder import RUN, RunFolder
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
+from specgate.promotion.ending import cut
 from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import signer
 from specgate.run.ending import recorded_as
 from specgate.run.references import builds_differences, earlier_differences
+from specgate.run.resuming import last_entry as newest_entry
+from specgate.run.resuming import never_ended, resume_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,12 @@ def ledger_differences(path: Path, run: Run, signers: Path | None) -> tuple[list
     `signers`: the file of allowed signers by one of whom the entry must be signed; None if it need not be.
     """
     try:
-        entry = last_entry(path, run)
+        entry, of_name = (last_entry(path, name) for name in (run.id, path.absolute().name))
     except InvalidResult as error:
         return [Difference(FILE, "", str(error))], []
+    if of_name is not None and of_name.run != run.id:
+        why = f"{run.id}; the folder has the name of another run, which ended with {of_name.state} at {of_name.time}"
+        return [Difference(RUN, "id", why)], []
     if entry is None:
         return _without_entry(path, signers)
     differences = [*entry_differences(path, run, entry), *signature_differences(entry, signers)]
@@ -146,10 +153,8 @@ def _without_entry(path: Path, signers: Path | None) -> tuple[list[Difference], 
 
 def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
     """List the contradictions between the entry and the run folder: manifest, state and exit code."""
-    where, differences = f"{FILE} ({entry.run})", []
-    manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
-    if manifest != entry.manifest_sha256:
-        differences.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+    where, differences = f"{FILE} ({entry.run})", list[Difference]()
+    differences += manifest_difference(path, entry)
     if "run" in run.failures:  # the run was stopped, and the ledger has the exit code of what stopped it
         if entry.state in GREEN:
             differences.append(
@@ -162,6 +167,14 @@ def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
     if entry.state is not state:
         differences.append(Difference(where, "state", f"{entry.state}; recomputed: {state}"))
     return differences
+
+
+def manifest_difference(path: Path, entry: Entry) -> Iterator[Difference]:
+    """Yield the manifest of the folder `path` where it is not the one that the entry names."""
+    if not vouched(path / MANIFEST, entry.manifest_sha256):
+        manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
+        why = f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"
+        yield Difference(f"{FILE} ({entry.run})", "manifest_sha256", why)
 
 
 def comparison_differences(
@@ -178,10 +191,7 @@ def comparison_differences(
     entry = next((e for e in reversed(entries) if e.run == path.absolute().name), None)
     if entry is None:
         return _without_entry(path, signers)
-    where, differences = f"{FILE} ({entry.run})", []
-    manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
-    if manifest != entry.manifest_sha256:
-        differences.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+    where, differences = f"{FILE} ({entry.run})", list(manifest_difference(path, entry))
     if result is not None and entry.exit_code != result.code:
         differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
     differences += signature_differences(entry, signers)
@@ -202,10 +212,32 @@ def signature_differences(entry: Entry, signers: Path | None) -> list[Difference
     return []
 
 
-def last_entry(path: Path, run: Run) -> Entry | None:
-    """The last entry of the run in the ledger beside its folder, or None."""
-    entries = Ledger(path.absolute().parent).read().entries
-    return next((e for e in reversed(entries) if e.run == run.id), None)
+def last_entry(path: Path, run: str) -> Entry | None:
+    """The last entry of the run in the ledger beside the folder `path`, or None."""
+    return newest_entry(Ledger(path.absolute().parent), run)
+
+
+def unended(path: Path) -> str | None:
+    """Sentence on the run or the comparison in the folder `path` whose ending was cut, or that never ended, with the
+    command that brings it to its end; None where it has ended, or where the ledger or a manifest contradict that.
+    """
+    if (ending := cut(path)) is not None:
+        kind, verdict = "full", "not reached"
+        if ending.entry is not None:
+            kind, verdict = ending.entry.kind, f"{ending.entry.state} (exit {ending.entry.exit_code})"
+        command = f"specgate {kind} --resume {shlex.quote(str(path))}"
+        return f"its ending was cut: verdict {verdict}, and not everything is stored. {command} finishes it"
+    ledger = Ledger(path.absolute().parent)
+    if is_comparison(path):
+        if not never_ended(path, ledger, FOLDERS):
+            return None
+        command = f"specgate ab --resume {shlex.quote(str(path))}"
+    else:
+        folder = RunFolder.open(path, read_only=True)
+        if stored_result(path).get("status") != "running" or not never_ended(path, ledger):
+            return None
+        command = resume_command(folder.read_run(), path)
+    return f"it was ended from outside, without a verdict. {command} continues it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +259,7 @@ class Verification:
 
 
 def verify(path: Path, signers: Path | None = None) -> Verification:
-    """Check the run folder `path`. Nothing is written.
+    """Check the run folder `path`, of a run that has ended (`unended`). Nothing is written.
 
     `signers`: the file of allowed signers by one of whom the ledger's entry must be signed; None if it need not be.
     Raises UsageError if `path` is not a run folder or `signers` cannot be read, OtherVersion for a run of another

@@ -5,7 +5,8 @@ hf/                    Hugging Face `config.json` → geometry
 hf_keys.py             such a file, read strictly: errors name the file, the key and the value
 planted.py             the section of a config by which a pair was made from a seed
 files.py               the files of a checkpoint folder, and the digest that names them
-arrays.py              small arrays of a checkpoint, and d2t
+arrays.py              small arrays of a checkpoint
+heads/                 EAGLE-3 heads of any trainer: names, sizes and maps as the tensors say
 auxiliary_layers.py    which hidden states of the target feed the draft
 mxfp4.py               the four-bit numbers of gpt-oss' experts, without arithmetic
 parameters.py          the harness's own count of the weights that a step must read
@@ -14,4 +15,5 @@ trees/                 trees of draft tokens: their shapes and files
 stages/                the stages of a pass at which two engines can be compared
 exports.py             what a back end tells of pairs that are written for its engine
 tokenizer_file.py      a target's `tokenizer.json`
+tokenizer_settings.py  the files beside it: special tokens, added tokens, chat templates
 """

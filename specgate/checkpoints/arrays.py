@@ -1,7 +1,4 @@
-"""Small arrays of a checkpoint, and the table from draft tokens to target tokens (d2t).
-
-`d2t`, int64 [W], holds *offsets*: the target id of draft token i is i + d2t[i].
-"""
+"""Small arrays of a checkpoint, read without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specgate.checkpoints.files import weight_files
+from specgate.checkpoints.files import NotReadHere, weight_files
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing
 
@@ -29,13 +26,14 @@ FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 @dataclass(frozen=True, slots=True)
 class StoredArray:
     """One tensor of a safetensors file. `dtype` is spelled as in the file, e.g. BF16. `begin`: byte of its first
-    element.
+    element. `nbytes`: bytes of all.
     """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     begin: int
+    nbytes: int = 0
 
     @property
     def is_float(self) -> bool:
@@ -71,83 +69,26 @@ def arrays_of_file(file: Path) -> dict[str, StoredArray]:
         size = int.from_bytes(stream.read(8), "little")
         header = json.loads(stream.read(size))
     return {
-        name: StoredArray(file, entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
+        name: StoredArray(file, entry["dtype"], tuple(entry["shape"]), 8 + size + begin, end - begin)
         for name, entry in header.items()
         if name != "__metadata__"
+        for begin, end in (entry["data_offsets"],)
     }
 
 
+CONVERT: Final = (
+    "to have it checked, convert it there: python -c 'import torch, safetensors.torch as s; "
+    's.save_file(torch.load("pytorch_model.bin", weights_only=True), "model.safetensors")\''
+)
+
+
 def arrays_of_folder(folder: Path) -> dict[str, StoredArray]:
-    """Name → tensor of a checkpoint folder. Raises CheckpointError for missing and damaged files, and for a
-    `pytorch_model.bin`, which only torch reads.
+    """Name → tensor of a checkpoint folder. Raises CheckpointError for damaged files, NotReadHere where there is none,
+    and for a `pytorch_model.bin`, which only torch reads.
     """
     arrays: dict[str, StoredArray] = {}
     for file in weight_files(folder):
         if file.suffix == ".bin":
-            raise CheckpointError(f"{file}: only torch reads this format", hint="safetensors files are looked at")
+            raise NotReadHere(f"{file}: only torch reads this format", hint=CONVERT)
         arrays.update(arrays_of_file(file))
     return arrays
-
-
-Integers = NDArray[np.integer[Any]]
-Mask = NDArray[np.bool_]
-
-OFFSETS_HINT = "d2t must hold offsets, so that target id = i + d2t[i]; subtract arange(len(d2t)) from a table of ids"
-SAME_SET_HINT = "both must describe the same set of target tokens"
-
-
-def check_d2t(d2t: Integers, t2d: Mask | None, target_vocab: int, where: str) -> tuple[str, ...]:
-    """Check `d2t` int64 [W] and, where there is one, the mask `t2d` bool [V] of the target tokens that the draft knows.
-
-    Returns warnings. Raises CheckpointError for a map that is wrong; `where` names the file.
-    """
-    draft_vocab = len(d2t)
-    ids = d2t + np.arange(draft_vocab)
-    if looks_absolute(d2t, ids, t2d, target_vocab):
-        raise CheckpointError(f"{where}: d2t looks like a table of absolute target ids", hint=OFFSETS_HINT)
-    if outside := np.flatnonzero((ids < 0) | (ids >= target_vocab)).tolist():
-        i = outside[0]
-        raise CheckpointError(
-            f"{where}: d2t[{i}] = {int(d2t[i])} gives target id {int(ids[i])}, outside the vocabulary of {target_vocab}"
-            f" ({len(outside)} entries are)",
-            hint=OFFSETS_HINT,
-        )
-    if (distinct := len(set(ids.tolist()))) < draft_vocab:
-        raise CheckpointError(
-            f"{where}: d2t maps {draft_vocab} draft tokens to {distinct} target tokens",
-            hint="each target token may occur once",
-        )
-    if t2d is not None:
-        check_t2d(t2d, ids, where)
-    if (np.diff(ids) < 0).any():
-        return (f"{where}: d2t is not in ascending order of target id, as trainers write it: permuted or damaged",)
-    return ()
-
-
-def looks_absolute(d2t: Integers, ids: Integers, t2d: Mask | None, target_vocab: int) -> bool:
-    """True if `d2t` holds absolute target ids, although offsets are expected. `ids` [W] is its reading as offsets.
-
-    That is only possible where `d2t` itself lists distinct target ids. A mask `t2d` then settles the question: the ids
-    are absolute if it marks all of them. Both readings cannot fit, because their sums differ.
-
-    Without a mask, `d2t` is taken for absolute where the reading as offsets leaves the vocabulary, or where `d2t` rises
-    strictly. Strictly rising offsets would mean that no two neighbouring tokens are both in the draft vocabulary, which
-    does not happen in a vocabulary chosen by frequency.
-    """
-    a_table = bool(((d2t >= 0) & (d2t < target_vocab)).all()) and len(set(d2t.tolist())) == len(d2t) > 1
-    if not a_table:
-        return False
-    if t2d is not None:
-        return bool(t2d[d2t].all())
-    return int(ids.max()) >= target_vocab or bool((np.diff(d2t) > 0).all())
-
-
-def check_t2d(t2d: Mask, ids: Integers, where: str) -> None:
-    """Raise CheckpointError unless the mask `t2d` marks exactly the target `ids`."""
-    if (marked := int(t2d.sum())) != len(ids):
-        raise CheckpointError(f"{where}: t2d marks {marked} tokens, d2t maps {len(ids)}", hint=SAME_SET_HINT)
-    if not t2d[ids].all():
-        i = int(np.flatnonzero(~t2d[ids])[0])
-        raise CheckpointError(
-            f"{where}: d2t maps draft token {i} to {int(ids[i])}, which t2d does not mark", hint=SAME_SET_HINT
-        )

@@ -15,7 +15,7 @@ cost acceptance without any other symptom.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,12 @@ from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import CheckpointError, UsageError
 
 IDS: Final = "eagle_aux_hidden_state_layer_ids"
+SPELLINGS: Final = (("", IDS), ("eagle_config", IDS), ("eagle_config", "layer_ids"))
+"""(section, key): where trainers state layers."""
+NOT_READ: Final = ("aux_hidden_state_layers", "aux_hidden_state_layer_ids", "aux_layer_ids", "target_layer_ids")
+"""Keys of training runs and of other kinds of drafts (DFlash). No trainer writes them into the config of an EAGLE-3
+head, so that nobody can say which layers they mean.
+"""
 OVERRIDE_HINT: Final = "make the keys agree, or name the boundaries yourself: --option capture=2,18,34"
 
 
@@ -38,8 +44,11 @@ class AuxiliaryLayers:
     rule: str
 
 
-def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[int] | None = None) -> AuxiliaryLayers:
-    """Apply the rule above to a draft's config. `boundaries` overrides it.
+def resolve_boundaries(
+    config: Keys, target_layers: int, boundaries: Sequence[int] | None = None, features: int | None = None
+) -> AuxiliaryLayers:
+    """Apply the rule above to a draft's config. `boundaries` overrides it. `features`: how many hidden states the
+    draft's `fc` takes; keys with another number do not count beside one with this number.
 
     Raises CheckpointError where keys contradict each other or a boundary does not exist in the target.
     """
@@ -48,6 +57,7 @@ def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[in
         check(capture, target_layers, f"{config.file}: capture override")
         return capture
     stated = [c for c in (top_level(config), nested(config, target_layers), nested_plain(config)) if c is not None]
+    stated = [c for c in stated if len(c.boundaries) == features] or stated
     if len({c.boundaries for c in stated}) > 1:
         raise CheckpointError(
             f"{config.file}: capture layers are ambiguous: {'; '.join(c.rule for c in stated)}", hint=OVERRIDE_HINT
@@ -57,6 +67,23 @@ def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[in
         capture = AuxiliaryLayers(capture.boundaries, "; ".join(c.rule for c in stated))
     check(capture, target_layers, f"{config.file}: {capture.rule}")
     return capture
+
+
+def layer_warnings(config: Keys, capture: AuxiliaryLayers, features: int | None) -> Iterator[str]:
+    """Yield a warning for each key about layers that does not count: `fc` takes another number of hidden states, or
+    heads have no such key.
+    """
+    for section, key in SPELLINGS:
+        part = config.part(section) if section else config
+        ids = part.ids(key)
+        if ids and features is not None and len(ids) != features == len(capture.boundaries):
+            why = f"does not count, as fc takes {features} hidden states"
+            yield f"the draft's config.json: {part.path(key)} = {shown(ids)} {why}"
+    for part in (config, config.part("eagle_config")):
+        for key in NOT_READ:
+            if key in part:
+                why = f"is no key of EAGLE-3 heads, and not read: {capture.rule}"
+                yield f"the draft's config.json: {part.path(key)} {why}"
 
 
 def parse_boundaries(text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os.path import isfile
@@ -15,6 +16,7 @@ from specgate.errors import CheckpointError
 from specgate.files.json_text import shown
 
 INDEX: Final = "model.safetensors.index.json"
+SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
 LONGEST_NAME: Final = 255
 """Characters of a file's name."""
 SHOWN: Final = 20
@@ -23,6 +25,10 @@ PIECE: Final = 1 << 20
 """Bytes of a file that are read at a time to be hashed."""
 HASHED_AT_A_TIME: Final = 8
 """Files that are read side by side to be hashed."""
+
+
+class NotReadHere(CheckpointError):
+    """Weights that are not on this machine, or in a format that only torch reads."""
 
 
 def checkpoint_sha256(folder: Path, configs: Iterable[Path]) -> str:
@@ -72,7 +78,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return shards(index)
     if (pickled := folder / "pytorch_model.bin").is_file():
         return (pickled,)
-    raise CheckpointError(f"{folder}: no weights", hint=f"looked for model.safetensors, {INDEX} and pytorch_model.bin")
+    raise NotReadHere(f"{folder}: no weights", hint=f"looked for model.safetensors, {INDEX} and pytorch_model.bin")
 
 
 def shards(index: Path) -> tuple[Path, ...]:
@@ -85,7 +91,15 @@ def shards(index: Path) -> tuple[Path, ...]:
     files = tuple(index.parent / name for name in sorted({str(name) for name in named.values()}))
     missing = [file.name for file in files if not isfile(file)]
     if missing or not files:
-        raise CheckpointError(f"{index}: shards missing: {listed(missing) or 'weight_map lists none'}")
+        raise CheckpointError(
+            f"{index}: shards missing: {listed(missing) or 'weight_map lists none'}", hint="fetch the folder again"
+        )
+    beside = sorted(path.name for path in index.parent.iterdir() if SHARD.fullmatch(path.name) and path not in files)
+    if beside:
+        raise CheckpointError(
+            f"{index}: weight_map does not list {listed(beside)}",
+            hint="fetch the index again, or remove them",
+        )
     return files
 
 

@@ -28,7 +28,7 @@ MOST: Final = 200
 @click.option("--old", multiple=True, metavar="KEY=VALUE", help="The old side; may be repeated.")
 @click.option("--new", multiple=True, metavar="KEY=VALUE", help="The new side; may be repeated.")
 @click.option("--same", is_flag=True, help="Both sides are one build: an A/A check of this machine.")
-@take("--backend", *SIBLINGS, "--scenario", "--out", "--plain", "--debug")
+@take("--backend", *SIBLINGS, "--scenario", "--isolate", "--out", "--plain", "--debug")
 @click.option(
     "--processes", metavar="N[,N…]", default="8", show_default=True, help="Per side; 8,16: 16 if 8 cannot tell."
 )

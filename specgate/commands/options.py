@@ -67,12 +67,18 @@ LOOSE: Final[Mapping[str, Option]] = {
         "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario; may be repeated."
     ),
     "--only": click.option("--only", metavar="GLOB", help="Only scenarios whose name matches."),
+    "--chat": click.option(
+        "--chat/--no-chat", default=None, help="Texts of FILE become chats, or never do (default: questions do)."
+    ),
     "--prompt-sets": click.option("--prompt-sets", type=RUNS, metavar="N", help="Sets of prompts that are measured."),
     "--shared-prefix": click.option(
         "--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."
     ),
     "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
     "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
+    "--isolate": click.option(
+        "--isolate", is_flag=True, help="Run engines in a sandbox: bubblewrap, else podman, else systemd-run."
+    ),
     "--out": click.option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
     "--plain": click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
     "--debug": click.option("--debug", is_flag=True, help="Show tracebacks."),
@@ -94,7 +100,7 @@ LOOSE: Final[Mapping[str, Option]] = {
     ),
 }
 """Options that some commands share."""
-QUESTION: Final = ("--prompt-sets", "--shared-prefix", "--steps", "--new-tokens")
+QUESTION: Final = ("--chat", "--prompt-sets", "--shared-prefix", "--steps", "--new-tokens")
 """Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
 
 
@@ -128,7 +134,7 @@ def take_question(options: dict[str, Any]) -> Question:
     """Return the question in the options of a command line, which lose it."""
     from specgate.planning.ad_hoc import Question
 
-    keys = ("context", "batch", "spec", "prompts", "prompt_sets", "shared_prefix", "steps", "new_tokens")
+    keys = ("context", "batch", "spec", "prompts", "chat", "prompt_sets", "shared_prefix", "steps", "new_tokens")
     return Question(format=options.pop("format_"), **{key: options.pop(key, None) for key in keys})
 
 

@@ -62,7 +62,7 @@ def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Ca
     question = (name for name in QUESTION if name not in (refused or {}))
     first, last = (
         take("--backend", *SIBLINGS, "--scenario", "--only", *question, refused=refused),
-        take("--out", "--plain", "--debug"),
+        take("--isolate", "--out", "--plain", "--debug"),
     )
 
     def with_options(wrapped: Callable[..., Any]) -> Callable[..., Any]:

@@ -181,6 +181,7 @@ def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> 
     """Return the scenarios, those with prompts from a file with the length of the longest, and a line about the prompts
     of each of their points.
     """
+    from specgate.contract.scenarios.own_prompts import in_words
     from specgate.planning.plan import points_of
     from specgate.planning.resolution import another_engine, prompts_of, settled
 
@@ -193,7 +194,7 @@ def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> 
             scenario = settled(scenario, pair, any_architecture=others)
             for point in points_of(scenario, backend):
                 made = prompts_of(scenario, point, pair, any_architecture=others)
-                lines.append(f"{point.scenario} c{point.context} b{point.batch}: {made.in_words}")
+                lines.append(f"{point.scenario} c{point.context} b{point.batch}: {in_words(made.about)}")
         whole.append(scenario)
     return whole, lines
 
@@ -249,13 +250,15 @@ def own_file(scenario: Scenario) -> str:
     """Prompts of the scenario's file, every line of which is read: `, 80 prompts from …`. Empty where there is none.
     Raises UsageError where a line is wrong.
     """
-    from specgate.planning.prompt_files.formats import entries_of
+    from specgate.contract.scenarios.own_prompts import left_out_in_words
+    from specgate.planning.prompt_files.formats import prompts_in
 
     workload = scenario.workload
     if workload.file is None or workload.sha256 is None:
         return ""
-    count = len(entries_of(workload.file, workload.sha256, workload.format))
-    return f", {count} prompts from {workload.file.name} ({workload.format})"
+    content = prompts_in(workload.file, workload.sha256, workload.format)
+    left_out = f"; {left_out_in_words(content.left_out)}" if content.left_out else ""
+    return f", {len(content.entries)} prompts from {workload.file.name} ({workload.format}){left_out}"
 
 
 def spec_range(spec: tuple[int, ...]) -> str:

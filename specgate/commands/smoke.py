@@ -33,7 +33,7 @@ REFUSED: Final = {
 @command(short_help="Is speculation active? If not, which known cause is it?")
 @take(
     *("--backend", *(name for name in SIBLINGS if name not in REFUSED)),
-    *("--prompt", "--prompt-file", "--dtype"),
+    *("--prompt", "--prompt-file", "--dtype", "--isolate"),
     refused=REFUSED,
 )
 @click.option("--tokens", default=64, show_default=True, type=count(2, 1 << 16), help="Tokens to decode.")
@@ -59,6 +59,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     from specgate.run.smoke.prompt import PromptWish
     from specgate.run.smoke.short_run import Wish
     from specgate.run.smoke.short_run import smoke as carry_out
+    from specgate.sandbox.isolation import isolated
 
     text, file, prompts, format = (wish.pop(key) for key in ("text", "file", "prompts", "format_"))
     prompt = PromptWish(text, file, one("--context", wish.pop("context"), None), prompts, format)
@@ -67,6 +68,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     if format is not None and prompts is None:
         raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
     options = dict(key_value(o) for o in wish.pop("options"))
+    isolate = wish.pop("isolate")
     request = Wish(prompt=prompt, options=options, k=one("--spec", wish.pop("spec"), 3) or 3, **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
@@ -74,7 +76,8 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     done = None
     try:
-        done = carry_out(request, folder, lambda line: echo(line, err=True))
+        with isolated(isolate, folder):
+            done = carry_out(request, folder, lambda line: echo(line, err=True))
     finally:
         if logs is None and (done is None or done.active):
             shutil.rmtree(folder, ignore_errors=True)
@@ -120,6 +123,7 @@ def as_data(done: Smoke, logs: Path | None) -> dict[str, object]:
         "causes": [f.cause for f in done.causes],
         "findings": [asdict(f) for f in done.findings],
         "error": e.error,
+        "warnings": list(e.warnings),
         "unreadable": list(e.pair.unreadable),
         "logs": str(logs) if logs else None,
     }
@@ -133,6 +137,8 @@ def lines(done: Smoke, *, every: bool) -> Iterator[str]:
         yield from figures(e.drafting)
     if e.error:
         yield from textwrap.wrap(f"error: {e.error}", WIDTH, subsequent_indent="  ")
+    for warning in e.warnings:
+        yield from textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
     from specgate.analysis.speculation.causes import TITLES
 
     for finding in done.causes:

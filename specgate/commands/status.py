@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ def plain(status: PromotionStatus) -> dict[str, object]:
         "host": host.identity(),
         "head_host": status.history.host,
         "allowed_signers": None if (signers := allowed_signers()) is None else str(signers),
-        "entries": len(status.history.entries),
+        "entries": len(status.history.entries) - len(status.history.cut),
+        "cut_endings": list(status.history.cut),
         "torn_line": status.history.torn,
         "torn_lines_set_aside": status.history.set_aside,
         "subject": dict(status.claim.subject),
@@ -92,7 +94,10 @@ def lines(status: PromotionStatus) -> list[str]:
     from specgate.promotion.signing import allowed_signers
 
     green, history = status.green, status.history
-    text = [f"ledger {status.ledger.file}: {len(history.entries)} entries, chain intact"]
+    text = [f"ledger {status.ledger.file}: {len(history.entries) - len(history.cut)} entries, chain intact"]
+    for folder, entry in history.cut.items():
+        text.append(f"  {entry.state} {entry.run}: its ending was cut, and it counts; this finishes it:")
+        text.append(f"  specgate {entry.kind} --resume {shlex.quote(folder)}")
     if signers := allowed_signers():
         text.append(f"  only entries that a key of {signers} has signed count")
     elif history.host not in (None, host.identity()):

@@ -127,3 +127,5 @@ class Policy:
     """What the policy leaves unjudged on purpose."""
     unreachable: Literal["warn", "refuse"] = "warn"
     """What becomes of a required floor that cannot be reached."""
+    elsewhere: Annotated[tuple[str, ...] | None, FILLED_IN] = None
+    """Ids of the rules that select nothing of this run, but cells of other scenarios; None where nobody has looked."""

@@ -213,6 +213,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
 
 
+def near(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the known name that is the closest to `word`; empty where none is close."""
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -83,6 +83,7 @@ class BlockTrace:
     `tokens[slot]`: token ids, which link the trace to the timed blocks.
     `kernels`, `copies`, `calls`: launches, memory copies and CUDA functions called by the host, counted by name.
     `unseen`: why nothing could be observed; None where something was.
+    `partial`: why there may have been more than was observed; None where all was. What is seen still counts.
     `loop`: how the GPU spent the traced time, where the profiler tells.
     `findings`: what the engine says itself, in its log or by its flags.
     `allowed`: patterns (`fnmatch`) of the kernels that may run in the loop, where the user has given them.
@@ -99,6 +100,7 @@ class BlockTrace:
     copies: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     unseen: str | None = None
+    partial: str | None = None
     loop: LoopFigures | None = None
     findings: tuple[Finding, ...] = ()
     allowed: tuple[str, ...] | None = None

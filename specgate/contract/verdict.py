@@ -40,6 +40,10 @@ RESUME: Final = "--resume RUN"
 """Options that continue a run, as a verdict's next step ends with them. RUN stands for its folder."""
 
 
+NOWHERE: Final = "nothing_has_this_name"
+"""Reason code of a required rule that selects nothing, because no scenario, role or variant has its names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The least figure that a rule demands of each of its cells.

@@ -2,11 +2,10 @@
 
 run_folder.py      the run folder: written as the run goes, finished atomically, readable again
 samples.py         its journals: appended to and read, as `journal.py` declares them
-harness_files.py   its files as such: written by the harness alone, remembered, and held to that
+harness_files.py   its files as such: written whole or line by line
 run_schema.py      the schema of run.json, and which version added which field
 journal.py         all samples of a run, and the table of its journals: file, noun of a line, key
 manifest.py        MANIFEST.sha256: the hash of every file of a run, and whether its folder agrees
-content_hashes.py  what the harness itself has written to a run folder, so that whoever else writes there is noticed
 config.py          what decides a run, as `config.resolved.yaml` holds it
 json_record.py     one noun in a JSON file of its own, with its schema
 json_text.py       JSON that others may have written: within bounds, and without NaN

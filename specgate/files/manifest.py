@@ -1,6 +1,6 @@
 """MANIFEST.sha256: the SHA-256 of every file of a run, in the format of `sha256sum`, and whether a folder agrees.
 
-A run folder holds plain files that nobody may execute, in itself, in `samples/` and in `logs/`. Anything else (links,
+A run folder holds plain files, in itself, in `samples/` and in `logs/`. Anything else (links,
 devices, pipes, further folders) is a difference too, since a hash says nothing about it.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,14 +20,16 @@ from specgate.files.writing import sha256_of
 MANIFEST: Final = "MANIFEST.sha256"
 FORMER: Final = "MANIFEST.before-resume.sha256"
 """The manifest that a run had when it was resumed. It is there until the resumed run has ended."""
+ENDING: Final = "ending.json"
+"""The verdict of a run whose ending is being written. It is there until everything is stored (`promotion.ending`)."""
 LOCK: Final = ".lock"
 """An empty file that the process which writes the run holds locked."""
-UNLISTED: Final = frozenset({MANIFEST, FORMER, LOCK})
+UNLISTED: Final = frozenset({MANIFEST, FORMER, ENDING, LOCK})
 """Files of a run folder that the manifest does not list."""
 FOLDERS: Final = frozenset({"samples", "logs"})
+NOTHING: Final[Mapping[str, str]] = {}
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
-_EXECUTABLE: Final = 0o6111
-"""The bits that let somebody execute a file, or let it run as its owner."""
+_REPORT: Final = re.compile(rb"[0-9a-f]{64}  [^/\n]+\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,6 @@ def manifest_differences(path: Path, folders: frozenset[str] = FOLDERS) -> Itera
     for name in sorted(present - listed.keys()):
         yield Difference(name, "", f"is not in {MANIFEST}")
     yield from odd
-    yield from executable_files(path)
 
 
 def listings(file: Path) -> dict[str, str]:
@@ -117,16 +118,6 @@ def odd_files(path: Path, folders: frozenset[str] = FOLDERS) -> Iterator[Differe
             yield Difference(name, "", "is not empty; no run writes into it")
 
 
-def executable_files(path: Path) -> Iterator[Difference]:
-    """Files with a bit that lets somebody execute them. None where the file system gives these bits to every file."""
-    modes = {name: mode for name, mode in _modes(path) if stat.S_ISREG(mode)}
-    if modes.get(MANIFEST, 0) & _EXECUTABLE:
-        return
-    for name, mode in modes.items():
-        if mode & _EXECUTABLE:
-            yield Difference(name, "", f"is executable (mode {stat.S_IMODE(mode):04o}); no run writes such a file")
-
-
 def _modes(path: Path) -> Iterator[tuple[str, int]]:
     """(name relative to `path`, mode) of everything below `path`, in the order of the names. Links are not followed."""
     for folder, folders, files in os.walk(path):
@@ -163,7 +154,26 @@ def _begins_with(file: Path, sha256: str, *, lines: bool) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def manifest_of(path: Path, known: Mapping[str, str]) -> str:
-    """The text of the manifest of the run folder `path`. A hash in `known` (file → SHA-256) is taken as it is."""
-    names = sorted(plain_files(path) - UNLISTED)
-    return "".join(f"{known.get(name) or sha256_of(path / name)}  {name}\n" for name in names)
+def manifest_of(path: Path, coming: Mapping[str, str] = NOTHING, without: Collection[str] = ()) -> str:
+    """The text of the manifest of the run folder `path`, but for the files `without`.
+
+    `coming`: file → SHA-256 of files that are yet to be written, in the place of what lies there.
+    """
+    names = sorted((plain_files(path) | coming.keys()) - UNLISTED - {*without})
+    return "".join(f"{coming.get(name) or sha256_of(path / name)}  {name}\n" for name in names)
+
+
+def vouched(manifest: Path, sha256: str | None) -> bool:
+    """True if `sha256`, as the ledger has it, is that of a manifest: of the whole file, or of its first lines.
+
+    The lines after these list reports, which are written once the ledger has the verdict. Reports lie in the run folder
+    itself: a line of a file in `samples/` or `logs/` that stands there is not vouched for.
+    """
+    if not manifest.is_file():
+        return False
+    digest, lines = hashlib.sha256(), manifest.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        digest.update(line)
+        if digest.hexdigest() == sha256:
+            return all(_REPORT.fullmatch(later) for later in lines[number:])
+    return False

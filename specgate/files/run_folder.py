@@ -6,7 +6,8 @@ samples/blocks.jsonl                 one line per block, on disk as soon as it e
                                      traces.jsonl, rescored.jsonl, draws.jsonl
 samples/environment.jsonl            one line per half second, written by the monitor process
 run.json                             `status: running` from the start, replaced at the end
-gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
+gates.json  MANIFEST.sha256          at the end; then the reports, which the last lines of the manifest list
+ending.json                          while these are written: see `specgate.promotion.ending`
 logs/                                what the engine processes printed
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -27,10 +29,10 @@ from specgate.contract import Run
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.json_text import from_plain, read_json, to_plain
-from specgate.files.manifest import FORMER, LOCK, MANIFEST, manifest_of
+from specgate.files.manifest import FORMER, LOCK, MANIFEST, NOTHING, manifest_of, plain_files
 from specgate.files.run_schema import CONFIG_SCHEMA, SCHEMA, SCHEMA_VERSION, check_schema, refuse_other_schema
 from specgate.files.samples import Samples
-from specgate.files.writing import disk, without_home
+from specgate.files.writing import disk, sha256_of, without_home, write_whole
 from specgate.files.yamlfile import dump_yaml, load
 from specgate.redaction import masked_data
 
@@ -89,7 +91,7 @@ class RunFolder(Samples):
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
         plain = {"schema": CONFIG_SCHEMA, **to_plain(Config, config)}
-        self._write("config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
+        write_whole(self.path / "config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded.
@@ -113,8 +115,7 @@ class RunFolder(Samples):
 
     def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
         """Write run.json: a header, the whole `contract.Run`, and `extra` (per-cell data for outside readers)."""
-        header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
-        self.write_json(RUN, {**header, **to_plain(Run, run), **(extra or {})})
+        self.write_json(RUN, run_json(run, extra))
 
     def read_run(self) -> Run:
         """The run in run.json.
@@ -132,25 +133,46 @@ class RunFolder(Samples):
         check_schema(file, data)
         return from_plain(Run, data, file)
 
-    def evidence_hashes(self) -> dict[str, str]:
-        """File → SHA-256, for the files that reports may rest on. They are finished before any report is written."""
-        files = (p for pattern in EVIDENCE_FILES for p in sorted(self.path.glob(pattern)))
-        return {name: self._sha256(name) for name in (p.relative_to(self.path).as_posix() for p in files)}
-
-    def write_manifest(self) -> None:
-        """Write MANIFEST.sha256, with the hash of every file of the run.
-
-        For a file that the harness wrote, that is the hash of what it wrote, whatever lies there by now.
+    def evidence_hashes(self, coming: Mapping[str, str] = NOTHING) -> dict[str, str]:
+        """File → SHA-256, for the files that reports may rest on. `coming`: those of files that are yet to be written,
+        in the place of what lies there.
         """
-        known = {name: content.sha256 for name, content in self._written.items() if not content.open_end}
-        self.write_text(MANIFEST, manifest_of(self.path, known))
-        (self.path / FORMER).unlink(missing_ok=True)
+        there = {p.relative_to(self.path).as_posix() for pattern in EVIDENCE_FILES for p in self.path.glob(pattern)}
+        names = sorted(there | {name for name in coming if name in EVIDENCE_FILES}, key=in_order)
+        return {name: coming.get(name) or sha256_of(self.path / name) for name in names}
+
+    def write_manifest(self, first: str = "") -> None:
+        """Write MANIFEST.sha256. Its first lines are `first`; all files that these do not list come after them."""
+        listed = {line.partition("  ")[2] for line in first.splitlines()}
+        self.write_text(MANIFEST, first + manifest_of(self.path, without=listed))
+        self.remove(FORMER)
+
+    def remove(self, name: str) -> None:
+        """Remove the file called `name`, if there is one. Raises EnvironmentRefused where that cannot be."""
+        with disk(self.path / name):
+            (self.path / name).unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        """Remove what a process that was killed has left of files that it was writing (`writing.write_whole`)."""
+        for name in plain_files(self.path):
+            if name.endswith(".tmp") and "logs/" not in name:
+                self.remove(name)
 
     def put_manifest_aside(self) -> None:
         """Keep the manifest of a run that is being resumed under another name until the run has ended again."""
         with disk(self.path):
             if (self.path / MANIFEST).is_file():
                 (self.path / MANIFEST).replace(self.path / FORMER)
+
+
+def run_json(run: Run, extra: Mapping[str, object] | None = None) -> dict[str, object]:
+    """The contents of run.json: see `RunFolder.write_run`."""
+    return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **to_plain(Run, run), **(extra or {})}
+
+
+def in_order(name: str) -> tuple[int, str]:
+    """The place of an evidence file: as `EVIDENCE_FILES` has it, then by name."""
+    return next(n for n, pattern in enumerate(EVIDENCE_FILES) if fnmatchcase(name, pattern)), name
 
 
 def without_credentials(run: Run) -> Run:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specgate.contract import EngineFacts
-from specgate.files.content_hashes import content_of
-from specgate.files.harness_files import WATCH, OwnFiles
+from specgate.files.harness_files import OwnFiles
 from specgate.files.journal import FIELDS, FILES, Journal, PointEngine
 from specgate.files.json_text import from_plain, to_plain
-from specgate.files.manifest import UNLISTED, plain_files
 
 N = TypeVar("N")
 
@@ -52,12 +50,3 @@ class Samples(OwnFiles):
         journal = Journal(**parts)
         self._journal = journal if self.read_only else None
         return journal
-
-    def adopt(self) -> None:
-        """Take every file that is there now for the harness's own: those of a run that is being resumed.
-
-        The unfinished last line of a journal is cut off first.
-        """
-        self.journal()
-        for name in plain_files(self.path) - UNLISTED:
-            self._written.setdefault(name, content_of((self.path / name).read_bytes(), open_end=name == WATCH))

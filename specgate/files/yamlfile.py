@@ -241,7 +241,8 @@ def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath,
             line = name.start_mark.line + 1
             if not _is_text(name):
                 text = _short(name.value) if isinstance(name, yaml.ScalarNode) else _kind(name)
-                raise UsageError(f"{path}:{line}: key {text}: not text", hint="put the key in quotes")
+                hint = "put the key in quotes; within braces a comma begins the next key, so write 2.0 for 2,0"
+                raise UsageError(f"{path}:{line}: key {text}: not text", hint=hint)
             if name.value in lines:
                 dotted_key = dotted((*key, name.value))
                 raise UsageError(f"{path}:{line}: {dotted_key}: this key is already on line {lines[name.value]}")

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from specgate.contract import Block
+from specgate.contract import Block, Run
 from specgate.errors import InvalidResult
 from specgate.files.journal import JOURNALS
 from specgate.files.json_record import stored_json
@@ -30,6 +30,7 @@ from specgate.run.beginning import fitting_prompts
 from specgate.run.recompute import Stopped
 from specgate.run.runner import Runner
 from specgate.run.session import stop_check, watched
+from specgate.sandbox.isolation import FACT, isolated
 from specgate.terminal import echo
 
 
@@ -64,6 +65,12 @@ def carry_out(path: Path) -> Done:
     """
     folder, task = RunFolder.open(path), from_plain(Task, stored_json(path / TASK), path / TASK)
     run = folder.read_run()
+    with isolated(FACT in run.fingerprint, path.absolute().parent):
+        return measure(path, folder, task, run)
+
+
+def measure(path: Path, folder: RunFolder, task: Task, run: Run) -> Done:
+    """Measure the task under the sandbox that is current, if any: see `carry_out`."""
     config = read_back(Request(kind=run.kind, argv=(), plain=True, out=path.parent, resume=path))
     software = software_of(config)
     facts = {key: value for key, value in run.fingerprint.items() if key != FLEET}
@@ -85,7 +92,6 @@ def carry_out(path: Path) -> Done:
         bandwidth=run.bandwidth,
         first_generation=task.first_generation,
     )
-    folder.adopt()
     measured = watched(runner, folder, config, software)
     return Done(samples_of(path), measured.failures, stopped=stop_of(measured.stopped))
 

@@ -101,7 +101,6 @@ def measure_on(machines: Machines, size: int | None, resolved: Resolved, folder:
             stopped = error
     echo(coordinator.said(), err=True)
     try:
-        folder.check()
         return Measured(folder.journal(), coordinator.failures, stopped)
     except InvalidResult as error:
         return Measured(None, coordinator.failures, error)

@@ -17,7 +17,12 @@ class Checkout:
 
 
 def checkout_of(folder: Path) -> Checkout | None:
-    """The git checkout that `folder` lies in; None where there is none, or no git."""
+    """The git checkout that `folder` lies in; None where there is none, no git, or git ignores the folder.
+
+    The commit says nothing of what an ignored folder holds, such as a build or an environment inside a checkout.
+    """
+    if run(folder, "check-ignore", "--quiet", ".").returncode == 0:
+        return None
     top = git(folder, "rev-parse", "--show-toplevel")
     commit = git(folder, "rev-parse", "HEAD")
     if top is None or commit is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -45,7 +46,8 @@ class MemoryProbe:
         `reported`: the engine's own account. If it names a process, that one's tree is measured.
         """
         reported = EngineMemory(process=engine) if reported is None else reported
-        tree = {} if reported.process is None else resident_bytes(reported.process)
+        root = None if reported.process is None else outside(engine, reported.process)
+        tree = {} if root is None else resident_bytes(root)
         readings = [gpu.memory() for gpu in self._gpus]
         used = [device for device, _ in readings if device is not None]
         mine = [sum(size for pid, size in by_process.items() if pid in tree) for _, by_process in readings]
@@ -55,6 +57,28 @@ class MemoryProbe:
             gpu_bytes=max(mine, default=0) or None,
             device_bytes=max(used) if readings and len(used) == len(readings) else None,
         )
+
+
+def outside(engine: int, process: int) -> int | None:
+    """The number that `process` has here, as an engine's process gives it. In a sandbox processes have other numbers,
+    in the order of which nothing can be told; None for one that has ended.
+    """
+    numbers = {}
+    with suppress(psutil.NoSuchProcess):
+        for one in (first := psutil.Process(engine), *first.children(recursive=True)):
+            numbers[one.pid] = own_numbers(one.pid)
+    if all(len(known) < 2 for known in numbers.values()):
+        return process
+    return next((here for here, known in numbers.items() if len(known) > 1 and known[-1] == process), None)
+
+
+def own_numbers(pid: int) -> list[int]:
+    """The numbers of a process, from here to the innermost namespace; [] where the kernel does not tell."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return list(map(int, line.split()[1:]))
+    return []
 
 
 def resident_bytes(root: int) -> dict[int, int]:

@@ -7,7 +7,6 @@ run: where it fails, samples are missing, and the gate `environment` says so.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing as mp
 import os
@@ -15,7 +14,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -81,26 +80,13 @@ def snapshot(uuids: Sequence[str]) -> dict[str, object]:
     return {key: value for key, value in sample.items() if key not in ("worker_generation", "monotonic_ns", "clocks")}
 
 
-@dataclass(slots=True)
-class Watch:
-    """Output of a monitor process from byte `start` of its file on, by its own account: bytes and SHA-256.
-
-    Both are None until it has ended, and stay None if it was killed.
-    """
-
-    start: int
-    size: int | None = None
-    sha256: str | None = None
-
-
 @contextmanager
 def watching(
     file: Path, worker_generation: int, uuids: Sequence[str], interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
-) -> Iterator[Watch]:
+) -> Iterator[None]:
     """Sample into `file` while the body runs. The first sample is taken before the body begins, the last one after it
     ends. `ports`: of this machine, on which programs listen that are measured (`HostProbe`).
     """
-    watch = Watch(file.stat().st_size if file.exists() else 0)
     context = mp.get_context("spawn")
     conn, child = context.Pipe()
     process = context.Process(
@@ -115,13 +101,10 @@ def watching(
         if conn.poll(_START_S):
             conn.recv()
     try:
-        yield watch
+        yield
     finally:
         with suppress(EOFError, OSError, ValueError):
             conn.send(None)
-            if conn.poll(_STOP_S):
-                size, _, watch.sha256 = conn.recv_bytes().decode().partition(" ")
-                watch.size = int(size)
         process.join(_STOP_S)
         if process.is_alive():
             process.kill()
@@ -144,14 +127,10 @@ def _serve(
     with suppress(OSError):
         os.nice(19)
     sampler = Sampler(worker_generation, harness, uuids, ports)
-    size, digest = 0, hashlib.sha256()
     with file.open("ab") as out:
 
         def take() -> None:
-            nonlocal size
-            line = line_of(sampler.sample()).encode()
-            size += out.write(line)
-            digest.update(line)
+            out.write(line_of(sampler.sample()).encode())
             out.flush()
 
         take()
@@ -161,8 +140,6 @@ def _serve(
                 take()
         take()
         os.fsync(out.fileno())
-    with suppress(OSError):
-        conn.send_bytes(f"{size} {digest.hexdigest()}".encode())
     sampler.close()
 
 

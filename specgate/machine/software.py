@@ -11,6 +11,7 @@ from specgate.machine.checkout import checkout_of, git
 from specgate.machine.inventory import source_tree_sha256
 from specgate.machine.packages import cuda_toolkit, interpreter, packages, torch_cuda
 from specgate.machine.plugin_code import taking_part
+from specgate.sandbox.isolation import facts as sandbox_facts
 
 NONE: Final = "none"
 
@@ -20,7 +21,8 @@ class Software:
     """Software that a run rests on.
 
     `facts`: keys of the fingerprint. `source_tree_sha256`, `interpreter`, `torch_cuda` and `cuda_toolkit` are always
-        there; `package:NAME` and `plugin:KIND:NAME` where there is such a package or plug-in.
+        there; `package:NAME` and `plugin:KIND:NAME` where there is such a package or plug-in; `sandbox`
+        where engines run in one.
     `files`: plug-in, by its key → path → SHA-256 of that file.
     """
 
@@ -42,6 +44,7 @@ def software(backends: Iterable[str], gates: Iterable[str]) -> Software:
         "cuda_toolkit": cuda_toolkit() or NONE,
         **{f"package:{name}": version for name, version in packages(required).items()},
         **{plugin.key: plugin.said for plugin in plugins},
+        **sandbox_facts(),
     }
     return Software(facts, {plugin.key: plugin.files for plugin in plugins})
 

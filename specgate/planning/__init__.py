@@ -9,6 +9,7 @@ ad_hoc.py           a question asked on the command line, without a YAML file â†
 inheritance.py      a YAML file merged over those that it names
 policy.py           policy YAML â†’ `contract.Policy`: which gate judges which cells, with which numbers
 gates.py            what the gates of a policy declare: what they judge and need
+rule_names.py       rules that select nothing, since nothing has their names
 prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
 prompt_files/       a user's own prompts, and local copies of public data sets
 arrivals.py         when the requests of a server under load are sent

@@ -46,6 +46,7 @@ class Question:
     spec: tuple[int, ...] | None = None
     prompts: Path | None = None
     format: FormatName | None = None
+    chat: bool | None = None
     prompt_sets: int | None = None
     shared_prefix: int | None = None
     steps: int | None = None
@@ -69,8 +70,9 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, 
 
     Raises UsageError where the question cannot be put.
     """
-    if question.format is not None and question.prompts is None:
-        raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
+    for option, value in (("--format", question.format), ("--chat", question.chat)):
+        if value is not None and question.prompts is None:
+            raise UsageError(f"{option} without --prompts", hint="it says how the file of prompts is read")
     if chosen is None:
         return [changed(small_scenario(kind, machine, question), question, None)]
     return [changed(s, question, s.name) for s in chosen] if question else list(chosen)
@@ -118,7 +120,7 @@ def changed(before: Scenario | dict[str, Any], question: Question, name: str | N
     if question.prompts is not None:
         workload = {key: value for key, value in workload.items() if key not in FILE_KEYS}
         workload |= {"file": os.path.abspath(question.prompts.expanduser()), "format": question.format or "auto"}
-    for key in ("prompt_sets", "shared_prefix"):
+    for key in ("chat", "prompt_sets", "shared_prefix"):
         if (value := getattr(question, key)) is not None:
             workload[key] = value
     if question.steps is not None or question.new_tokens is not None:
@@ -150,6 +152,8 @@ def abbreviated(question: Question) -> Iterator[str]:
         yield "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in stem)[:24] or "prompts"
         if question.format is not None:
             yield question.format.replace("-", "_")
+        if question.chat is not None:
+            yield "chat" if question.chat else "no_chat"
     for letter, values in (("c", question.context), ("b", question.batch), ("s", question.spec)):
         if values is not None:
             yield letter + (values if isinstance(values, str) else "_".join(map(str, values)))

@@ -315,7 +315,8 @@ def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type
     kind = _set_type(params[key])
     accepts = (int, float) if kind is float else kind
     if not isinstance(value, accepts) or (isinstance(value, bool) and kind is not bool):
-        return f"{gate} takes a {kind.__name__} here"
+        form = ": 2.0, without quotes, comma or unit" if kind is float and isinstance(value, str) else ""
+        return f"{gate} takes a {kind.__name__} here{form}"
     if isinstance(value, int | float) and not 0 <= value < math.inf:
         return f"{gate} takes a finite number, 0 or more, here"
     if isinstance(value, int | float) and value > PARAMETER:

@@ -106,13 +106,6 @@ class Prompts:
         """SHA-256 of all measured token ids."""
         return sha256_of_ids(list(chain.from_iterable(s.token_ids for s in self.measured)))
 
-    @property
-    def in_words(self) -> str:
-        """Return the number of measured prompts and their lengths, in words."""
-        summary = length_summary([n for s in self.measured for n in s.lengths])
-        spread = ", ".join(f"{n:,}" for n in summary.values())
-        return f"{sum(len(s.prompts) for s in self.measured)} prompts of {spread} tokens (shortest, median, longest)"
-
     def describe(self) -> dict[str, object]:
         """Return what a result stores about its prompts: hashes and origins, but no text."""
         return {
@@ -145,7 +138,7 @@ def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: 
     """
     w = scenario.workload
     if w.own:
-        return from_file(scenario, context, batch, own_prompts(scenario, tokenizer_file, vocab))
+        return from_file(scenario, context, batch, OwnPrompts(scenario, tokenizer_file, vocab))
     if w.source == RANDOM:
         measured = random_prompts(f"{w.seed}/measure", context, vocab)
         warmup = random_prompts(f"{w.seed}/warmup", context, vocab)
@@ -209,12 +202,6 @@ def cut_before(excerpt: Excerpt, offset: int) -> Excerpt:
 # ── from a file ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def own_prompts(scenario: Scenario, tokenizer_file: Path | None, vocab: int) -> OwnPrompts:
-    """The prompts of the scenario's file. Without a tokenizer only token ids are prompts."""
-    tokenizer = load_tokenizer(scenario, tokenizer_file, vocab) if tokenizer_file is not None else None
-    return OwnPrompts(scenario, tokenizer_file, tokenizer, vocab)
-
-
 def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> Prompts:
     """The prompt sets of one point: see `build_prompts`."""
     above = max((c for c in scenario.grid.context if c < context), default=0)
@@ -234,6 +221,7 @@ def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> di
     """
     lengths = [len(c.token_ids) for c in draw.measured]
     categories = [c.entry.category for c in draw.measured]
+    rendered = Counter(c.how for c in draw.measured)
 
     def sets(values: Sequence[object]) -> list[Sequence[object]]:
         return [values[i : i + batch] for i in range(0, len(values), batch)]
@@ -245,8 +233,12 @@ def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> di
             "format": own.scenario.workload.format,
             "prompts": own.entries,
             "duplicates": own.duplicates,
+            **({"left_out": dict(own.left_out)} if own.left_out else {}),
+            **({"answered": own.answered} if own.answered else {}),
         },
-        "rendered": dict(Counter(c.how for c in draw.measured)),
+        "rendered": dict(rendered),
+        **({"template": own.tokens.chat.file.name} if own.tokens.chat and "chat template" in rendered else {}),
+        **({"text_why": own.tokens.text_why} if "text" in rendered else {}),
         "length_tokens": length_summary(lengths),
         "lengths": sets(lengths),
         "lines": sets([c.entry.number for c in draw.measured]),

@@ -43,3 +43,5 @@ class Request:
     """Folders that run folders of the ledger were moved to."""
     reports: bool = True
     """False: the run folder gets its data, verdicts and manifest, but no page or table for readers."""
+    isolate: bool = False
+    """Whether engines run in a sandbox (`specgate.sandbox`)."""

@@ -24,8 +24,10 @@ from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_
 from specgate.planning.ad_hoc import Question, asked, stretched
 from specgate.planning.defaults import machine_size, policy_of
 from specgate.planning.plan import room_needed
-from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
+from specgate.planning.prompt_files.choosing import OwnPrompts
+from specgate.planning.prompts import RANDOM, Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.planning.rule_names import with_elsewhere
 from specgate.planning.scenario import override, refuse_double_options, select
 
 FIXED_BY_A_RUN = (
@@ -88,7 +90,7 @@ def resolve(
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=policy_of(request, known_backend(backend), chosen),
+        policy=with_elsewhere(policy_of(request, known_backend(backend), chosen), chosen),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
@@ -263,7 +265,7 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
     if not scenario.workload.own or scenario.grid.context:
         return scenario
     positions, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
-    own = own_prompts(scenario, tokenizer_of(pair), vocab)
+    own = OwnPrompts(scenario, tokenizer_of(pair), vocab)
     longest = own.draw(0, None, scenario.prompts_in_set(max(scenario.grid.batch))).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
     if positions is not None and tokens + room > positions:

@@ -7,6 +7,7 @@ green_runs.py          how often in a row they have been: a pure function of the
 standing.py            whether a green entry is believed, and the status of a subject
 signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said
+ending.py              the end of a run as one step, whatever cuts it
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders
 since_last_green.py    what differs between a run and the last green one before it
 """

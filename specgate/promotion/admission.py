@@ -4,9 +4,8 @@ is recorded after it has ended.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from specgate.analysis.verdict import dead_rules
 from specgate.analysis.verdict import in_words as not_judged_in_words
 from specgate.contract import EngineFacts, Promotion, Run, State
 from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
@@ -35,7 +35,6 @@ from specgate.promotion.fingerprint import FLEET, changes, in_words
 from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
-from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts
 
 NO_ORDER: Final = Promotion({}, 0, 0, "")
@@ -112,19 +111,13 @@ def compared_whole(path: Path) -> bool:
         return False
 
 
-def record(
-    run: Run, config: Config, folder: Path, ledger: Ledger, software: Software, state: State, code: ExitCode
-) -> list[str]:
-    """Enter a run that has ended in the ledger. Returns the lines to print about it.
-
-    `software`: what the run rests on, read before it began. Raises InvalidResult if the ledger was changed, and
-    EnvironmentRefused if it cannot be read or written.
-    """
-    torn = ledger.append(entry_of(run, config, state, code, folder), signing_key())
-    lines = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
+def lines_on(run: Run, config: Config, ledger: Ledger, torn: str | None) -> Iterator[str]:
+    """Yield the lines to print about a run that has been entered in the ledger. `torn`: see `Ledger.append`."""
+    if torn:
+        yield f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"
     if run.kind == "micro" and run.promotion:
-        lines += after_micro(ledger, claim_of(config, run.promotion.gates, software), run.promotion, run)
-    return lines
+        software = Software({key: value for key, value in begun_with(run).items() if value is not None}, {})
+        yield from after_micro(ledger, claim_of(config, run.promotion.gates, software), run.promotion, run)
 
 
 def current_green_runs(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> GreenRuns:
@@ -178,10 +171,9 @@ def subject_in_words(claim: Claim) -> str:
     return ", ".join(f"{words[key]} {value}" for key, value in claim.subject.items() if value)
 
 
-def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Path) -> Entry:
+def entry_of(run: Run, config: Config, state: State, code: ExitCode, manifest_sha256: str) -> Entry:
     """The ledger entry of a run that has just ended."""
     facts = next(iter(run.engines.values()), None)
-    manifest = folder / "MANIFEST.sha256"
     process = psutil.Process()
     known = {**begun_with(run), **machine_fingerprint(config.policy)}
     return Entry(
@@ -195,10 +187,10 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
         exit_code=int(code),
         pid=os.getpid(),
         process_started=datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="milliseconds"),
-        manifest_sha256=hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else None,
+        manifest_sha256=manifest_sha256,
         override=run.promotion.override if run.promotion else None,
         host=host.identity(),
-        not_judged=tuple(not_judged_in_words(gap) for gap in run.not_judged),
+        not_judged=(*map(not_judged_in_words, run.not_judged), *dead_rules(run)),
     )
 
 

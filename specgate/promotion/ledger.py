@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,7 +28,8 @@ from filelock import FileLock, Timeout
 
 from specgate.contract import State
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult
-from specgate.files.json_text import from_plain, parse_json, to_plain
+from specgate.files.json_text import from_plain, parse_json, read_json, to_plain
+from specgate.files.manifest import ENDING
 from specgate.files.writing import disk
 from specgate.machine import host
 from specgate.promotion.signing import Signature, sign
@@ -96,13 +97,15 @@ class History:
     """All entries, oldest first.
 
     `torn`: the unfinished last line, if there is one. `set_aside`: how many earlier torn lines were moved aside.
-    `host`: the host that wrote `ledger.head`; None if it does not say.
+    `host`: the host that wrote `ledger.head`; None if it does not say. `cut`: run folder → entry that is not yet in the
+    file, since the ending of the run was cut; it is among `entries`.
     """
 
     entries: tuple[Entry, ...]
     torn: str | None = None
     set_aside: int = 0
     host: str | None = None
+    cut: Mapping[str, Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +132,46 @@ class Ledger:
         self._torn_file = folder / "ledger.torn.jsonl"
 
     def read(self) -> History:
-        """All entries, after the chain has been checked. A ledger that does not exist has no entries."""
+        """All entries, after the chain has been checked. A ledger that does not exist has no entries.
+
+        A verdict that was reached counts, also where the harness was ended before it could be entered: `cut`.
+        """
+        decided = dict(self._cut())  # before the lines: what is entered meanwhile is seen there
         with disk(self.file):
             files = self._stable()
         lines, torn = split(files.lines)
         entries = tuple(self._entries(lines, files.head))
+        cut = {folder: entry for folder, entry in decided.items() if entry not in entries}
         host_of_head = self._head(files.head)[2]
         return History(
-            entries,
+            in_time(entries, cut.values()),
             torn.decode(errors="backslashreplace") if torn else None,
             files.torn.count(b"\n"),
             host_of_head,
+            cut,
         )
 
-    def append(self, entry: Entry, key: Path | None = None) -> str | None:
+    def _cut(self) -> Iterator[tuple[str, Entry]]:
+        """Yield (run folder, entry) for every ending beside the ledger, and in its archives, that is being written or
+        was cut. What is no ending is none of the ledger's.
+        """
+        for file in (file for place in (self.folder, *self.archives) for file in sorted(place.glob(f"*/{ENDING}"))):
+            try:
+                data = read_json(file)
+                if isinstance(data, dict) and data.get("entry") is not None:
+                    yield str(file.parent), from_plain(Entry, data["entry"], file)
+            except (OSError, ValueError, InvalidResult):
+                continue
+
+    def enter(self, entry: Entry, key: Path | None = None) -> str | None:
+        """As `append`, unless the entry is there already: how a run ended is entered once."""
+        return self.append(entry, key, once=True)
+
+    def append(self, entry: Entry, key: Path | None = None, *, once: bool = False) -> str | None:
         """Add one entry, signed with `key` if there is one. It is on disk when this returns.
 
         Returns the torn line that was moved aside, or None. Raises UsageError if the key cannot sign, and ValueError
-        for an entry whose state and exit code contradict each other.
+        for an entry whose state and exit code contradict each other. `once`: see `enter`.
         """
         if why := entry.contradiction():
             raise ValueError(f"{entry.run}: {why}")
@@ -155,7 +180,11 @@ class Ledger:
         with self._lock(), disk(self.file):
             files = self._files()
             lines, torn = split(files.lines)
-            list(self._entries(lines, files.head))
+            entries = list(self._entries(lines, files.head))
+            if lines and self._head(files.head)[0] < len(lines):  # its writer was killed, or the disk was full
+                self._write_head(len(lines), _sha256(lines[-1]))
+            if once and entry in entries:
+                return None
             if torn:
                 self._set_aside(torn)
             line = line_of(entry, _sha256(lines[-1]) if lines else GENESIS, key)
@@ -256,6 +285,14 @@ class Ledger:
             yield
         finally:
             lock.release()
+
+
+def in_time(entries: Sequence[Entry], others: Iterable[Entry]) -> tuple[Entry, ...]:
+    """`entries` in their order, each of `others` before the first of them that is later."""
+    merged = [*entries]
+    for other in others:
+        merged.insert(next((n for n, entry in enumerate(merged) if entry.time > other.time), len(merged)), other)
+    return tuple(merged)
 
 
 def split(content: bytes) -> tuple[list[bytes], bytes]:

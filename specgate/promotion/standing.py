@@ -20,7 +20,7 @@ from pathlib import Path
 from specgate.contract import Promotion
 from specgate.errors import InvalidResult
 from specgate.files.json_record import stored_json
-from specgate.files.manifest import MANIFEST, listings
+from specgate.files.manifest import ENDING, MANIFEST, listings, vouched
 from specgate.files.writing import sha256_of
 from specgate.machine import host
 from specgate.planning.request import Request
@@ -57,7 +57,7 @@ def doubt_of_comparison(entry: Entry, ledger: Ledger, folder: Path) -> str | Non
     signers = allowed_signers()
     unfit = doubt_of_signature(entry, signers) if signers else doubt_of_origin(entry, host.identity(), folder)
     manifest = folder / MANIFEST
-    same = manifest.is_file() and sha256_of(manifest) == entry.manifest_sha256
+    same = vouched(manifest, entry.manifest_sha256)
     return unfit or (None if same else f"its {MANIFEST} is not the one that the entry names")
 
 
@@ -85,7 +85,9 @@ def doubt_of_origin(entry: Entry, here: str, folder: Path | None) -> str | None:
 def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
     """Return why the run folder does not bear out its entry. Only the manifest and gates.json are read."""
     manifest, gates = folder / MANIFEST, folder / "gates.json"
-    if not manifest.is_file() or sha256_of(manifest) != entry.manifest_sha256:
+    if (folder / ENDING).is_file():
+        return f"its ending was cut: specgate {entry.kind} --resume {folder} finishes it"
+    if not vouched(manifest, entry.manifest_sha256):
         return f"its {MANIFEST} is not the one that the entry names"
     if not gates.is_file() or sha256_of(gates) != listings(manifest).get("gates.json"):
         return f"its gates.json is not the one that {MANIFEST} lists"

@@ -19,6 +19,6 @@ profiler.py       what an engine does between the marks of a block, seen from ou
 early_stop.py     stops a point at the first interim look where every rule that rests on samples is decided
 progress.py       a bar on a terminal, one line per block elsewhere
 recompute.py      samples → figures → verdicts, pure
-ending.py         the end of a run
+ending.py         the end of a run: its verdict first, then everything that follows from it
 calibration.py    `specgate machine calibrate`: the same role in both places of every pair, reduced to a noise profile
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from specgate.contract import (
     Promotion,
     Run,
 )
+from specgate.contract.scenarios.own_prompts import in_words
 from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.json_text import to_plain
@@ -55,6 +56,15 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
         for p in plan.points
         for s in [config.scenarios[p.scenario]]
     }
+
+
+def own_prompts(prompts: Mapping[str, Prompts]) -> Iterator[str]:
+    """Yield the user's own prompts in words: chats or text, lengths, and what was left out of the file.
+
+    `prompts`: point key → its prompts.
+    """
+    sentences = (in_words(of_point.about) for of_point in prompts.values())
+    yield from (f"prompts: {sentence}" for sentence in dict.fromkeys(filter(None, sentences)))
 
 
 def begin(

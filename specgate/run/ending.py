@@ -10,22 +10,34 @@ from pathlib import Path
 from typing import Final, Literal
 
 from specgate import plugins
-from specgate.analysis.verdict import overall
+from specgate.analysis.verdict import dead_rules, overall
 from specgate.contract import Plan, Run, State
+from specgate.contract.protocols import Report
 from specgate.contract.verdict import RESUME
-from specgate.errors import ExitCode, InvalidResult, SpecgateError
+from specgate.errors import ExitCode, InvalidResult, OrderRefused, OtherVersion, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
-from specgate.files.run_folder import RunFolder, without_credentials
+from specgate.files.json_text import from_plain
+from specgate.files.manifest import ENDING
+from specgate.files.run_folder import RUN, RunFolder, run_json, without_credentials
+from specgate.files.run_schema import made_by
+from specgate.files.writing import json_text
+from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.machine.software import Software
+from specgate.promotion.admission import entry_of, lines_on
 from specgate.promotion.claim import software_of
+from specgate.promotion.ending import Ending, begin, cut, finish, sha256_of_text
 from specgate.promotion.fingerprint import changes
+from specgate.promotion.ledger import Entry, Ledger
 from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
+from specgate.run.resuming import resume_command
 from specgate.run.watched_gpus import run_gpus
 
 PAGE: Final = "report.html"
+ENV: Final = "env.json"
+GATES: Final = "gates.json"
 GREEN: Final = {State.PASS, State.IMPROVED}
 
 
@@ -45,7 +57,8 @@ def closing_lines(run: Run, path: Path, end: tuple[str, ExitCode], between: Sequ
         yield f"next: {command}"
     *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
     unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
-    yield f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else "")
+    judged = (*((f"{unjudged} not judged",) if unjudged else ()), *dead_rules(run))
+    yield ", ".join((f"verdict {verdict} (exit {int(code)})", *judged))
 
 
 def counted_rules(run: Run) -> str:
@@ -130,15 +143,14 @@ def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:
     return str(stopped) or "interrupted"
 
 
-def conclude(run: Run, plan: Plan, config: Config, folder: RunFolder, measured: Measured) -> Run:
+def conclude(run: Run, plan: Plan, config: Config, measured: Measured) -> Run:
     """The run with the figures of its journal, its final status, and the reason why blocks are missing, if any are.
 
-    Without a journal that can be trusted, the run gets no figures. Also writes env.json anew, now with the state of
-    the machine after the run.
+    Without a journal that can be trusted, the run gets no figures. Its environment has the state of the machine after
+    the run.
     """
     journal, stopped = measured.journal, measured.stopped
     environment = {**run.environment, "env_after": snapshot(run_gpus(config))}
-    folder.write_json("env.json", environment)
     run = with_figures(run, plan, config.policy, journal) if journal is not None else run
     incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
@@ -159,22 +171,72 @@ def conclude(run: Run, plan: Plan, config: Config, folder: RunFolder, measured: 
     return without_credentials(concluded)
 
 
-def write(
-    run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode], *, reports: bool = True
-) -> Run:
-    """Write env.json, gates.json, the reports (unless `reports` is false), run.json and the manifest, in this order.
+def decide(
+    run: Run, plan: Plan, config: Config, folder: RunFolder, stopped: Stopped = None, *, reports: bool = True
+) -> tuple[Run, Ending]:
+    """Decide how the run in `folder` ends: see `promotion.ending`. `reports`: whether any are rendered.
 
-    run.json comes after the reports, so a run.json whose status is `complete` means that they are all there. `end`: the
-    verdict and the exit code for gates.json. Returns the run with the hashes of the files that were finished before the
-    reports.
+    Returns the run as it will be stored, too. A full run that was refused once its engine was loaded has measured
+    nothing, and gets no entry in the ledger.
     """
-    folder.write_json("env.json", run.environment)
-    folder.write_json("gates.json", judgement(run, config.policy, end))
-    rendered = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
-    run = replace(run, files=folder.evidence_hashes(), reports=tuple(rendered) if reports else ())
-    for file in run.reports or ():
-        folder.write_text(file, rendered[file].render(run, config.policy))
+    gates = judgement(run, config.policy, ending(run, stopped))
+    known = {name: sha256_of_text(json_text(data)) for name, data in ((ENV, run.environment), (GATES, gates))}
+    run = replace(run, files=folder.evidence_hashes(known), reports=tuple(report_files()) if reports else ())
     blocks = speculation_blocks(run, plan, folder.journal()) if run.cells else {}
-    folder.write_run(run, {"eagle_speculation": blocks})
-    folder.write_manifest()
-    return run
+    files = {ENV: run.environment, GATES: gates, RUN: run_json(run, {"eagle_speculation": blocks})}
+
+    def entry(manifest_sha256: str) -> Entry | None:
+        if isinstance(stopped, OrderRefused):
+            return None
+        return entry_of(run, config, *recorded_as(run, stopped), manifest_sha256)
+
+    return run, begin(folder, files, run.reports, entry)
+
+
+def store(folder: RunFolder, decided: Ending, run: Run, config: Config, ledger: Ledger) -> list[str]:
+    """Store what follows from the verdict of `run`: the ledger's entry, the files that state it, the reports. Returns
+    the lines to print about the ledger. See `promotion.ending.finish`.
+    """
+
+    def rendered() -> Iterator[tuple[str, str]]:
+        known = report_files()
+        for file in decided.reports:
+            yield file, known[file].render(run, config.policy)
+
+    torn = finish(folder, decided, ledger, rendered)
+    return list(lines_on(run, config, ledger, torn)) if decided.entry is not None else []
+
+
+def finish_cut(path: Path, ledger: Ledger) -> tuple[Run, Config, tuple[str, ExitCode], list[str]] | None:
+    """Finish the ending of the run in the folder `path`, without measuring anything; None if none was cut.
+
+    Returns the run, its configuration, its verdict and exit code, and the lines to print about the ledger. Raises
+    OtherVersion for a run of another source tree, whose reports would be other ones, and whatever `store` raises.
+    """
+    if (decided := cut(path)) is None:
+        return None
+    folder, gates = RunFolder.open(path), decided.files[GATES]
+    config = folder.read_config()
+    run = as_configured(from_plain(Run, decided.files[RUN], path / ENDING), config)
+    if run.fingerprint.get("source_tree_sha256") != inventory.source_tree_sha256():
+        hint = f"its verdict is kept: {resume_command(run, path)}, with what made it"
+        raise OtherVersion(f"{path}: its ending was cut, and it is of {made_by(decided.files[RUN])}", hint=hint)
+    with folder.lock():
+        lines = store(folder, decided, run, config, ledger)
+    return run, config, (str(gates["verdict"]), ExitCode(gates["exit_code"])), lines
+
+
+def as_configured(run: Run, config: Config) -> Run:
+    """The run as run.json has it, with what config.resolved.yaml says of it."""
+    return replace(run, scenarios=config.scenarios, pair=config.pair, kind=config.kind)
+
+
+def stored_run(folder: RunFolder, config: Config) -> Run:
+    """The run as run.json stores it, with what config.resolved.yaml says of it."""
+    return as_configured(folder.read_run(), config)
+
+
+def report_files() -> dict[str, Report]:
+    """File → report, for every installed report that is a file. Pages, whose pictures take long, come last."""
+    reports = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
+    return {file: reports[file] for file in sorted(reports, key=lambda file: file.endswith(".html"))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -102,8 +102,9 @@ class Wish:
         return self.ids is not None or self.prompt != PromptWish()
 
 
-def dumps_of(sides: Sequence[Side], wish: Wish) -> list[StageDump]:
+def dumps_of(sides: Sequence[Side], wish: Wish, warn: Callable[[str], None] = lambda text: None) -> list[StageDump]:
     """The stages of every side, for one prompt: that of the files among them, or else the one that was asked for.
+    `warn` is given each warning of an engine.
 
     Raises UsageError for sides and prompts that make no sense, EnvironmentRefused where an engine cannot run here, and
     BackendError where one fails, or shows no stages.
@@ -122,7 +123,7 @@ def dumps_of(sides: Sequence[Side], wish: Wish) -> list[StageDump]:
         else:
             pair = pair_of(side, wish)
             ids = ids or asked_ids(wish, pair)
-            dumps.append(shown_by(side, pair, ids, wish))
+            dumps.append(shown_by(side, pair, ids, wish, warn))
     return dumps
 
 
@@ -147,9 +148,11 @@ def pair_of(side: EngineSide, wish: Wish) -> PairRef:
     return resolve_pair(wish.pair if target is None and draft is None else None, target, draft)
 
 
-def shown_by(side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish) -> StageDump:
+def shown_by(
+    side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish, warn: Callable[[str], None]
+) -> StageDump:
     """Dump the stages of a side's engine for the prompt `ids`."""
-    backend = plugins.backend(side.backend)
+    backend = plugins.backend_here(side.backend)
     availability = backend.available()
     if not availability.usable:
         raise EnvironmentRefused(f"{side.backend}: {availability.reason}")
@@ -171,6 +174,8 @@ def shown_by(side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish) 
                 f"{side.text}: this engine shows no stages",
                 hint="reference, transformers and cupy do; others dump into a safetensors file (docs/engine.md)",
             )
+        for warning in engine.facts().warnings:
+            warn(f"{side.text}: {warning}")
         tensors = engine.stages(ids, wish.rows)
     finally:
         engine.close()

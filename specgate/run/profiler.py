@@ -7,16 +7,15 @@ these calls launched, even if they run on the GPU after the second mark.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specgate import plugins
+from specgate.analysis.traces.chrome import read_events
+from specgate.analysis.traces.recording import Malformed
+from specgate.analysis.traces.steps import Window, loop_within
 from specgate.contract import Budget, Role
 from specgate.contract.protocols import BLOCK_MARK, Activity, Decoded, Engine
-
-HOST = ("cuda_runtime", "cuda_driver")
-COPIES = ("gpu_memcpy", "gpu_memset")
 
 
 def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -44,25 +43,11 @@ def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
     marks = [e for e in events if e.get("name") == BLOCK_MARK and e.get("cat") == "user_annotation"]
     if len(marks) != 1:
         return Activity(unseen=f"{len(marks)} blocks are marked, 1 is needed: the engine sets no block_marker")
-    begin, end = marks[0]["ts"], marks[0]["ts"] + marks[0]["dur"]
-    calls = [e for e in events if e.get("cat") in HOST and begin <= e["ts"] <= end]
-    launched = {correlation(e) for e in calls}
-    device = [e for e in events if correlation(e) in launched and e.get("cat") in ("kernel", *COPIES)]
-    if not device:
-        return Activity(calls=names(calls), unseen="no work on a CUDA device between the block's marks")
-    return Activity(
-        kernels=names([e for e in device if e["cat"] == "kernel"]),
-        copies=names([e for e in device if e["cat"] in COPIES]),
-        calls=names(calls),
-    )
-
-
-def correlation(event: Mapping[str, Any]) -> object:
-    """The number that links a host call with the kernel or copy it launched. None if the event has none."""
-    arguments = event.get("args")
-    return arguments.get("correlation") if isinstance(arguments, Mapping) else None
-
-
-def names(events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Event name → how often it occurs, sorted by name."""
-    return dict(sorted(Counter(str(e["name"]) for e in events).items()))
+    try:
+        recording = read_events(events).recording({}, unclosed=False)
+    except Malformed as error:
+        return Activity(unseen=f"the profiler's events cannot be read: {error}")
+    begin, end = next((mark.begin_ns, mark.end_ns) for mark in recording.marks if mark.name == BLOCK_MARK)
+    loop = loop_within(recording, Window(begin, end + 1, None, None, "the block's marks"))
+    unseen = None if loop.kernels or loop.copies else "no work on a CUDA device between the block's marks"
+    return Activity(loop.kernels, loop.copies, loop.calls, unseen, loop.partial)

@@ -35,12 +35,14 @@ from specgate.contract import (
     Plan,
     Point,
     Policy,
+    Rule,
     Run,
     State,
     Verdict,
 )
 from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
+from specgate.contract.verdict import NOWHERE
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.journal import Journal
 from specgate.files.json_text import to_plain
@@ -54,6 +56,7 @@ from specgate.planning.gates import (
     rules_with,
     verdicts_of,
 )
+from specgate.planning.rule_names import nowhere
 from specgate.run import early_stop
 
 Stopped = SpecgateError | KeyboardInterrupt | None
@@ -222,11 +225,18 @@ def warnings_of(facts: EngineFacts) -> Iterator[str]:
 
 def judge(run: Run, policy: Policy) -> Run:
     """`run` with the verdicts of every rule of `policy`, and with what they leave unjudged."""
-    verdicts: list[Verdict] = []
+    verdicts, dead = list[Verdict](), nowhere(policy, (result.cell for result in run.cells))
     for rule in policy.rules:
-        verdicts += verdicts_of(rule, run)
+        verdicts += [meant_nothing(rule, dead[rule.id])] if rule.id in dead else verdicts_of(rule, run)
     judged = replace(run, verdicts=tuple(stepped_down(run, policy, verdicts)))
     return replace(judged, not_judged=not_judged(judged, policy, kinds_of(policy)))
+
+
+def meant_nothing(rule: Rule, why: str) -> Verdict:
+    """The verdict of a required rule that nothing could ever satisfy: what it was written for is not judged."""
+    message = f"required rule {rule.id} selects nothing: {why}"
+    step = f"mend the rule's scenario and role, or leave {rule.id} out of the policy"
+    return Verdict(rule.id, rule.gate, "", State.NOT_JUDGED, True, NOWHERE, message, {}, step)
 
 
 def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -14,7 +14,7 @@ from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
 from specgate.files.json_text import to_plain
-from specgate.files.manifest import MANIFEST, Difference, listings
+from specgate.files.manifest import MANIFEST, Difference, listings, vouched
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
@@ -122,7 +122,8 @@ def earlier_differences(path: Path, run: Run) -> Iterator[Difference]:
         folder, where = path.absolute().parent / copied.run, f"earlier.runs.{name}"
         if Path(copied.run).name != copied.run or not (folder / MANIFEST).is_file():
             continue
-        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+        if not vouched(folder / MANIFEST, copied.manifest_sha256):
+            sha256_now = sha256_of(folder / MANIFEST)
             yield Difference(
                 "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
             )
@@ -225,10 +226,10 @@ def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
         folder, where = path.absolute().parent / copied.comparison, f"builds.compared[{number}]"
         if Path(copied.comparison).name != copied.comparison or not (folder / MANIFEST).is_file():
             continue
-        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+        if not vouched(folder / MANIFEST, copied.manifest_sha256):
             if was_extended(folder, copied):
                 continue
-            hashes = f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
+            hashes = f"{copied.manifest_sha256}; {folder.name} has {sha256_of(folder / MANIFEST)}"
             yield Difference("run.json", f"{where}.manifest_sha256", hashes)
             continue
         try:
@@ -247,4 +248,4 @@ def was_extended(folder: Path, copied: ComparedBuild) -> bool:
     except SpecgateError:
         return False
     known = [entry.manifest_sha256 for entry in entries]
-    return copied.manifest_sha256 in known[:-1] and sha256_of(folder / MANIFEST) == known[-1]
+    return copied.manifest_sha256 in known[:-1] and vouched(folder / MANIFEST, known[-1])

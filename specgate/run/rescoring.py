@@ -24,6 +24,8 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import sound_blocks
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, draws, in_doubt
+from specgate.checkpoints.files import checkpoint_sha256
+from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.contract import (
     Block,
     EngineFacts,
@@ -37,13 +39,15 @@ from specgate.contract import (
 )
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesDraftOptions, StatesLogitOptions
-from specgate.errors import BackendError, SpecgateError, WorkerLost
+from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError, WorkerLost
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.prompts import Prompts
+from specgate.run.engine_process.launch import Launch
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
+from specgate.sandbox.isolation import current
 
 T = TypeVar("T")
 
@@ -100,6 +104,7 @@ class Rescorer:
         self.bandwidth = bandwidth
         self.asked = config.policy.checks
         self.done = folder.keyed(Rescoring)
+        self.target_sha256 = target_sha256(config) if current() and self.asked.rescored_by else None
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
@@ -136,6 +141,8 @@ class Rescorer:
                     why = why or self.why_not(point)
                     if why is None:
                         scored = engine.ask(partial(self._score, point=point, samples=of, undrafted=undrafted))
+                except OtherCode:
+                    raise
                 except SpecgateError as error:
                     why, lost = str(error), isinstance(error, WorkerLost)
                 facts = engine.facts
@@ -173,6 +180,8 @@ class Rescorer:
                 try:
                     if why is None:
                         texts = engine.ask(partial(self._score, point=point, samples=doubted, undrafted="")).texts
+                except OtherCode:
+                    raise
                 except SpecgateError as error:
                     why = str(error)
                 look = SecondLook(texts, why, (began, time.monotonic_ns()))
@@ -233,7 +242,7 @@ class Rescorer:
             k = 0
         try:
             worker = self.opened(point, longest, log, dtype, k)
-        except WorkerLost:
+        except (WorkerLost, OtherCode):
             raise
         except SpecgateError:
             if not k:
@@ -271,7 +280,14 @@ class Rescorer:
             sampling=scenario.sampling,
             options=self._options(point, drafting=k > 0),
         )
-        return EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log))
+        isolation = current()
+        launch = Launch(sources=isolation.sources if isolation else None)
+        worker = EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log), launch)
+        if self.target_sha256 is not None and (loaded := worker.facts().target_sha256) != self.target_sha256:
+            worker.close()
+            what = f"back end {self.asked.rescored_by} loaded a target with the SHA-256 {loaded}"
+            raise OtherCode(what, hint=f"before the first engine it was {self.target_sha256}: measure anew")
+        return worker
 
     def _options(self, point: Point, *, drafting: bool = False) -> dict[str, str]:
         """The options that make the second engine's target, and when `drafting` its draft, those that were measured."""
@@ -319,6 +335,16 @@ class Rescorer:
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
         self.done[rescoring.point] = rescoring
+
+
+def target_sha256(config: Config) -> str | None:
+    """SHA-256 that engines state of the pair's target; None of one that has no weights here."""
+    if config.pair.weights == "server":
+        return None
+    try:
+        return checkpoint_sha256(config.pair.target, read_any_target(config.pair.target).files)
+    except CheckpointError:
+        return None
 
 
 def second_backend(checks: TokenChecks) -> Backend | None:

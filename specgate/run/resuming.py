@@ -2,6 +2,7 @@
 
 a finished run          is never continued: a verdict stands. One that ended INCONCLUSIVE has none, and may be
                         continued with more rounds than were planned
+a run whose ending      was cut is finished (`ending.finish_cut`): its verdict stands, and nothing is measured
 a run that ended        (interrupted, or its engine failed) is held to its manifest and to its entry in the ledger
 a run that was killed   has neither. Its configuration, source tree, prompts, environment and the form of its
                         samples are checked. That nobody has edited a sample cannot be, and the run says so
@@ -9,6 +10,7 @@ a run that was killed   has neither. Its configuration, source tree, prompts, en
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from specgate.files.manifest import (
     grown_differences,
     manifest_differences,
     odd_files,
+    vouched,
 )
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
@@ -100,8 +103,23 @@ def contradictions(path: Path, entry: Entry | None, folders: frozenset[str] = FO
         if entry is not None:
             yield Difference(MANIFEST, "", f"is missing, and the ledger knows that the run ended at {entry.time}")
         return
-    if entry is not None and (sha256_now := sha256_of(manifest)) != entry.manifest_sha256:
+    if entry is not None and not vouched(manifest, entry.manifest_sha256):
+        sha256_now = sha256_of(manifest)
         yield Difference(manifest.name, "", f"its SHA-256 is {sha256_now}; the ledger says {entry.manifest_sha256}")
+
+
+def never_ended(path: Path, ledger: Ledger, folders: frozenset[str] = FOLDERS) -> bool:
+    """True if what the folder `path` holds was ended from outside before it came to a verdict, and can be continued.
+    `folders`: what it may hold.
+    """
+    if (path / MANIFEST).is_file():
+        return False
+    return not any(contradictions(path, last_entry(ledger, path.absolute().name), folders))
+
+
+def resume_command(run: Run, path: Path) -> str:
+    """The command that continues the run in the folder `path`."""
+    return f"specgate {run.kind}{' --on gpus' if FLEET in run.fingerprint else ''} --resume {shlex.quote(str(path))}"
 
 
 def resume(
@@ -131,7 +149,6 @@ def resume(
         raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
     with folder.lock():
         check_environment(folder, run)
-        folder.adopt()
         check_samples(folder, plan)
         if unvouched := left_open(folder, last_entry(ledger, run.id)):
             echo(f"warning: {unvouched}", err=True)
@@ -153,16 +170,14 @@ def refuse_other_kind(folder: RunFolder, run: Run, software: Software) -> None:
     began, goes_on = (FLEET in of for of in (run.fingerprint, software.facts))
     if began != goes_on:
         by = f"the fleet {run.fingerprint[FLEET]}" if began else "one machine"
-        command = f"specgate {run.kind}{' --on gpus' if began else ''} --resume {folder.path}"
-        raise UsageError(f"{folder.path}: it was begun by {by}", hint=f"continue it with {command}")
+        raise UsageError(
+            f"{folder.path}: it was begun by {by}", hint=f"continue it with {resume_command(run, folder.path)}"
+        )
 
 
 def check_environment(folder: RunFolder, run: Run) -> None:
     """Raises InvalidResult where env.json and run.json do not say the same of the machine and the source tree."""
-    stored = stored_json(folder.path / "env.json")
-    # The state after the run is written to env.json first: a run may have been killed in between.
-    before, there = ({**of, "env_after": None} if isinstance(of, dict) else of for of in (run.environment, stored))
-    if before != there:
+    if stored_json(folder.path / "env.json") != run.environment:
         raise InvalidResult(f"{folder.path}: env.json and the environment in run.json differ", hint="start a new run")
     source: Any = run.environment.get("source")
     tree = source.get("tree_sha256") if isinstance(source, dict) else None

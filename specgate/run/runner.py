@@ -350,6 +350,7 @@ class Runner:
                 copies=activity.copies,
                 calls=activity.calls,
                 unseen=activity.unseen,
+                partial=activity.partial,
                 loop=activity.loop,
                 findings=activity.findings,
                 allowed=activity.allowed,

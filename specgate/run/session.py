@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from specgate import plugins
@@ -22,11 +23,12 @@ from specgate.contract import (
     Run,
 )
 from specgate.contract.protocols import DrivesAnotherEngine, TunesItself
-from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError
+from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
-from specgate.files.run_folder import RunFolder
-from specgate.machine.monitor import Watch, watching
+from specgate.files.manifest import ENDING
+from specgate.files.run_folder import RUN, RunFolder
+from specgate.machine.monitor import watching
 from specgate.machine.software import Software
 from specgate.planning.defaults import machine_size, runs_of
 from specgate.planning.gates import kinds_of
@@ -34,20 +36,22 @@ from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
+from specgate.planning.rule_names import nowhere
 from specgate.planning.scenario import find
-from specgate.promotion.admission import admission, promotion_of, record, sampling
+from specgate.promotion.admission import admission, promotion_of, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
-from specgate.run.beginning import begin, fitting_prompts
-from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, reason_of, recorded_as, write
+from specgate.run.beginning import begin, fitting_prompts, own_prompts
+from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, decide, finish_cut, reason_of, store
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
-from specgate.run.resuming import check_resumable, resume
+from specgate.run.resuming import check_resumable, resume, resume_command
 from specgate.run.runner import MayStop, Runner
 from specgate.run.watched_gpus import engine_options
+from specgate.sandbox.isolation import FACT, isolated
 from specgate.terminal import echo
 
 
@@ -107,21 +111,56 @@ def carry_out(
     who measures in its place.
 
     Prints the run folder first, and the report, the errors, the run folder and the verdict last. Whatever goes wrong
-    after the first block, the blocks that were measured stay in the run folder and are judged as they are.
+    after the first block, the blocks that were measured stay in the run folder and are judged as they are. A run whose
+    ending was cut is finished, and nothing else is done where its verdict stands.
 
     Before the first block, raises OrderRefused for a full run whose micro gates are not green, UsageError for a request
     that cannot be carried out, and InvalidResult if the ledger was changed.
     """
+    if request.resume and (code := finish_cut_ending(request, request.resume)) is not None:
+        return code
+    folder = request.resume.absolute().parent if request.resume else request.out
+    with isolated(request.isolate or began_isolated(request), folder, *request.archives):
+        return carry_out_here(request, measuring, taking_part)
+
+
+def began_isolated(request: Request) -> bool:
+    """True if the request continues a run whose engines ran in a sandbox."""
+    folder = request.resume
+    return folder is not None and (folder / RUN).is_file() and FACT in RunFolder(folder).read_run().fingerprint
+
+
+def carry_out_here(request: Request, measuring: Measuring | None, taking_part: Mapping[str, str]) -> ExitCode:
+    """Carry out one run under the sandbox that is current, if any: see `carry_out`."""
     resolved = resolve_request(request, taking_part)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
     for line in before_measuring(run, resolved):
         echo(line, err=True)
+    if FACT in run.fingerprint:
+        echo(f"engines run in {run.fingerprint[FACT]}")
     echo(f"run folder {folder.path}")
+    for line in own_prompts(resolved.prompts):
+        echo(line)
     measured = (measuring or measure_plan)(resolved, folder, run)
-    run, plan = conclude_and_judge(resolved, folder, run, measured, green)
+    run, plan = conclude_and_judge(resolved, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
-    return print_result(resolved, folder, run, measured.failures, ledger_lines, stopped)
+    errors = (*measured.failures.values(), *([reason_of(stopped)] if stopped is not None else []))
+    policy, plain = resolved.config.policy, request.plain
+    return print_result(folder, run, policy, ending(run, stopped), errors, ledger_lines, plain)
+
+
+def finish_cut_ending(request: Request, path: Path) -> ExitCode | None:
+    """Finish the ending of the run in the folder `path`, and print the result. None if none was cut, or if the run is
+    to be continued then.
+    """
+    if (finished := finish_cut(path, Ledger(path.absolute().parent, request.archives))) is None:
+        return None
+    run, config, end, lines = finished
+    if run.status != "complete" or request.measurement_runs is not None:
+        return None
+    echo(f"finished the ending of {path.name}, which had been cut", err=True)
+    return print_result(RunFolder.open(path), run, config.policy, end, run.failures.values(), lines, request.plain)
 
 
 def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
@@ -131,6 +170,8 @@ def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
     for gap in foreseeable(resolved.plan.cells, policy, kinds_of(policy)):
         if gap.why is None:
             yield f"warning: no required rule of {policy.name} judges {in_words(gap)}: the run cannot be green (exit 8)"
+    for why in nowhere(policy, resolved.plan.cells).values():
+        yield f"warning: a required rule of {policy.name} selects nothing: {why}: the run cannot be green (exit 8)"
 
 
 def resolve_request(request: Request, taking_part: Mapping[str, str] = NOBODY) -> Resolved:
@@ -178,22 +219,10 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
 def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:
     """Run what the runner has to run, while the machine is being watched."""
     stopped: Stopped = None
-    ports, untrue = measured_ports(config), list[InvalidResult]()
+    ports = measured_ports(config)
 
-    @contextmanager
-    def beside(gpus: Sequence[str]) -> Iterator[None]:
-        folder.expect_watch()
-        watch = Watch(0)
-        try:
-            with watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports) as watch:
-                yield
-        finally:
-            if watch.size is not None and watch.sha256 is not None:
-                try:
-                    folder.adopt_watch(watch.start, watch.size, watch.sha256)
-                except InvalidResult as error:
-                    untrue.append(error)
-                    raise
+    def beside(gpus: Sequence[str]) -> AbstractContextManager[None]:
+        return watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports)
 
     try:
         runner.run(beside)
@@ -201,9 +230,7 @@ def watched(runner: Runner, folder: RunFolder, config: Config, software: Softwar
     except (SpecgateError, KeyboardInterrupt) as error:
         stopped = error
     try:
-        if untrue:
-            raise untrue[0]
-        journal = checked_journal(folder)
+        journal = folder.journal()
     except InvalidResult as error:
         journal, stopped = None, error
     return Measured(journal, runner.failures, stopped, runner.evidence.sampled_after)
@@ -218,15 +245,6 @@ def measured_ports(config: Config) -> tuple[int, ...]:
     return tuple(dict.fromkeys(port for options in option_sets for port in backend.local_ports(options)))
 
 
-def checked_journal(folder: RunFolder) -> Journal:
-    """The samples of the run.
-
-    Raises InvalidResult if a file of the run folder is not as the harness and its monitor process left it.
-    """
-    folder.check()
-    return folder.journal()
-
-
 def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:
     """The function that the runner calls at the interim looks of a point to learn whether it may stop there."""
 
@@ -237,10 +255,9 @@ def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:
     return may_stop
 
 
-def conclude_and_judge(
-    resolved: Resolved, folder: RunFolder, run: Run, measured: Measured, green: Entry | None
-) -> tuple[Run, Plan]:
+def conclude_and_judge(resolved: Resolved, run: Run, measured: Measured, green: Entry | None) -> tuple[Run, Plan]:
     """The run with figures, verdicts and what differs from the last green run, and the plan without stopped rounds.
+    Nothing is written.
 
     There are neither figures nor verdicts if the samples cannot be trusted. `green`: the ledger's entry of the last
     green run, or None.
@@ -249,7 +266,7 @@ def conclude_and_judge(
     if journal is not None:
         early = early_stop.ended_early(plan, run, config.policy, journal)
         run, plan = replace(run, ended_early=early), early_stop.truncated_plan(plan, early)
-    run = conclude(run, plan, config, folder, measured)
+    run = conclude(run, plan, config, measured)
     run = judge(run, config.policy) if journal is not None else run
     return replace(run, last_green=compared(run, green, resolved.ledger.folder)), plan
 
@@ -257,36 +274,39 @@ def conclude_and_judge(
 def write_and_record(
     resolved: Resolved, folder: RunFolder, run: Run, plan: Plan, stopped: Stopped
 ) -> tuple[Run, list[str], Stopped]:
-    """Write the reports and run.json, then enter the run in the ledger.
+    """Decide how the run ends, enter it in the ledger, and write its files and reports.
 
     Returns the run as it was written, the lines that the ledger has to say, and what stopped the run. If nothing had
     stopped it, a file that cannot be written or a ledger that was changed does.
     """
     lines: list[str] = []
     try:
-        run = write(run, plan, resolved.config, folder, ending(run, stopped), reports=resolved.request.reports)
-        if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
-            ended = recorded_as(run, stopped)
-            lines = record(run, resolved.config, folder.path, resolved.ledger, resolved.software, *ended)
+        with folder.lock():
+            run, decided = decide(run, plan, resolved.config, folder, stopped, reports=resolved.request.reports)
+            lines = store(folder, decided, run, resolved.config, resolved.ledger)
     except (EnvironmentRefused, InvalidResult) as error:
+        if (folder.path / ENDING).is_file():
+            verdict, code = ending(run, stopped)
+            what_is_left = f"{resume_command(run, folder.path)} stores what is missing"
+            lines = [f"verdict {verdict} (exit {int(code)}) was reached and is kept: {what_is_left}"]
         stopped = stopped or error
     return run, lines, stopped
 
 
 def print_result(
-    resolved: Resolved,
     folder: RunFolder,
     run: Run,
-    failures: Mapping[str, str],
+    policy: Policy,
+    end: tuple[str, ExitCode],
+    errors: Iterable[str],
     ledger_lines: list[str],
-    stopped: Stopped,
+    plain: bool,
 ) -> ExitCode:
-    """Print the report, the errors (on stderr) and the last lines. Return the exit code."""
-    report = plugins.report("plain" if resolved.request.plain else "console")
-    echo(report.render(run, resolved.config.policy), coloured=True)
-    for why in dict.fromkeys((*failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
+    """Print the report, the errors (on stderr) and the last lines. `end`: verdict and exit code. Returns the code."""
+    report = plugins.report("plain" if plain else "console")
+    echo(report.render(run, policy), coloured=True)
+    for why in dict.fromkeys(errors):
         echo(f"error: {why}", err=True)
-    verdict, code = ending(run, stopped)
-    for line in closing_lines(run, folder.path, (verdict, code), ledger_lines):
+    for line in closing_lines(run, folder.path, end, ledger_lines):
         echo(line)
-    return code
+    return end[1]

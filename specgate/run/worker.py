@@ -4,29 +4,32 @@ If the engine crashes, is killed for lack of memory, hangs, or sends what nobody
 running is lost: the harness sees the process end or the time limit pass, and raises WorkerLost or BackendError with the
 reason.
 
-The process gets arguments, a socket, a pipe to print into and a part of the environment. It has no handle on the run
-folder: neither an open file in it nor its path.
+The process gets arguments, a socket, a pipe to print into, a folder for logs and a part of the environment. With
+`--isolate` it runs in a sandbox (`specgate.sandbox`) that hides the run folder and all other processes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from specgate.contract.protocols import OpenRequest
-from specgate.errors import BackendError, EnvironmentRefused, SpecgateError, WorkerLost
+from specgate import plugins
+from specgate.contract.protocols import DrivesAnotherEngine, OpenRequest
+from specgate.errors import BackendError, EnvironmentRefused, OtherCode, SpecgateError, WorkerLost
 from specgate.redaction import cleaned
+from specgate.run.engine_process import start
 from specgate.run.engine_process.blocks import Close
 from specgate.run.engine_process.client import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.logs import Log, Printed, Scratch
 from specgate.run.engine_process.wire import request_message
+from specgate.sandbox.box import Box
+from specgate.sandbox.isolation import current
 
 _TAIL_LINES = 8
 _CLOSING_S = 2.0
@@ -34,6 +37,8 @@ _CLOSING_IDLE_S = 30.0
 """Seconds to wait for the process to end: `_CLOSING_IDLE_S` if it has answered every call, since an engine may have to
 stop a server that it started; `_CLOSING_S` if an answer is still due.
 """
+_BY_SIGNAL = 128
+"""A shell's exit code for a process that signal N has ended is this number and N."""
 _DYING_S = 5.0
 """Seconds that a process may take to end after it has closed its socket."""
 
@@ -53,9 +58,10 @@ class EngineWorker(EngineCalls):
         self.timeout_s, self.log, self._launch = timeout_s, log, launch
         self._owing = True
         self._scratch = Scratch(request.logs) if request.logs is not None else None
+        self._box = self._boxed(request)
         self._printed = Printed(Log(log, self._stored))
         try:
-            self._connection, self._life_line, self._process = self._started(request)
+            self._connection, self._process = self._started(request)
         except BaseException:
             self._end_logs()
             raise
@@ -64,6 +70,8 @@ class EngineWorker(EngineCalls):
         except BaseException:
             self.close()
             raise
+        if self._box is not None:
+            self._box.watch(self._process)
 
     @property
     def pid(self) -> int:
@@ -83,38 +91,39 @@ class EngineWorker(EngineCalls):
                 self._process.wait(limit_s)
         self._end()
 
-    def _started(self, request: OpenRequest) -> tuple[socket.socket, int, subprocess.Popen[bytes]]:
-        """The harness's end of the socket, its end of the life line, and the process that has the other ends."""
+    def _boxed(self, request: OpenRequest) -> Box | None:
+        """The sandbox of the process; None without `--isolate`.
+
+        It shares the machine's network only if the engine attaches to a program that runs already.
+        """
+        isolation = current()
+        if isolation is None:
+            return None
+        pair, backend = request.pair, plugins.backend(self.backend)
+        files = [Path(value).expanduser() for value in (*request.options.values(), str(Path.cwd()))]
+        shown = [*self._launch.code, pair.target, *([pair.draft] if pair.draft else []), *files]
+        network = isinstance(backend, DrivesAnotherEngine) and backend.attaches(request.options)
+        return isolation.box(shown, [self._scratch.folder] if self._scratch else [], network=network)
+
+    def _started(self, request: OpenRequest) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """The harness's end of the socket, and the process that has the other end as its standard input."""
         ours, theirs = socket.socketpair()
-        watched, life_line = os.pipe()
+        command, environment = self._launch.command(), self._launch.environment(request.options)
+        if self._box is not None:
+            environment = self._box.environment(environment)
+            command = self._box.command(command, environment, Path.cwd())
         try:
             process = subprocess.Popen(
-                self._launch.command(theirs.fileno(), watched),
-                stdin=subprocess.DEVNULL,
-                stdout=self._printed.pipe,
-                stderr=self._printed.pipe,
-                pass_fds=(theirs.fileno(), watched),
-                env=self._launch.environment(request.options),
-                cwd=self._folder(),
+                command, stdin=theirs.fileno(), stdout=self._printed.pipe, stderr=self._printed.pipe, env=environment
             )
         except OSError as error:
             ours.close()
-            os.close(life_line)
             raise EnvironmentRefused(f"the engine's process cannot be started: {error.strerror}") from error
         finally:
             theirs.close()
-            os.close(watched)
             self._printed.started()
         ours.setblocking(False)
-        return ours, life_line, process
-
-    def _folder(self) -> Path | None:
-        """Folder that the process runs in: the harness's, since options may name files from there, but no run
-        folder.
-        """
-        here = Path.cwd()
-        in_a_run = any((folder / "config.resolved.yaml").is_file() for folder in (here, *here.parents))
-        return Path(here.anchor) if in_a_run else None
+        return ours, process
 
     # ── a call ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +166,11 @@ class EngineWorker(EngineCalls):
             self._process.wait(_DYING_S)
         code = self._process.poll()
         self._end()
+        if code == start.OTHER_SOURCE:
+            what = f"back end {self.backend}: its source was changed while the run went on"
+            raise OtherCode(what, hint=_log_tail(self.log))
+        if self._box is not None and code is not None and code > _BY_SIGNAL:
+            code = _BY_SIGNAL - code  # the sandbox's own exit code for a process that a signal has ended
         if code is None:
             how = "closed its end of the socket and was ended"
         elif code < 0:
@@ -169,13 +183,12 @@ class EngineWorker(EngineCalls):
 
     def _end(self) -> None:
         """Kill the process if it still runs, and store what it has printed. Calling it again does nothing."""
-        if self._process.poll() is None:
+        if self._box is not None:
+            self._box.end(self._process)
+        elif self._process.poll() is None:
             self._process.kill()
         self._process.wait()
         self._connection.close()
-        if self._life_line >= 0:
-            os.close(self._life_line)
-            self._life_line = -1
         self._end_logs()
 
     def _end_logs(self) -> None:

@@ -194,7 +194,7 @@ def test_an_edited_word_behind_a_mended_manifest_is_seen(cli: Cli) -> None:
     folder = newest(cli)
     for file in ("ab.json", "ab.html", "ab.md", "junit.xml"):
         (folder / file).write_text((folder / file).read_text().replace("SLOWER", "SAME"))
-    (folder / MANIFEST).write_text(manifest_of(folder, {}))
+    (folder / MANIFEST).write_text(manifest_of(folder))
     again = cli.run("runs", "verify", folder, pair=False)
     assert again.returncode == 6 and "recomputed" in again.stdout
 

@@ -83,7 +83,7 @@ def edited(folder: Path, file: str, change: Callable[[Any], None]) -> None:
     data = json.loads((folder / file).read_text())
     change(data)
     (folder / file).write_text(json.dumps(data))
-    (folder / MANIFEST).write_text(manifest_of(folder, {}))
+    (folder / MANIFEST).write_text(manifest_of(folder))
 
 
 def test_more_process_pairs_decide_what_could_not_be_told(cli: Cli, undecided: Path) -> None:
@@ -157,7 +157,7 @@ def test_other_weights_are_refused_as_soon_as_a_process_says_so(cli: Cli, undeci
     for side in ("old", "new"):
         engines = undecided / side / "samples" / "engines.jsonl"
         engines.write_text(engines.read_text().replace('"target_sha256":"', '"target_sha256":"0'))
-    (undecided / MANIFEST).write_text(manifest_of(undecided, {}))
+    (undecided / MANIFEST).write_text(manifest_of(undecided))
     assert ": target_sha256: an earlier process had 0" in resumed(cli, undecided, "--processes", "4", code=2)
 
 

@@ -144,6 +144,13 @@ def test_a_worktree_has_the_files_of_its_revision_and_goes_with_its_body(checkou
     assert changed is not None and changed.changed
 
 
+def test_a_folder_that_git_ignores_has_no_commit(checkout: Path) -> None:
+    (checkout / ".gitignore").write_text("/build/\n")
+    (checkout / "build").mkdir()
+    assert checkout_of(checkout / "build") is None
+    assert checkout_of(checkout / "src") is not None
+
+
 def test_a_revision_that_is_none_is_refused(checkout: Path) -> None:
     with pytest.raises(UsageError, match="no such revision"), worktree(checkout, "--help"):
         pass

@@ -166,6 +166,24 @@ def test_what_cannot_be_seen_is_never_held() -> None:
     assert certified(plan, all_of(plan), traces_of(plan), kernels=None)["I1"].reason_code == "no_allow_list"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partial": "3 of 4 launches have no work"},
+        {"calls": {"cudaGraphLaunch": 4, "musaMalloc": 1}},
+        {"copies": {"Memcpy 77": 1}},
+    ],
+)
+def test_a_trace_in_which_more_may_have_happened_holds_nothing_and_still_breaks(changes: dict[str, Any]) -> None:
+    plan = perf_plan()
+    certificate = certified(plan, all_of(plan), traces_of(plan, **changes))
+    assert (certificate["I6"].held, certificate["I6"].reason_code) == (Held.UNSEEN, "not_whole")
+    assert certificate["I1"].held is (Held.UNSEEN if "partial" in changes else Held.HELD)
+    calls = {**changes.get("calls", {}), "hipMalloc": 1}
+    broken = certified(plan, all_of(plan), traces_of(plan, **{**changes, "calls": calls, "kernels": {"other": 1}}))
+    assert (broken["I6"].reason_code, broken["I1"].reason_code) == ("alloc_in_loop", "fallback_kernel")
+
+
 def test_drafts_that_are_missing_break_multi_token_mode_although_the_engine_counts_none() -> None:
     def pause(b: Block) -> Block:
         if not b.role.speculative:

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from specgate.cli import cli
 from specgate.errors import UsageError
-from tests.support.engines.house import write_configs
+from tests.support.engines.house import head_of_ones, write_configs
 
 Arrays = dict[str, Any]
 
@@ -22,11 +22,7 @@ Arrays = dict[str, Any]
 def diagnosed(folder: Path, change: Callable[[Arrays], object] = bool, **config: object) -> Result:
     """Return what is said of a draft of width 64 with three auxiliary layers, after its arrays and config changed."""
     target, draft = write_configs(folder)
-    arrays: Arrays = {
-        "fc.weight": np.ones((64, 192), np.float32),
-        "lm_head.weight": np.ones((96, 64), np.float32),
-        "d2t": np.zeros(96, np.int64),
-    }
+    arrays = head_of_ones(draft)
     change(arrays)
     save_file(arrays, draft / "model.safetensors")
     file = draft / "config.json"
@@ -37,7 +33,7 @@ def diagnosed(folder: Path, change: Callable[[Arrays], object] = bool, **config:
 def test_a_pair_whose_files_fit_ends_with_0(tmp_path: Path) -> None:
     text = diagnosed(tmp_path)
     assert text.exit_code == 0, text.output
-    assert "fine        misfits          fusion layer and head have their sizes\n" in text.output
+    assert "fine        misfits          the draft's tensors have their names, types and" in text.output
     assert text.output.endswith(": 0 of 6 checks found a fault\n") and "WRONG" not in text.output
 
 
@@ -47,9 +43,9 @@ def test_a_pair_whose_files_fit_ends_with_0(tmp_path: Path) -> None:
         (lambda a: a.update({"fc.weight": np.ones((64, 128), np.float32)}), {}, "misfits", "[64, 128], not [64, 192]"),
         (lambda a: a.pop("lm_head.weight"), {}, "misfits", "missing: lm_head.weight"),
         (lambda a: a.pop("fc.weight"), {}, "misfits", "missing: fc.weight"),
-        (lambda a: a.update({"d2t": np.arange(96)}), {}, "vocabulary", "absolute"),
+        (lambda a: a.update({"d2t": a["d2t"] + np.arange(96)}), {}, "vocabulary", "absolute"),
         (lambda a: a.update({"fc.weight": np.zeros((64, 192), np.float32)}), {}, "weights", "all zero: fc.weight"),
-        (bool, {"vocab_size": 512}, "wrong_target", "vocabulary 512 for, 320 here"),
+        (lambda a: a.pop("t2d"), {"vocab_size": 512}, "wrong_target", "vocabulary 512 for, 320 here"),
         (bool, {"max_position_embeddings": 512}, "draft_positions", "the draft has 512 positions"),
     ],
 )

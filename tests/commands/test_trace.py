@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from specgate.analysis.perf_invariants.loop import quiet_loop
+from specgate.analysis.traces.steps import loop_of
+from specgate.analysis.traces.trace_file import read_trace
+from specgate.commands.diagnose.trace import block_of
 from specgate.contract import BlockTrace
 from specgate.contract.protocols import Activity
 from specgate.files.run_folder import RunFolder
 from specgate.run.runner import source_of
 from tests.backends.servers.helpers import program
 from tests.support.command import Cli
-from tests.support.traces import FLASH, GEMM, vllm_loop
+from tests.support.traces import FLASH, GEMM, US, Timeline, vllm_loop
 
 
 def test_a_trace_is_shown_per_step_and_ends_with_1_where_an_invariant_is_broken(cli: Cli) -> None:
@@ -23,7 +29,7 @@ def test_a_trace_is_shown_per_step_and_ends_with_1_where_an_invariant_is_broken(
     lines = done.stdout.splitlines()
     assert lines[0] == "trace trace.json.gz: torch profiler, NVIDIA H200"
     assert "  8 decode steps, told by vLLM's ranges" in lines
-    assert f"  {'kernels':24}{'2.00':>12}{'16':>12}" in lines and f"  {'waits':24}{'1.00':>12}{'8':>12}" in lines
+    assert f"  {'kernels':24}{'2.00':>16}{'16':>16}" in lines and f"  {'waits':24}{'1.00':>16}{'8':>16}" in lines
     assert any(line.startswith("GPU busy for 83.2% of 0.788 ms, 0.099 ms per step") for line in lines)
     assert "  64 bytes to the host, 8 per step" in lines and "attention: FlashAttention" in lines
     assert lines[-2].startswith("I1 not observable") and lines[-1].startswith("I6 broken: per step 1.00 copies")
@@ -53,6 +59,57 @@ def test_a_trace_that_tells_no_steps_shows_no_loop_until_they_are_stated(cli: Cl
     assert done.returncode == 0 and "nothing tells the decode steps from the prefill" in done.stdout
     done = cli.run("diagnose", "trace", "trace.json", "--steps", "4", pair=False)
     assert done.returncode == 1 and "4 decode steps, told by what was stated" in done.stdout
+
+
+def hip(name: str) -> str:
+    return name.replace("cuda", "hip")
+
+
+@pytest.mark.parametrize(
+    ("extra", "copy", "verdict"),
+    [
+        (None, None, "I6 held: no copy to the host"),
+        ("hipMalloc", None, "I6 broken: per step 0.00 copies to the host (0 bytes), 0.00 waits and 1.00 allocations"),
+        ("hipFreeAsync", None, "0.00 waits and 1.00 allocations"),
+        ("hipStreamSynchronize", None, "1.00 waits (0.00 on other threads than the loop's) and 0.00 allocations"),
+        ("hipMemcpyWithStream", "CopyDeviceToHost", "per step 1.00 copies to the host (16 bytes), 1.00 waits"),
+        (
+            "hipModuleLoad",
+            None,
+            "I6 not observable: it is not known whether these calls wait or allocate: hipModuleLoad",
+        ),
+        ("aclrtMalloc", None, "I6 not observable: it is not known whether these calls wait or allocate: aclrtMalloc"),
+    ],
+)
+@pytest.mark.parametrize("of", [str, hip])
+def test_calls_of_hip_are_judged_as_those_of_cuda(
+    tmp_path: Path, of: Callable[[str], str], extra: str | None, copy: str | None, verdict: str
+) -> None:
+    if of is str and extra in ("hipMemcpyWithStream", "aclrtMalloc"):
+        return
+    made = Timeline()
+    for at in range(0, 5 * 100 * US, 100 * US):
+        made.range("execute_context_0(0)_generation_1(4)", at, at + 50 * US)
+        made.kernel("k", at + 5 * US, 80 * US, made.call(of("cudaGraphLaunch"), at + US))
+        number = made.call(of(extra.replace("hip", "cuda")), at + 40 * US) if extra else 0
+        if copy:
+            made.copy(copy, at + 90 * US, US, number, 16)
+    recording = read_trace(made.write_chrome(tmp_path / "trace.json"))
+    invariant = quiet_loop(block_of(recording, loop_of(recording), None, None))
+    assert verdict.replace("hip", of("cuda")) in f"{invariant.id} {invariant.held}: {invariant.message}"
+
+
+def test_figures_that_cannot_be_told_are_not_observable_with_what_was_seen(cli: Cli) -> None:
+    made = vllm_loop(steps=4)
+    made.work = [work for work in made.work if work[0] == "copy"]
+    made.write_chrome(cli.folder / "trace.json")
+    done = cli.run("diagnose", "trace", "trace.json", pair=False)
+    assert f"  {'kernels':24}{'not observable':>16}{'≥ 0':>16}" in done.stdout.splitlines()
+    assert "  not observable: 3 of 3 launches have no work on a GPU (cudaGraphLaunch)" in done.stdout.splitlines()
+    assert "GPU busy: not observable" in done.stdout and done.returncode == 1, "copies to the host are seen"
+    data = json.loads(cli.run("diagnose", "trace", "trace.json", "--json", pair=False).stdout)
+    assert (data["counts"]["kernels"], data["at_least"]["kernels"], data["loop"]) == (None, 0, None)
+    assert (data["counts"]["waits"], data["at_least"]["waits"]) == (3, 3)
 
 
 def test_shapes_that_turbomind_wrote_are_shown_and_odd_ones_refused(cli: Cli) -> None:

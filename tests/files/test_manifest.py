@@ -62,8 +62,6 @@ def listen(run: Path) -> None:
         (folder_link, "logs/more: is a symbolic link"),
         (pipe, "samples/blocks.jsonl: is a device, a pipe or a socket"),
         (listen, "s: is a device, a pipe or a socket"),
-        (lambda run: (run / "env.json").chmod(0o755), "env.json: is executable (mode 0755)"),
-        (lambda run: (run / "env.json").chmod(0o4644), "env.json: is executable (mode 4644)"),
         (lambda run: (run / "more").mkdir(), "more: is a folder that no run makes"),
         (lambda run: (run / "more.txt").touch(), f"more.txt: is not in {MANIFEST}"),
         (lambda run: (run / "logs" / "more.log").touch(), f"logs/more.log: is not in {MANIFEST}"),
@@ -97,12 +95,6 @@ def test_a_file_that_is_listed_twice_is_named(run: Path) -> None:
     assert any("is listed twice" in text for text in found(run))
 
 
-def test_a_file_system_without_bits_makes_no_file_executable(run: Path) -> None:
-    for file in run.rglob("*"):
-        file.chmod(0o777)
-    assert found(run) == []
-
-
 LINES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=6).map(lambda names: "".join(f"{n}\n" for n in names))
 
 
@@ -114,6 +106,6 @@ def test_a_journal_may_grow_by_whole_lines_only(
     (run / "samples").mkdir()
     journal = run / "samples" / "blocks.jsonl"
     journal.write_text(before)
-    (run / FORMER).write_text(manifest_of(run, {}))
+    (run / FORMER).write_text(manifest_of(run))
     journal.write_text(after)
     assert (list(grown_differences(run)) == []) == after.startswith(before)

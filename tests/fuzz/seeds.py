@@ -59,6 +59,18 @@ BENCHMARK: dict[str, Any] = {
         },
     ]
 }
+VLLM_BENCH: dict[str, Any] = {
+    "label": None,
+    "completed": 8,
+    "output_throughput": 94.8,
+    "total_token_throughput": 174.8,
+    "spec_decode_acceptance_rate": 45.0,
+    "spec_decode_acceptance_length": 2.35,
+    "spec_decode_num_drafts": 4000,
+    "spec_decode_draft_tokens": 12000,
+    "spec_decode_accepted_tokens": 5400,
+    "spec_decode_per_position_acceptance_rates": [0.7, 0.42, 0.23],
+}
 TAPES: dict[str, Any] = {
     "schema": TAPE,
     "origin": {"run": "a", "point": "p"},

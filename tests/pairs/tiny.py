@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.hf_write import draft_config, target_config, write_checkpoint
-from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.checkpoints.heads.tensors import draft_tensors
 
 BOS, EOS = "<|begin|>", "<|end|>"
 BYTES: Final = 256

@@ -10,7 +10,7 @@ from specgate.run import profiler
 
 def event(name: str, category: str, ts: float, correlation: int | None = None, dur: float = 1) -> dict[str, Any]:
     args = {} if correlation is None else {"args": {"correlation": correlation}}
-    return {"name": name, "cat": category, "ts": ts, "dur": dur, **args}
+    return {"ph": "X", "pid": 1, "tid": 1, "name": name, "cat": category, "ts": ts, "dur": dur, **args}
 
 
 MARK = event(BLOCK_MARK, "user_annotation", 100, dur=50)

@@ -9,7 +9,6 @@ wherever `Cli.micro_apart` is called.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import signal
@@ -23,10 +22,11 @@ from typing import cast
 
 import pytest
 
+from specgate import plugins
 from specgate.contract import Budget, Role
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest
-from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
+from specgate.machine.monitor import INTERVAL_S, Sampler, line_of
 from specgate.run.engine_process.client import EngineCalls
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.service import Service
@@ -109,15 +109,13 @@ def in_harness_time(decoded: Decoded) -> Decoded:
 @contextlib.contextmanager
 def watching_here(
     file: Path, generation: int, uuids: Sequence[str], interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
-) -> Iterator[Watch]:
+) -> Iterator[None]:
     """As `monitor.watching`, in a thread."""
-    watch = Watch(file.stat().st_size if file.exists() else 0)
-    sampler, ended, lines = Sampler(generation, os.getpid(), uuids, ports), threading.Event(), list[bytes]()
+    sampler, ended = Sampler(generation, os.getpid(), uuids, ports), threading.Event()
     with file.open("ab") as out:
 
         def take() -> None:
-            lines.append(line_of(sampler.sample()).encode())
-            out.write(lines[-1])
+            out.write(line_of(sampler.sample()).encode())
             out.flush()
 
         def sample() -> None:
@@ -128,18 +126,17 @@ def watching_here(
         thread = threading.Thread(target=sample)
         thread.start()
         try:
-            yield watch
+            yield
         finally:
             ended.set()
             thread.join()
             take()
             sampler.close()
-            written = b"".join(lines)
-            watch.size, watch.sha256 = len(written), hashlib.sha256(written).hexdigest()
 
 
 def stay_here(patch: pytest.MonkeyPatch) -> None:
     """From now on, runs start no process."""
+    patch.setattr("specgate.plugins.apart", lambda entry: plugins.backend_here(entry.name))
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
     patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
     patch.setattr("specgate.run.smoke.short_run.EngineWorker", EngineHere)

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specgate.contract import Block, Run, Scenario
+from specgate.contract import Block, Plan, Run, Scenario
 from specgate.files.config import Config
 from specgate.files.journal import PointEngine
 from specgate.files.manifest import MANIFEST
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
-from specgate.run.ending import write
-from specgate.run.recompute import ending
+from specgate.promotion.ledger import Ledger
+from specgate.run.ending import decide
+from specgate.run.ending import store as store_ending
 from specgate.run.resuming import without_figures
 from tests.support.factories import POLICY, blocks_of, judged, run_of, scenario
 
@@ -43,8 +44,14 @@ def store(
         stored.append(block)
     for key, facts in run.engines.items():
         stored.append(PointEngine(key, facts))
-    write(run, plan, config, stored, ending(run, None))
+    as_ended(stored, run, plan, config)
     return folder
+
+
+def as_ended(folder: RunFolder, run: Run, plan: Plan, config: Config) -> None:
+    """Write what a run writes at its end, with no ledger beside it."""
+    run, decided = decide(run, plan, config, folder)
+    store_ending(folder, replace(decided, entry=None), run, config, Ledger(folder.path.parent))
 
 
 def as_if_killed(folder: Path, blocks: int) -> None:

@@ -1,4 +1,4 @@
-"""Strict reading of weight files: one message names every missing, misshapen and left-over tensor.
+"""Strict reading of weight files.
 
 Supported are `model.safetensors`, shards listed in `model.safetensors.index.json`, and `pytorch_model.bin`. The last is
 read with torch's restricted loader for tensors, never with plain pickle.
@@ -6,7 +6,6 @@ read with torch's restricted loader for tensors, never with plain pickle.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from specgate.checkpoints.files import files_sha256, listed, weight_files
+from specgate.checkpoints.files import files_sha256, weight_files
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing
 
-FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL", torch.uint8: "U8",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 
 
@@ -33,18 +31,6 @@ class Entry:
     file: Path
     shape: tuple[int, ...]
     dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The shape and dtype that the config implies for a tensor.
-
-    `dtype` None allows any of `FLOATS`. `meaning` explains the shape in error messages.
-    """
-
-    shape: tuple[int, ...]
-    meaning: str = ""
-    dtype: str | None = None
 
 
 class TensorSource(Protocol):
@@ -147,33 +133,3 @@ def load_bin(file: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
         raise CheckpointError(f"{file}: not a flat dictionary of tensors", hint="save the state dict alone")
     return {str(name): tensor for name, tensor in content.items()}
-
-
-def check_tensors(entries: Mapping[str, Entry], expected: Mapping[str, Wanted], other: str, where: Path) -> None:
-    """Raise one CheckpointError that names every missing, misshapen, wrongly typed and left-over tensor of `entries`.
-
-    Tensors whose names match the regular expression `other` are optional and not checked.
-    """
-    problems = {
-        "missing": [name for name in expected if name not in entries],
-        "wrong": [
-            text for name, want in expected.items() if name in entries and (text := misfit(name, entries[name], want))
-        ],
-        "left over": [name for name in entries if name not in expected and not re.fullmatch(other, name)],
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind}: {listed(items)}" for kind, items in problems.items() if items)
-        raise CheckpointError(
-            f"{where}: tensors do not fit the config: {text}",
-            hint="config and weights must be of one model, in a layout that specgate knows",
-        )
-
-
-def misfit(name: str, entry: Entry, want: Wanted) -> str:
-    """Describe the misfit of a tensor's entry; "" if it fits."""
-    if entry.shape != want.shape:
-        reason = f" ({want.meaning})" if want.meaning else ""
-        return f"{name} is {list(entry.shape)}, not {list(want.shape)}{reason}"
-    if entry.dtype not in ({want.dtype} if want.dtype else FLOATS):
-        return f"{name} is of type {entry.dtype}, not {want.dtype or 'a float of 16 to 64 bits'}"
-    return ""

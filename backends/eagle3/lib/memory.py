@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psutil
 import torch
 
-from specgate.backends.eagle3.lib.checkpoint import Wanted
+from specgate.checkpoints.heads.tensors import Wanted
 from specgate.errors import EnvironmentRefused
 
 

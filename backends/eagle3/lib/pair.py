@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.checkpoint import TensorFiles, TensorSource, Wanted, check_finite, check_tensors
-from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.lib.checkpoint import TensorFiles, TensorSource, check_finite
+from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import require_room
 from specgate.backends.eagle3.lib.planted.source import planted_draft, planted_target
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
-from specgate.checkpoints.arrays import check_d2t
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry, TargetSizes
-from specgate.checkpoints.hf.draft import TRAINED_FOR, canonical, draft_geometry
+from specgate.checkpoints.heads.reading import read_head, read_map
+from specgate.checkpoints.heads.tensors import Wanted, check_tensors
+from specgate.checkpoints.hf.draft import TRAINED_FOR
 from specgate.checkpoints.hf.target import target_geometry, with_generation_eos
 from specgate.checkpoints.hf_keys import Keys, read_config, read_json
 from specgate.checkpoints.mxfp4 import NO_NUMBER
@@ -125,7 +127,7 @@ def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> 
     files = target_source(config, geometry)
     expected = target_tensors(geometry)
     other = f"{RECOMPUTED}|lm_head.weight" if geometry.tied_embeddings else RECOMPUTED
-    check_tensors(files.entries, expected, other, folder)
+    check_tensors(files.entries, expected, folder, other)
     if geometry.tied_embeddings and "lm_head.weight" in files.entries:
         refuse_untied(files, config)
     return TargetFiles(geometry, config, files, expected, tuple(hashed))
@@ -215,15 +217,17 @@ def open_draft(
     """
     config = read_config(folder)
     files = draft_source(config, target)
-    names = canonical_names(files)
-    geometry, capture = draft_geometry(config, target, names, capture_override)
-    expected = draft_tensors(geometry, "d2t" in names, "t2d" in names)
-    check_tensors({name: files.entries[names[name]] for name in names}, expected, RECOMPUTED, folder)
-    d2t, t2d = (files.read(names[name]) if name in expected else None for name in ("d2t", "t2d"))
-    warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
-    if d2t is not None:
-        warnings += check_d2t(d2t.numpy(), None if t2d is None else t2d.numpy(), target.vocab, str(folder))
-    return DraftFiles(geometry, capture, config, files, names, expected, d2t, t2d, warnings)
+    head = read_head(config, target, files.entries, capture_override)
+    vocabulary = read_map(head, files.entries, lambda name: as_array(files.read(name)), str(folder))
+    d2t, t2d = (None if array is None else torch.from_numpy(array) for array in (vocabulary.d2t, vocabulary.t2d))
+    warnings = (*head.warnings, *vocabulary.warnings, *target_warnings(config, target_sha256))
+    return DraftFiles(head.geometry, head.capture, config, files, head.names, head.wanted, d2t, t2d, warnings)
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """A small tensor on the CPU as numpy has it; bfloat16 is widened to float32."""
+    array: NDArray[Any] = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def load_draft(
@@ -277,25 +281,6 @@ def refuse_untied(files: TensorSource, config: Keys) -> None:
     """
     if not torch.equal(files.read("lm_head.weight"), files.read("model.embed_tokens.weight")):
         raise config.wrong("tie_word_embeddings", "lm_head.weight differs from the embedding: false would be right")
-
-
-def canonical_names(files: TensorSource) -> dict[str, str]:
-    """Canonical name → name in the files. Raises CheckpointError where two names mean the same tensor."""
-    source: dict[str, str] = {}
-    for name in files.entries:
-        if (known := source.setdefault(canonical(name), name)) != name:
-            raise CheckpointError(f"{files.folder}: tensors {known} and {name} are the same weight", hint="keep one")
-    return source
-
-
-def position_warnings(draft: DraftGeometry, target: TargetSizes) -> tuple[str, ...]:
-    """Warn where a draft without a window was made for fewer positions than the target."""
-    if draft.window is not None or draft.max_positions >= target.max_positions:
-        return ()
-    return (
-        f"the draft is made for {draft.max_positions} positions, the target for {target.max_positions}: acceptance "
-        f"beyond {draft.max_positions} is likely to fall",
-    )
 
 
 def target_warnings(config: Keys, target_sha256: str | None) -> tuple[str, ...]:

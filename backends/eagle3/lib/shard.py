@@ -19,8 +19,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.checkpoint import Wanted, own_part
+from specgate.backends.eagle3.lib.checkpoint import own_part
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
+from specgate.checkpoints.heads.tensors import Wanted
 from specgate.checkpoints.mxfp4 import BLOCK
 
 QKV: Final = ("q_proj", "k_proj", "v_proj")

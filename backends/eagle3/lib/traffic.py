@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
-from specgate.backends.eagle3.lib.checkpoint import Wanted
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, DRAFT_KV, KV, KvMode, KvModes, kv_modes, position_bytes
-from specgate.backends.eagle3.lib.layout import draft_tensors, expert_tensors, target_tensors
+from specgate.backends.eagle3.lib.layout import expert_tensors, target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
 from specgate.backends.eagle3.lib.pair import open_draft, open_target
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.checkpoints.heads.tensors import Wanted, draft_tensors
 from specgate.contract import PairRef, Scenario, Traffic
 from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic
 

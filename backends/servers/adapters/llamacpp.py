@@ -39,6 +39,7 @@ class LlamaCpp:
     cumulative = False
     names_all = False
     counts_outputs = False
+    draft_counter = "llamacpp:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),
         refused=dict.fromkeys(("presence_penalty", "frequency_penalty"), "counts the tokens of the prompt, too"),

@@ -40,17 +40,17 @@ def body(ask: Ask, *settings: str, **extra: object) -> Json:
 
 
 def read(event: Json, tokens_so_far: int) -> Chunk:
-    """One event of the stream: a choice with `token_ids`, or the usage record at the end."""
-    choices = event["choices"]
+    """One event of the stream: a choice with `token_ids`, a usage record, or both. An event with neither is empty."""
+    choices = event.get("choices") or []
     if not isinstance(choices, list) or len(choices) > 1:
         raise TypeError("choices must be a list of one")
-    usage = usage_of(part(event, "usage")) if event.get("usage") and not choices else None
+    usage = usage_of(part(event, "usage")) if event.get("usage") else None
     if not choices:
         return Chunk(usage=usage)
     choice = choices[0]
     finish = choice.get("finish_reason")
     top = ranking(choice.get("logprobs"))
-    return replace(top, tokens=integers(choice, "token_ids"), finish=finish)
+    return replace(top, tokens=integers(choice, "token_ids"), finish=finish, usage=usage)
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:

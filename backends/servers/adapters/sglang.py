@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specgate.backends.servers.adapter import (
     SERVED_NAME,
@@ -16,7 +16,7 @@ from specgate.backends.servers.adapter import (
     integers,
     part,
 )
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, MissingFields, SpecCounts, Usage
 from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.reported import sglang_settings, text_of
 from specgate.backends.servers.facts.served import nested_ids
@@ -50,6 +50,7 @@ class Sglang:
     cumulative = True
     names_all = True
     counts_outputs = False
+    draft_counter = "spec_verify_ct in meta_info"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),
         refused={"repetition_penalty": "does not count the tokens of the prompt"},
@@ -121,10 +122,10 @@ class Sglang:
         }
 
     def version(self, client: Client) -> str:
-        return str(client.json("/server_info")["version"])
+        return str(info_of(client, "server_info")["version"])
 
     def reported(self, client: Client, log: Sequence[str]) -> Reported:
-        answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
+        answer, model = info_of(client, "server_info"), info_of(client, "model_info")
         path, architecture = text_of(answer, "model_path"), text_of(model, "architectures")
         on_cpu = text_of(answer, "device") == "cpu"
         return Reported(sglang_settings(answer), path, architecture, sglang_answer(answer), on_cpu)
@@ -149,7 +150,11 @@ class Sglang:
 
         Their number, beside `completion_tokens`, tells which.
         """
+        if "meta_info" not in event:  # of a gateway, not of an answer
+            return Chunk()
         meta = part(event, "meta_info")
+        if "output_ids" not in event:
+            raise MissingFields("output_ids is missing from its answers (SGLang 0.4.4 and later have it)")
         ids, total = integers(event, "output_ids"), integer(meta, "completion_tokens")
         if len(ids) not in (total, total - tokens_so_far):
             raise ValueError(f"{len(ids)} output_ids after {tokens_so_far} tokens, but completion_tokens = {total}")
@@ -158,7 +163,7 @@ class Sglang:
             first_ranking(meta.get("output_top_logprobs")),
             tokens=ids[tokens_so_far:] if len(ids) == total else ids,
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
-            usage=Usage(integer(meta, "prompt_tokens"), total, integer(meta, "cached_tokens")) if finish else None,
+            usage=Usage(integer(meta, "prompt_tokens"), total, cached_of(meta)) if finish else None,
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
         )
 
@@ -185,13 +190,39 @@ def own_sampling_fields(sampling: Sampling) -> dict[str, object]:
     return {**settings, "top_k": sampling.top_k or -1, **({"logit_bias": bias} if bias else {})}
 
 
+def info_of(client: Client, name: str) -> Any:
+    """The JSON that a server tells of itself; None where there is none. Up to 0.5.5 its path begins with `get_`."""
+    info = client.json(f"/{name}", may_be_missing=True)
+    return client.json(f"/get_{name}", may_be_missing=True) if info is None else info
+
+
+def cached_of(meta: Mapping[str, object]) -> int | None:
+    """Prompt tokens that came from the prefix cache; None where the release does not tell."""
+    return integer(meta, "cached_tokens") if "cached_tokens" in meta else None
+
+
+COUNTS: Final = (
+    ("0.5.12 and later", "spec_num_correct_drafts", "spec_num_proposed_drafts", "spec_correct_drafts_histogram"),
+    ("0.5.11", "spec_accepted_drafts", "spec_proposed_drafts", "spec_accept_histogram"),
+    ("0.5.6 to 0.5.10", "spec_accept_token_num", "spec_draft_token_num", "spec_accept_histogram"),
+)
+"""(releases, accepted drafts, proposed drafts, steps by accepted drafts): names in `meta_info`. All leave out the bonus
+token. Releases from 0.4.2 on count the steps, and none before 0.5.6 counts the drafts.
+"""
+
+
 def counts_of(meta: Mapping[str, object]) -> SpecCounts:
     """Return the engine's own counts for one answer, without the prefill token and without tokens cut off at the
-    end.
+    end. Raises MissingFields where it counts steps only.
     """
-    steps, accepted = integer(meta, "spec_verify_ct"), integer(meta, "spec_num_correct_drafts")
-    hist = integers(meta, "spec_correct_drafts_histogram")
-    return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)
+    steps = integer(meta, "spec_verify_ct")
+    for _, accepted, drafted, hist in COUNTS:
+        if accepted in meta and drafted in meta:
+            return SpecCounts(steps, integer(meta, drafted), integer(meta, accepted), integers(meta, hist))
+    if not steps:
+        return SpecCounts(0, 0, 0)
+    names = " or ".join(f"{accepted} ({releases})" for releases, accepted, _, _ in COUNTS)
+    raise MissingFields(f"the count of accepted drafts is missing from meta_info: {names}")
 
 
 ADAPTER = Sglang()

@@ -35,6 +35,7 @@ class Trtllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    draft_counter = "specDecodingStats in /metrics"
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = False

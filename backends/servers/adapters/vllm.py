@@ -32,7 +32,7 @@ class Vllm:
     name = "vllm"
     description = "vLLM's server"
     program = "vllm"
-    versions = "0.32, 0.33"
+    versions = "0.25.1, 0.32, 0.33"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
@@ -40,6 +40,7 @@ class Vllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    draft_counter = "vllm:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
         refused=dict.fromkeys(("min_p", "logit_bias"), "takes none where it speculates"),
@@ -148,8 +149,9 @@ class Vllm:
             busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
             requests="vllm:request_success_total",
             generated="vllm:generation_tokens_total",
-            cached="vllm:prefix_cache_hits_total",
+            cached=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),  # the second: up to 0.9.1
             decode_s="vllm:request_decode_time_seconds_sum",
+            speculation_since="vLLM counts drafts since 0.8.5, in its V1 engine alone (VLLM_USE_V1=1 up to 0.10)",
         )
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:

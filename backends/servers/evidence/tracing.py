@@ -207,6 +207,7 @@ def activity_of(loop: Loop) -> Activity:
         copies=loop.copies,
         calls=loop.calls,
         unseen=unseen,
+        partial=loop.partial,
         server_profiler=True,
         steps=loop.steps or 0,
         loop=loop.figures,
@@ -220,7 +221,7 @@ def attention_findings(flags: Sequence[str], reported: str | None, activity: Act
     claims = [(f"{flag} {value}", value) for flag, value in values_of(flags, ATTENTION_FLAGS)]
     if reported:
         claims.append((f"the engine says that its attention is {reported}", reported.split()[0]))
-    for where, value in claims if activity.unseen is None else []:
+    for where, value in claims if activity.unseen is activity.partial is None else []:
         if (instead := fallen_back(value, activity.kernels)) is not None:
             yield Finding(
                 invariant="I1",

@@ -11,6 +11,7 @@ from functools import partial
 from specgate.analysis.checks.clocks import check_pairs, check_times, check_unexplained
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks
 from specgate.analysis.checks.repeats import check_repeats
 from specgate.analysis.checks.verification import check_first_tokens, check_untimed, check_verification
 from specgate.analysis.prompt_acceptance import total_of
@@ -87,6 +88,8 @@ def contradictions(
             checks = (
                 ("accepts_do_not_repeat", partial(check_repeats, repeats)),
                 ("clocks_disagree", partial(check_pairs, pairs, whole)),
+                ("clocks_disagree", partial(check_first_chunks, [] if whole else pairs)),
+                ("clocks_disagree", partial(check_engine_clock, pairs)),
                 ("faster_than_verification", partial(check_verification, pairs, plan.scenarios[cell.point.scenario])),
             )
             if why := first_of(checks):

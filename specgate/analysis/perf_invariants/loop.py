@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.analysis.perf_invariants.evidence import total_of, unseen
+from specgate.analysis.traces.cuda_calls import allocations, count_copies, unknown_calls, waits
 from specgate.analysis.traces.families import strangers
-from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
 from specgate.contract import Block, BlockTrace, CellResult, EngineFacts, Held, Invariant
 
 SHOWN_KERNELS: Final = 20
@@ -30,6 +30,8 @@ def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invarian
         message = f"{len(foreign)} kernels in the loop are not {whose}, e.g. {worst} ({foreign[worst]} launches)"
         evidence = foreign if trace.allowed is None else most_frequent(foreign)
         return Invariant("I1", Held.BROKEN, "fallback_kernel", message, evidence)
+    if trace.partial is not None:
+        return Invariant("I1", Held.UNSEEN, "not_whole", trace.partial)
     launches = sum(trace.kernels.values())
     message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all {whose}"
     return Invariant("I1", Held.HELD, "own_kernels", message, {"launches": launches, "source": trace.source})
@@ -103,9 +105,9 @@ def quiet_loop(trace: BlockTrace | None) -> Invariant:
     if trace is None or trace.unseen is not None:
         return unseen("I6", trace)
     counts = {
-        "d2h_in_loop": count(trace.copies, TO_HOST),
-        "sync_in_loop": count(trace.calls, WAITS) + count(trace.calls, WAITING_COPIES),
-        "alloc_in_loop": count(trace.calls, ALLOCATIONS),
+        "d2h_in_loop": count_copies(trace.copies, True),
+        "sync_in_loop": waits(trace.calls),
+        "alloc_in_loop": allocations(trace.calls),
     }
     if trace.source == "server-profiler" and any(counts.values()):
         return counted_per_step(trace, counts)
@@ -113,9 +115,20 @@ def quiet_loop(trace: BlockTrace | None) -> Invariant:
         if times:
             noun = {"d2h_in_loop": "copies to the host", "sync_in_loop": "waits", "alloc_in_loop": "allocations"}[code]
             return Invariant("I6", Held.BROKEN, code, f"{times} {noun} in {trace.steps} steps of the loop", counts)
+    if (why := trace.partial or unknown_in(trace)) is not None:
+        return Invariant("I6", Held.UNSEEN, "not_whole", why, counts)
     launches = sum(trace.calls.values())
     message = f"no copy to the host, wait or allocation among {launches} CUDA calls in {trace.steps} steps"
     return Invariant("I6", Held.HELD, "quiet", message, {**counts, "source": trace.source})
+
+
+def unknown_in(trace: BlockTrace) -> str | None:
+    """The calls and copies of a trace of which it is not known whether they belong to I6; None if all are known."""
+    if calls := unknown_calls(trace.calls):
+        return f"it is not known whether these calls wait or allocate: {', '.join(sorted(calls)[:SHOWN_KERNELS])}"
+    if count_copies(trace.copies, None):
+        return "it is not known where each of its copies leads"
+    return None
 
 
 def counted_per_step(trace: BlockTrace, counts: Mapping[str, int]) -> Invariant:

@@ -47,6 +47,9 @@ def draft_not_loaded(e: Evidence) -> Finding:
     check = "what the engine says of its draft, steps that had none for it, and its log"
     draft_error = e.facts.draft_error if e.facts else None
     failed = e.block.counters.get("disabled_draft_error", 0) if e.block else 0
+    head = e.pair.head
+    if head is not None and head.state == "unsupported" and head.text in (e.error or ""):
+        return found("draft_not_loaded", check, head.text, head.todo)
     logged = line_about(e, "draft not loaded", "draft was not loaded", "without its draft")
     todo = "see the draft's config and weights: every tensor under the name that the engine expects"
     if draft_error or logged or failed:

@@ -22,6 +22,8 @@ def wrong_target(e: Evidence) -> Finding:
     known = [what for what, made, is_so in pairs if made is not None and is_so is not None]
     if logged := line_about(e, "width error", "draft of another target", "does not fit this target"):
         differing.append(logged)
+    if p.head is not None and p.head.state == "other target" and not differing:
+        differing.append(p.head.text)
     todo = "give the draft that was trained for this target"
     if both_differ(p.made_for_sha256, sha256):
         todo += "" if differing else ", unless the target's config.json alone was edited since: it is part of the hash"
@@ -43,8 +45,11 @@ def vocabulary(e: Evidence) -> Finding:
     if p.draft_vocab is not None and p.target_vocab is not None and p.draft_vocab > p.target_vocab:
         observation = f"draft_vocab_size = {p.draft_vocab}, the target has {p.target_vocab} tokens"
         return found("vocabulary", check, observation, "a draft's vocabulary is part of its target's")
-    if observation := p.vocabulary_map or line_about(e, "d2t", "t2d"):
-        return found("vocabulary", check, observation, "convert the draft again; d2t holds offsets, not ids")
+    head_is_read = p.head is None or p.head.state in ("fits", "unread")
+    if observation := p.vocabulary_map or (line_about(e, "d2t", "t2d") if head_is_read else ""):
+        return found("vocabulary", check, observation, p.map_todo or "export the draft's d2t and t2d again")
+    if p.head is not None and not head_is_read:
+        return unchecked("vocabulary", check, "the head could not be read")
     if p.vocabulary_map is None and p.draft_vocab is None:
         return unchecked("vocabulary", check, "no draft on this machine")
     if p.vocabulary_map is None and p.draft_vocab != p.target_vocab:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from specgate.analysis.speculation.configs import found, ruled_out
+from specgate.analysis.speculation.configs import found, ruled_out, unchecked
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.contract.types import DRAFT_TOKENS
 
@@ -36,10 +36,16 @@ def chat_only(e: Evidence) -> Finding:
 
 def misfits(e: Evidence) -> Finding:
     """Tensors of a checkpoint are missing, or have other shapes than its config says."""
-    check = "the error, for tensors that do not fit their config"
+    check = "the draft's tensors against its config, and the error, for those of the target"
+    head = e.pair.head
+    if head is not None and head.state == "misfit":
+        return found("misfits", check, head.text, head.todo)
     match = _MISFIT.search(e.error or "")
+    if match is None and head is not None and head.state != "fits":
+        return unchecked("misfits", check, f"{head.text}: {head.todo}" if head.todo else head.text)
     if match is None:
-        return ruled_out("misfits", check, "no such error")
+        seen = "no such error" if head is None else "the draft's tensors have their names, types and sizes"
+        return ruled_out("misfits", check, seen)
     tied = "tie_word_embeddings: true if the head is the embedding, " if "lm_head" in match[0] else ""
     todo = f"{tied}sizes and auxiliary layers in config.json as in the weights, or the weights of this config"
     return found("misfits", check, match[0].strip(), todo)

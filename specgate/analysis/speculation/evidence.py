@@ -9,7 +9,23 @@ from typing import Literal
 from specgate.analysis.speculation.drafting import Drafting
 from specgate.contract import Block, Budget, EngineFacts, LogCause, Role
 
+HeadState = Literal["fits", "misfit", "other target", "unsupported", "unread"]
 Found = Literal["found", "ruled out", "not checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReading:
+    """Result of reading the draft's tensors against its config.
+
+    `state`: `unsupported` by the built-in engines, others may run it; `unread`: the weights are not here, or only torch
+    reads their format. `text`: why, `todo`: what would be right; "" where it fits. `warnings`: contradictions that
+    do no harm.
+    """
+
+    state: HeadState
+    text: str = ""
+    todo: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +37,8 @@ class PairConfigs:
     `draft_vocab`: rows of the draft's LM head. `draft_positions`, `window`: positions that the draft knows, and that
         its attention sees.
     `boundaries`: the auxiliary hidden-state layers that the draft was made for.
-    `vocabulary_map`: what is wrong with d2t; "" where it fits.
+    `head`: what the draft's tensors say, above its config.
+    `vocabulary_map`: what is wrong with d2t; "" where it fits. `map_todo`: what would be right.
     `tokenizers`: what differs between the two tokenizer files; "" where they agree.
     `weights`: what is wrong with the values of the draft's weights; "" where nothing is.
     `unreadable`: why files could not be read.
@@ -39,7 +56,9 @@ class PairConfigs:
     draft_positions: int | None = None
     window: int | None = None
     boundaries: tuple[int, ...] | None = None
+    head: HeadReading | None = None
     vocabulary_map: str | None = None
+    map_todo: str = ""
     tokenizers: str | None = None
     weights: str | None = None
     unreadable: tuple[str, ...] = ()
@@ -68,6 +87,13 @@ class Evidence:
     baseline: Block | None = None
     error: str | None = None
     log: tuple[LogCause, ...] | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of the engine and of the draft's files, each once. That of the vocabulary map is a cause itself."""
+        engine = self.facts.warnings if self.facts else ()
+        every = dict.fromkeys((*engine, *(self.pair.head.warnings if self.pair.head else ())))
+        return tuple(warning for warning in every if warning not in (self.pair.vocabulary_map or ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,209 +1,265 @@
-"""Chrome traces: their events one by one, and the recording that these make.
+"""Chrome traces: the recording that their events make.
 
-The document is an object with a list `traceEvents`, or such a list alone ("JSON object format", "JSON array format").
+Of the events, four kinds matter. Times are in microseconds, with nanoseconds as decimals.
 
-Of its events, four kinds matter. Times are in microseconds, with nanoseconds as decimals.
-
-    cat cuda_runtime, cuda_driver          a CUDA function that the host called; args.correlation
+    cat cuda_runtime, cuda_driver          a function of CUDA or HIP that the host called; args.correlation
     cat kernel, gpu_memcpy, gpu_memset     work on a device; args.correlation, args.device, args.bytes
     cat user_annotation                    a range of `record_function`, on a thread of the host
-    cat gpu_user_annotation                the same range, drawn over the device's time: left out, it is no work
+    cat gpu_user_annotation                the same range, drawn over the device's time: it is no work
+
+An event lasts (ph X), or begins and ends (ph B, E). One that cannot be read is left out and counted. The figures that
+such events may belong to are in doubt, and so are all figures if categories are not known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from decimal import Decimal
-from math import isfinite
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from sys import intern
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal
 
-import ijson
-
-from specgate.analysis.traces.recording import Call, Malformed, Mark, Recording, Work, WorkKind
+from specgate.analysis.traces.cuda_calls import RUNTIME
+from specgate.analysis.traces.document import Broken, Text, TraceDocument
+from specgate.analysis.traces.ranges import names_step
+from specgate.analysis.traces.recording import About, Call, Doubt, Malformed, Mark, Recording, Work, WorkKind
 from specgate.files.json_text import shown
 
-LONGEST_VALUE: Final = 16 << 20
-"""Bytes of the longest event, or of the values beside the events."""
+Kind = Literal["call", "range", "range of a GPU", "kernel", "copy", "set", "other"]
 
-MOST_DIGITS: Final = 2_000
-TO_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
-NO_NUMBERS: Final = re.compile(rb"(\A|[:\[,])(\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
-"""Literals that Python's `json` writes and JSON does not have. They are read as null."""
-PLAIN: Final = frozenset({str, int})
-"""Types of values that are taken as the parser gives them."""
+CATEGORIES: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "runtime", "driver"), "call"),
+    **dict.fromkeys(("hip_runtime", "hip_driver", "hip_runtime_api", "hip_api"), "call"),
+    **dict.fromkeys(("kernel", "concurrent_kernel"), "kernel"),
+    **dict.fromkeys(("gpu_memcpy", "memcpy"), "copy"),
+    **dict.fromkeys(("gpu_memset", "memset"), "set"),
+    **dict.fromkeys(("user_annotation", "nvtx", "nvtx_range"), "range"),
+    "gpu_user_annotation": "range of a GPU",
+    **dict.fromkeys(("cpu_op", "operator", "python_function", "trace", "fwdbwd", "ac2g", "async_cpu_to_gpu"), "other"),
+    **dict.fromkeys(("overhead", "cpu_instant_event", "cuda_sync", "cuda_event", "cuda_profiler_range"), "other"),
+    "external_correlation": "other",
+}
+"""Categories in lower case, as versions of torch's profiler since 1.8.1 spell them, and HIP's."""
+_ABOUT: Final[Mapping[Kind | None, tuple[About, ...]]] = {
+    **dict.fromkeys(("call",), ("calls",)),
+    **dict.fromkeys(("kernel", "copy", "set"), ("work",)),
+    **dict.fromkeys(("other", "range of a GPU"), ()),
+    **dict.fromkeys(("range", None), ("all",)),
+}
+"""What is in doubt if an event of this kind is lost. None: of an unknown kind."""
 
-Tokens = Iterator[tuple[str, Any]]
-"""Pairs of a kind and a value, as `ijson.basic_parse` yields them."""
+_SUSPICIOUS: Final = re.compile(
+    r"runtime|driver|api|kernel|mem(cpy|set)|gpu|device|stream|correlation|[nxmth]pu|hsa|hcc|rocm|roctracer", re.I
+)
+_FOREIGN_CALL: Final = re.compile(r"(?:hsa_|acl|musa|mu|ze|ur|sycl)(?=[A-Z_a-z]*[A-Z])")
+_TEXT_CATEGORY: Final = re.compile(r'"cat"\s*:\s*"([^"\\]*)"')
+_TEXT_PHASE: Final = re.compile(r'"ph"\s*:\s*"([^"\\]*)"')
+_NUMBER: Final = re.compile(r"\s*-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\s*")
 
-
-class Text(Protocol):
-    """A stream of characters."""
-
-    def read(self, size: int, /) -> str: ...
-
-
-class TraceDocument:
-    """A trace document that is read once, from its beginning to its end.
-
-    `facts`: the values beside the list of events, once `events` has been read to its end.
-    """
-
-    def __init__(self, text: Text) -> None:
-        self.facts: dict[str, Any] = {}
-        self._text = text
-        self._events = self._bytes = 0
-
-    def events(self) -> Iterator[Any]:
-        """Yield every event. Raises Malformed for a text that is no trace, and for one that ends too early."""
-        tokens: Tokens = ijson.basic_parse(self)
-        try:
-            if next(tokens)[0] == "start_array":
-                yield from self._list(tokens)
-            else:
-                yield from self._object(tokens)
-            next(tokens, None)  # refuses text behind the document
-        except RecursionError:
-            raise self._malformed("too many lists and objects within each other") from None
-        except ijson.JSONError as error:
-            why, near = [" ".join(line.split()) for line in (*str(error).splitlines(), "")[:2]]
-            raise self._malformed(why.rstrip(".") + f", near {near}" * bool(near)) from error
-        except ArithmeticError:
-            raise self._malformed("a number with too large an exponent") from None
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next piece for the parser. Raises Malformed for a value that is too long."""
-        if self._bytes > LONGEST_VALUE:
-            raise self._malformed(f"one value of more than {LONGEST_VALUE:,} bytes")
-        text = self._text.read(size)
-        while text and text[-1] not in ",]}" and len(text) < 2 * size and (more := self._text.read(1)):
-            text += more  # so that no literal is cut in two
-        piece = text.encode()
-        self._bytes += len(piece)
-        if b"NaN" in piece or b"Infinity" in piece:
-            piece = NO_NUMBERS.sub(rb"\1\2null", piece)
-        # Of an integer that Python refuses for its length (4,300 digits), ijson 3.6 makes a crash of the process.
-        if b"0" * MOST_DIGITS in piece.translate(TO_ZEROS):
-            raise self._malformed(f"a number of more than {MOST_DIGITS:,} digits")
-        return piece
-
-    def _object(self, tokens: Tokens) -> Iterator[Any]:
-        keys = []
-        for kind, key in tokens:
-            if kind == "end_map":
-                break
-            keys.append(key)
-            kind, value = next(tokens)
-            if key == "traceEvents" and keys.count(key) == 1:
-                if kind != "start_array":
-                    raise self._malformed("traceEvents is not a list")
-                yield from self._list(tokens)
-            else:
-                self.facts[key] = value_of(tokens, kind, value)
-        if "traceEvents" not in keys:
-            raise self._malformed(f"no list traceEvents among the keys {', '.join(keys) or '(none)'}")
-
-    def _list(self, tokens: Tokens) -> Iterator[Any]:
-        for event in entries(tokens):
-            self._events += 1
-            self._bytes = 0
-            yield event
-
-    def _malformed(self, why: str) -> Malformed:
-        return Malformed(f"after {self._events:,} events: {why}")
-
-
-def value_of(tokens: Tokens, kind: str, value: Any) -> Any:
-    """Return the value that begins with a token of this kind and value."""
-    if kind == "start_map":
-        members = {}
-        for kind, key in tokens:
-            if kind == "end_map":
-                break
-            kind, value = next(tokens)
-            # A large trace has a hundred million values, nearly all of them texts and integers: no call for these.
-            members[key] = value if type(value) in PLAIN else value_of(tokens, kind, value)
-        return members
-    if kind == "start_array":
-        return [*entries(tokens)]
-    return float(value) if isinstance(value, Decimal) else value
-
-
-def entries(tokens: Tokens) -> Iterator[Any]:
-    """Yield each entry of the list whose beginning was the last token."""
-    for kind, value in tokens:
-        if kind == "end_array":
-            return
-        yield value_of(tokens, kind, value)
-
-
-HOST: Final = ("cuda_runtime", "cuda_driver")
-WORK: Final[Mapping[str, WorkKind]] = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
 MOST_EVENTS: Final = 3_000_000
 """Calls, ranges and pieces of work that are kept. Tracing a hundred decode steps gives some hundred thousand."""
 LONGEST_US: Final = 1e13
 """No time in a trace is further from its beginning: it is four months."""
+MOST_US: Final = 1e30
+"""What is not below this, infinity among it, is no number of microseconds."""
 EPOCH_US: Final = 1e15
 """Times beyond this count from 1970: older versions wrote them so, without `baseTimeNanoseconds`."""
+CAUSES: Final = 5
+"""Causes and categories that are named one by one."""
 
 
 def read_chrome(text: Text) -> Recording:
-    """The recording in a Chrome trace. Raises Malformed where it is none."""
+    """The recording in a Chrome trace. Raises Malformed where it is none, or none of its events can be read."""
     document = TraceDocument(text)
-    calls: list[Call] = []
-    work: list[Work] = []
-    marks: list[Mark] = []
-    for number, event in enumerate(document.events(), 1):
-        if not isinstance(event, Mapping):
-            raise Malformed(f"event {number:,} is not an object: {shown(event)}")
-        if event.get("ph") != "X":
+    reader = read_events(document.events())
+    return reader.recording(document.facts, unclosed=document.unclosed)
+
+
+def read_events(events: Iterable[object]) -> Reader:
+    """What is read of a trace's events. Raises Malformed for too many."""
+    reader = Reader()
+    for number, event in enumerate(events, 1):
+        if isinstance(event, Broken):
+            reader.lose_text(event)
             continue
-        category = event.get("cat")
-        if category in HOST:
-            calls.append(Call(*named_times(event, number), thread_of(event), correlation_of(event)))
-        elif category == "user_annotation":
-            marks.append(Mark(*named_times(event, number), thread_of(event)))
-        elif isinstance(category, str) and (kind := WORK.get(category)):
-            work.append(work_of(event, kind, number))
-        if len(calls) + len(work) + len(marks) > MOST_EVENTS:
+        try:
+            reader.take(event)
+        except Malformed as error:
+            reader.lose(f"event {number:,}{error}", kind_of_event(event))
+        if len(reader.calls) + len(reader.work) + len(reader.marks) > MOST_EVENTS:
             raise Malformed(f"more than {MOST_EVENTS:,} calls, ranges and pieces of work: trace fewer steps")
-    facts = document.facts
-    notes = []
-    if (ranks := distributed(facts)) is not None:
-        notes.append(f"the trace of rank {ranks[0]} of {ranks[1]}")
-    return Recording("torch profiler", calls, work, marks, devices(facts), begin_of(facts, calls, work), tuple(notes))
+    reader.end()
+    return reader
 
 
-def named_times(event: Mapping[str, Any], number: int) -> tuple[str, int, int]:
+class Reader:
+    """Calls, work and ranges of a trace, and what could not be read of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.work: list[Work] = []
+        self.marks: list[Mark] = []
+        self.ranges: Counter[str] = Counter()
+        self.strangers: Counter[str] = Counter()
+        self.lost: Counter[tuple[str, tuple[About, ...]]] = Counter()
+        self.examples: dict[tuple[str, tuple[About, ...]], str] = {}
+        self._open: dict[str, list[Mapping[str, Any]]] = {}
+
+    def take(self, event: object) -> None:
+        """Keep an event. Raises Malformed for one that cannot be read."""
+        if not isinstance(event, Mapping):
+            raise Malformed(f" is not an object: {shown(event)}: one is needed")
+        phase = event.get("ph")
+        if phase == "B":
+            self._open.setdefault(thread_of(event), []).append(event)
+        elif phase == "E":
+            if opened := self._open.get(thread_of(event)):
+                self._take(joined(opened.pop(), event))
+            else:
+                raise Malformed(f" ({shown(event.get('name'))}): it ends and has not begun")
+        elif phase == "X":
+            self._take(event)
+        elif kind_of_event(event) not in ("other", None):
+            raise Malformed(f" ({shown(event.get('name'))}): ph: {shown(phase)}: X, or B and E are needed")
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind = kind_of_event(event)
+        if kind == "call":
+            self.calls.append(Call(*named_times(event), host_thread(event), correlation_of(event)))
+        elif kind == "range":
+            self.marks.append(Mark(*named_times(event), host_thread(event)))
+        elif kind == "kernel" or kind == "copy" or kind == "set":
+            self.work.append(work_of(event, kind))
+        elif kind == "range of a GPU":
+            self.ranges[named_times(event)[0]] += 1
+        elif kind is None:
+            self.strangers[printable(str(event.get("cat", "no category")))] += 1
+
+    def end(self) -> None:
+        """Count what has begun and not ended."""
+        for event in (event for opened in self._open.values() for event in opened):
+            self.lose(f"an event ({shown(event.get('name'))}): it begins and does not end", kind_of_event(event))
+
+    def lose_text(self, broken: Broken) -> None:
+        """Count an event that is no JSON. Its kind follows from its text."""
+        phases = set(_TEXT_PHASE.findall(broken.text))
+        kinds = [CATEGORIES.get(category.lower()) for category in _TEXT_CATEGORY.findall(broken.text)]
+        if not kinds and phases and not phases & {"X", "B", "E"}:
+            kinds = ["other"]
+        about = tuple(sorted({about for kind in kinds or [None] for about in _ABOUT[kind]}))
+        self._lose("it is no JSON", about, f"event {broken.number:,}: {broken.why}")
+
+    def lose(self, why: str, kind: Kind | None) -> None:
+        """Count an event that cannot be read, or is of no use. `why`: with the event's number and name."""
+        self._lose(why.rpartition(": ")[2], _ABOUT[kind], why)
+
+    def _lose(self, cause: str, about: tuple[About, ...], example: str) -> None:
+        self.lost[cause, about] += 1
+        self.examples.setdefault((cause, about), example)
+
+    def recording(self, facts: Mapping[str, Any], *, unclosed: bool) -> Recording:
+        """All that was kept. Raises Malformed if nothing was, though there was something.
+
+        `facts`: the values beside the events. `unclosed`: whether their list has no last bracket.
+        """
+        doubts = [*self.doubts()]
+        if doubts and not (self.calls or self.work or self.marks):
+            raise Malformed(f"nothing in it can be read: {doubts[0].reason}")
+        notes = [*self.harmless()]
+        if unclosed:
+            doubts.append(Doubt("end", "the list of events has no last bracket: the file may be cut off"))
+        if (ranks := distributed(facts)) is not None:
+            notes.append(f"the trace of rank {ranks[0]} of {ranks[1]}")
+        return Recording(
+            profiler="torch profiler",
+            calls=self.calls,
+            work=self.work,
+            marks=self.marks,
+            devices=devices(facts),
+            begin_ns=begin_of(facts, self.calls, self.work),
+            notes=tuple(notes),
+            doubts=tuple(doubts),
+            others=self.ranges,
+        )
+
+    def doubts(self) -> Iterator[Doubt]:
+        for (cause, about), times in self.lost.items():
+            yield from (Doubt(part, skipped(times, self.examples[cause, about])) for part in about)
+        if self.strangers:
+            names = ", ".join(f"{name} ({n:,})" for name, n in self.strangers.most_common(CAUSES))
+            reason = f"{self.strangers.total():,} events are of categories that are not known: {names}"
+            yield from (Doubt("work", reason), Doubt("calls", reason))
+
+    def harmless(self) -> Iterator[str]:
+        """Yield a note for each cause of which no figure is in doubt."""
+        for (cause, about), times in self.lost.items():
+            if not about:
+                yield skipped(times, self.examples[cause, about])
+
+
+def skipped(times: int, example: str) -> str:
+    if times == 1:
+        return f"1 event is left out: {example}"
+    return f"{times:,} events are left out for one cause, the first: {example}"
+
+
+def kind_of_event(event: object) -> Kind | None:
+    """The kind of an event: by its category, or if that is not known, by its name. None: it may be of any kind."""
+    if not isinstance(event, Mapping):
+        return None
+    category, name = event.get("cat"), event.get("name")
+    if isinstance(category, str) and (kind := CATEGORIES.get(category) or CATEGORIES.get(category.lower())):
+        return kind
+    if isinstance(name, str) and RUNTIME.match(name):
+        return "call"
+    if event.get("ph") not in ("X", "B", "E"):
+        return "other"
+    signs = (str(category), *arguments_of(event))
+    foreign = not isinstance(category, str) or any(_SUSPICIOUS.search(sign) for sign in signs)
+    return None if foreign or (isinstance(name, str) and (_FOREIGN_CALL.match(name) or names_step(name))) else "other"
+
+
+def joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One event of the two that begin and end it. Raises Malformed for times that cannot be read."""
+    where = f" ({shown(begin.get('name'))})"
+    lasts = microseconds(end.get("ts"), where, "ts") - microseconds(begin.get("ts"), where, "ts")
+    return {**begin, "dur": lasts, "args": {**arguments_of(begin), **arguments_of(end)}}
+
+
+def named_times(event: Mapping[str, Any]) -> tuple[str, int, int]:
     """(name, begin, end) of an event, in nanoseconds. Raises Malformed."""
     name = event.get("name")
     if not isinstance(name, str):
-        raise Malformed(f"event {number:,}: name: {shown(name)}: a text is needed")
-    where = f"event {number:,} ({shown(name)})"
-    ts, dur = microseconds(event.get("ts"), where, "ts"), microseconds(event.get("dur", 0), where, "dur")
-    if dur < 0 or abs(ts) > EPOCH_US * 4 or dur > LONGEST_US:
-        raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: no event does")
+        raise Malformed(f": name: {shown(name)}: a text is needed")
+    where = f" ({shown(name)})"
+    ts, dur = microseconds(event.get("ts"), where, "ts"), microseconds(event.get("dur"), where, "dur")
+    if ts > EPOCH_US * 4 or dur > LONGEST_US:
+        hint = " (nanoseconds?)" if max(ts, dur) < 4e18 else ""
+        raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: no event does{hint}")
+    if min(ts, dur) < 0:
+        raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: times of 0 or more are needed")
     begin = round(ts * 1000)
-    return intern(name), begin, begin + round(dur * 1000)
+    return intern(printable(name)), begin, begin + round(dur * 1000)
+
+
+def printable(name: str) -> str:
+    """`name` with escapes for control characters and for what is no character."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode("ascii")
 
 
 def microseconds(value: object, where: str, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    """A time. Some profilers write it as text."""
+    number = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < MOST_US:
         raise Malformed(f"{where}: {key}: {shown(value)}: microseconds are needed")
-    return value
+    return number
 
 
-def work_of(event: Mapping[str, Any], kind: WorkKind, number: int) -> Work:
+def work_of(event: Mapping[str, Any], kind: WorkKind) -> Work:
     arguments = arguments_of(event)
-    device, size = arguments.get("device", 0), arguments.get("bytes")
-    return Work(
-        kind,
-        *named_times(event, number),
-        device if isinstance(device, int) else 0,
-        correlation_of(event),
-        size if isinstance(size, int) and kind == "copy" and size >= 0 else None,
-    )
+    device, size = integer_of(arguments.get("device")), integer_of(arguments.get("bytes"))
+    size = size if size is not None and kind == "copy" and size >= 0 else None
+    return Work(kind, *named_times(event), device or 0, correlation_of(event), size)
 
 
 def arguments_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -211,9 +267,23 @@ def arguments_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, Mapping) else {}
 
 
+def integer_of(value: object) -> int | None:
+    """An integer, which older profilers wrote as text; None for anything else."""
+    if isinstance(value, str) and len(value) < 20 and value.isdecimal():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def correlation_of(event: Mapping[str, Any]) -> int:
-    number = arguments_of(event).get("correlation")
-    return number if isinstance(number, int) else 0
+    return integer_of(arguments_of(event).get("correlation")) or 0
+
+
+def host_thread(event: Mapping[str, Any]) -> str:
+    """PROCESS/THREAD of an event of the host. Raises Malformed for one without."""
+    for key in ("pid", "tid"):
+        if isinstance(event.get(key), bool) or not isinstance(event.get(key), int | str):
+            raise Malformed(f" ({shown(event.get('name'))}): {key}: {shown(event.get(key))}: a number is needed")
+    return thread_of(event)
 
 
 def thread_of(event: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The SQLite export of Nsight Systems: `nsys export --type sqlite`, or `nsys profile --export=sqlite`.
 
-Its tables are made as there is something to put into them. Those that matter (times in nanoseconds):
+Its tables are made as there is something to put into them; some versions add a number to a name (`_V2`). Those that
+matter (times in nanoseconds):
 
     CUPTI_ACTIVITY_KIND_RUNTIME            CUDA functions that the host called, runtime and driver; nameId → StringIds
     CUPTI_ACTIVITY_KIND_KERNEL             kernels; demangledName → StringIds
@@ -15,16 +16,20 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from specgate.analysis.traces.chrome import MOST_EVENTS
-from specgate.analysis.traces.recording import Call, Malformed, Mark, Recording, Work, WorkKind
+from specgate.analysis.traces.chrome import MOST_EVENTS, printable
+from specgate.analysis.traces.recording import About, Call, Doubt, Malformed, Mark, Recording, Work, WorkKind
 
 ACTIVITY: Final = "CUPTI_ACTIVITY_KIND_"
-COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+PAGES: Final = "CUDA_UM_"
+"""Beginning of the tables of managed memory, whose pages move without a call."""
+COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH"}
 """Kinds of copies (CUPTI's numbers), where the export has no table with their names."""
 _VERSION: Final = re.compile(r"(?:_ptsz|_ptds)?_v\d{4,5}$")
 """The version of the CUDA release that a runtime function's name carries: cudaStreamSynchronize_v3020."""
@@ -32,7 +37,18 @@ _PROCESS_BITS: Final = 24
 MOST_NS: Final = 1 << 62
 """No time of a trace is that late: it is a century after 1970."""
 
+CALLS: Final = ("RUNTIME", "DRIVER")
+WORK: Final = ("KERNEL", "MEMCPY", "MEMSET")
+KNOWN: Final = (*CALLS, *WORK, "GRAPH_TRACE", "SYNCHRONIZATION", "CUDA_EVENT", "OVERHEAD", "CONTEXT", "STREAM")
+"""Kinds of activity that are read, or of no use here."""
+NEEDED: Final[Mapping[str, About]] = {"RUNTIME": "calls", "KERNEL": "work"}
+CALL_COLUMNS: Final = ("start", "end", "globalTid", "correlationId", "nameId")
+WORK_COLUMNS: Final = ("start", "end", "deviceId", "correlationId", "globalPid")
+LISTED: Final = 30
+"""Tables that a message lists."""
+
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def read_nsys(file: Path) -> Recording:
@@ -45,71 +61,101 @@ def read_nsys(file: Path) -> Recording:
 
 
 class Export:
-    """An open export. A column that a version of nsys does not have reads as None."""
+    """An open export. A column that it does not have reads as None; a row that cannot be read is counted."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
         database.row_factory = sqlite3.Row
         database.text_factory = lambda raw: raw.decode(errors="replace")
-        self.tables = {row["name"] for row in database.execute("select name from sqlite_master where type = 'table'")}
-        if "StringIds" not in self.tables:
-            raise Malformed("a database without the table StringIds: not an export of nsys")
+        listed = database.execute("select name from sqlite_master where type in ('table', 'view') order by name")
+        self.tables = [row["name"] for row in listed]
+        if not self.named("StringIds"):
+            has = f"it has {', '.join(self.tables[:LISTED]) or 'no tables'}"
+            raise Malformed(f"a database without the table StringIds, not an export of nsys: {has}")
         self.names = {row["id"]: row["value"] for row in self.rows("StringIds", "id", "value")}
+        self.lost: Counter[About] = Counter()
+        self.examples: dict[About, str] = {}
+        self.by_process = all(
+            "globalPid" in self.columns(table) for kind in WORK for table in self.named(ACTIVITY + kind)
+        )
 
     def recording(self) -> Recording:
-        calls = [
-            Call(
-                _VERSION.sub("", self.name(row["nameId"], "RUNTIME.nameId")),
-                *times(row, "RUNTIME"),
-                str(row["globalTid"]),
-                correlated(row["correlationId"], row["globalTid"]),
-            )
-            for row in self.activity("RUNTIME", "start", "end", "globalTid", "correlationId", "nameId")
+        calls = [call for kind in CALLS for call in self.kept(kind, "calls", self.call, *CALL_COLUMNS)]
+        work = [
+            *self.kept("KERNEL", "work", self.kernel, *WORK_COLUMNS, "demangledName", "shortName"),
+            *self.kept("MEMCPY", "work", self.copy, *WORK_COLUMNS, "bytes", "copyKind", "srcKind", "dstKind"),
+            *self.kept("MEMSET", "work", self.memory_set, *WORK_COLUMNS),
         ]
-        work = [*self.kernels(), *self.copies(), *self.sets()]
-        marks = [
-            Mark(
-                str(row["text"]) if row["text"] else self.name(row["textId"], "NVTX_EVENTS.textId"),
-                *times(row, "NVTX"),
-                str(row["globalTid"]),
-            )
-            for row in self.rows("NVTX_EVENTS", "start", "end", "text", "textId", "globalTid")
-            if row["end"] is not None and (row["text"] or row["textId"] is not None)
-        ]
-        return Recording("nsys", calls, work, marks, self.devices(), self.begin_ns(), tuple(self.notes()))
+        marks = [*self.kept("NVTX_EVENTS", "all", self.mark, "start", "end", "text", "textId", "globalTid")]
+        return Recording("nsys", calls, work, marks, self.devices(), self.begin_ns(), doubts=tuple(self.doubts()))
 
-    def kernels(self) -> Iterator[Work]:
-        columns = ("start", "end", "deviceId", "correlationId", "globalPid", "demangledName", "shortName")
-        for row in self.activity("KERNEL", *columns):
-            name = row["demangledName"] if row["demangledName"] is not None else row["shortName"]
-            yield self.work("kernel", self.name(name, "KERNEL.demangledName"), row, "KERNEL")
+    def kept(self, kind: str, about: About, read: Callable[[Row, str], T | None], *columns: str) -> Iterator[T]:
+        """What `read` makes of each row of a kind's tables."""
+        for row in self.rows(kind if kind.startswith("NVTX") else ACTIVITY + kind, *columns):
+            try:
+                if (entry := read(row, kind)) is not None:
+                    yield entry
+            except Malformed as error:
+                self.lost[about] += 1
+                self.examples.setdefault(about, str(error))
 
-    def copies(self) -> Iterator[Work]:
-        kinds = {**COPY_KINDS, **self.short_kinds()}
-        memory = self.labels("ENUM_CUDA_MEM_KIND")
-        columns = ("start", "end", "deviceId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind", "dstKind")
-        for row in self.activity("MEMCPY", *columns):
-            name = f"Memcpy {kinds.get(row['copyKind'], row['copyKind'])}"
-            if row["srcKind"] in memory and row["dstKind"] in memory:
-                name += f" ({memory[row['srcKind']]} -> {memory[row['dstKind']]})"
-            yield self.work("copy", name, row, "MEMCPY", row["bytes"])
+    def call(self, row: Row, kind: str) -> Call:
+        name = _VERSION.sub("", self.name(row["nameId"], f"{kind}.nameId"))
+        thread = row["globalTid"]
+        return Call(name, *times(row, kind), thread_of(thread), self.correlated(row["correlationId"], thread))
 
-    def sets(self) -> Iterator[Work]:
-        for row in self.activity("MEMSET", "start", "end", "deviceId", "correlationId", "globalPid"):
-            yield self.work("set", "Memset", row, "MEMSET")
+    def mark(self, row: Row, kind: str) -> Mark | None:
+        """A range. Marks of one moment, and ranges that were not closed, have no end."""
+        if row["end"] is None or not (row["text"] or row["textId"] is not None):
+            return None
+        name = printable(str(row["text"])) if row["text"] else self.name(row["textId"], f"{kind}.textId")
+        return Mark(name, *times(row, kind), thread_of(row["globalTid"]))
 
-    def work(self, kind: WorkKind, name: str, row: Row, table: str, size: object = None) -> Work:
-        begin, end = times(row, table)
+    def kernel(self, row: Row, kind: str) -> Work:
+        name = row["demangledName"] if row["demangledName"] is not None else row["shortName"]
+        return self.work("kernel", self.name(name, f"{kind}.demangledName"), row, kind)
+
+    def copy(self, row: Row, kind: str) -> Work:
+        name = f"Memcpy {self.copy_kinds.get(row['copyKind'], row['copyKind'])}"
+        if row["srcKind"] in self.memory and row["dstKind"] in self.memory:
+            name += f" ({self.memory[row['srcKind']]} -> {self.memory[row['dstKind']]})"
+        return self.work("copy", name, row, kind, row["bytes"])
+
+    def memory_set(self, row: Row, kind: str) -> Work:
+        return self.work("set", "Memset", row, kind)
+
+    def work(self, what: WorkKind, name: str, row: Row, kind: str, size: object = None) -> Work:
+        begin, end = times(row, kind)
         device = row["deviceId"] if isinstance(row["deviceId"], int) else 0
-        correlation = correlated(row["correlationId"], row["globalPid"])
-        return Work(kind, name, begin, end, device, correlation, size if isinstance(size, int) and size >= 0 else None)
+        correlation = self.correlated(row["correlationId"], row["globalPid"])
+        return Work(what, name, begin, end, device, correlation, size if isinstance(size, int) and size >= 0 else None)
 
-    def notes(self) -> Iterator[str]:
-        if graphs := sum(1 for _ in self.activity("GRAPH_TRACE", "start")):
-            yield (
-                f"{graphs:,} CUDA graphs were traced as one piece each, so that their kernels are missing: "
-                "nsys profile --cuda-graph-trace=node"
+    def correlated(self, correlation: object, process: object) -> int:
+        """A number for a correlation within a process; 0 for none."""
+        if not isinstance(correlation, int) or not correlation:
+            return 0
+        of_process = isinstance(process, int) and self.by_process
+        return (process >> _PROCESS_BITS) << 32 | correlation if of_process else correlation  # type: ignore[operator]
+
+    def doubts(self) -> Iterator[Doubt]:
+        for about, times in self.lost.items():
+            yield Doubt(
+                about, f"{times:,} {'rows are' if times > 1 else 'row is'} left out, the first: {self.examples[about]}"
             )
+        if graphs := sum(1 for _ in self.rows(ACTIVITY + "GRAPH_TRACE", "start")):
+            yield Doubt(
+                "work",
+                f"{graphs:,} CUDA graphs were traced as one piece each, so that their kernels are missing: "
+                "nsys profile --cuda-graph-trace=node",
+            )
+        for kind, about in NEEDED.items():
+            if not self.named(ACTIVITY + kind):
+                yield Doubt(about, f"no table {ACTIVITY}{kind} among {', '.join(self.tables[:LISTED])}")
+        known = {table for kind in KNOWN for table in self.named(ACTIVITY + kind)[:1]}
+        for table in self.tables:
+            if table.startswith((ACTIVITY, PAGES)) and table not in known and self.has_rows(table):
+                yield Doubt("work", f"the table {table} is not read")
+                yield Doubt("calls", f"the table {table} is not read")
 
     def devices(self) -> tuple[str, ...]:
         return tuple(str(row["name"]) for row in self.rows("TARGET_INFO_GPU", "name") if row["name"])
@@ -118,12 +164,20 @@ class Export:
         begins = [row["utcEpochNs"] for row in self.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")]
         return begins[0] if begins and isinstance(begins[0], int) else None
 
+    @cached_property
+    def copy_kinds(self) -> dict[int, str]:
+        return {**COPY_KINDS, **self.short_kinds()}
+
+    @cached_property
+    def memory(self) -> dict[int, str]:
+        return self.labels("ENUM_CUDA_MEM_KIND")
+
     def short_kinds(self) -> dict[int, str]:
         """Kinds of copies by the export's own table: "Device-to-Host" becomes DtoH."""
         short = {"Host": "H", "Device": "D", "Array": "A", "Peer": "P"}
         kinds = {}
         for number, label in self.labels("ENUM_CUDA_MEMCPY_OPER").items():
-            source, _, target = label.partition("-to-")
+            source, _, target = label.removeprefix("Unified ").partition("-to-")
             if source in short and target in short:
                 kinds[number] = f"{short[source]}to{short[target]}"
         return kinds
@@ -135,33 +189,46 @@ class Export:
         """The text with this number. An export of some versions holds the text itself."""
         text = number if isinstance(number, str) else self.names.get(number)
         if not isinstance(text, str):
-            raise Malformed(f"{column} = {number}: StringIds has no such text")
-        return text
+            raise Malformed(f"{column}: StringIds has no such text as {number}")
+        return printable(text)
 
-    def activity(self, kind: str, *columns: str) -> Iterator[Row]:
-        return self.rows(ACTIVITY + kind, *columns)
+    def named(self, table: str) -> list[str]:
+        """The tables of this name: some versions of nsys add a number (`_V2`) to it. Those with rows come first."""
+        pattern = re.compile(rf"{table}(?:_?V?\d+)?", re.IGNORECASE)
+        return sorted(
+            (name for name in self.tables if pattern.fullmatch(name)), key=lambda name: not self.has_rows(name)
+        )
+
+    def columns(self, table: str) -> set[str]:
+        return {row["name"] for row in self.database.execute(f"pragma table_info({quoted(table)})")}
+
+    def has_rows(self, table: str) -> bool:
+        return self.database.execute(f"select 1 from {quoted(table)} limit 1").fetchone() is not None
 
     def rows(self, table: str, *columns: str) -> Iterator[Row]:
-        """The rows of a table; none where the export has no such table."""
-        if table not in self.tables:
-            return
-        known = {row["name"] for row in self.database.execute(f"pragma table_info({table})")}
-        listed = ", ".join(f'"{column}"' if column in known else f'null as "{column}"' for column in columns)
-        for number, row in enumerate(self.database.execute(f"select {listed} from {table}"), 1):
-            if number > MOST_EVENTS:
-                raise Malformed(f"{table} has more than {MOST_EVENTS:,} rows: trace fewer steps")
-            yield row
+        """The rows of a table; none where the export has no such table. Of two of one name, it is one of them that has
+        rows.
+        """
+        for name in self.named(table)[:1]:
+            known = self.columns(name)
+            listed = ", ".join(f'"{column}"' if column in known else f'null as "{column}"' for column in columns)
+            for number, row in enumerate(self.database.execute(f"select {listed} from {quoted(name)}"), 1):
+                if number > MOST_EVENTS:
+                    raise Malformed(f"{name} has more than {MOST_EVENTS:,} rows: trace fewer steps")
+                yield row
 
 
-def times(row: Row, table: str) -> tuple[int, int]:
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def thread_of(number: object) -> str:
+    """PROCESS/THREAD of a `globalTid`."""
+    return f"{number >> _PROCESS_BITS}/{number}" if isinstance(number, int) else f"/{number}"
+
+
+def times(row: Row, kind: str) -> tuple[int, int]:
     begin, end = row["start"], row["end"]
     if not isinstance(begin, int) or not isinstance(end, int) or not 0 <= begin <= end < MOST_NS:
-        raise Malformed(f"{table}: a row from {begin} to {end}: two times in nanoseconds, in order, are needed")
+        raise Malformed(f"{kind}: a row from {begin} to {end}: two times in nanoseconds, in order, are needed")
     return begin, end
-
-
-def correlated(correlation: object, process: object) -> int:
-    """A number for a correlation within a process; 0 for none."""
-    if not isinstance(correlation, int) or not correlation:
-        return 0
-    return (process >> _PROCESS_BITS) << 32 | correlation if isinstance(process, int) else correlation

@@ -1,11 +1,11 @@
-"""A recording: calls, work on a GPU and marks, and which CUDA calls matter."""
+"""A recording: calls, work on a GPU and marks, and reasons why some of them may be missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 WorkKind = Literal["kernel", "copy", "set"]
 
@@ -15,7 +15,10 @@ class Malformed(ValueError):
 
 
 class Call(NamedTuple):
-    """A CUDA function that the host called. `correlation` links it to the work that it launched; 0 for none."""
+    """A function of CUDA or HIP that the host called. `correlation` links it to the work that it launched; 0 for none.
+
+    `thread`: PROCESS/THREAD.
+    """
 
     name: str
     begin_ns: int
@@ -45,12 +48,29 @@ class Mark(NamedTuple):
     thread: str
 
 
+About = Literal["all", "work", "copies", "calls", "waits", "end"]
+"""Part of a recording of which more may have happened than was seen.
+
+`work`: kernels, copies, and the time that the GPU was busy. `copies`: copies alone. `calls`: waits, allocations and all
+other calls. `waits`: waits and allocations alone. `end`: whatever came last, so that nothing can be called absent.
+"""
+
+
+class Doubt(NamedTuple):
+    """Reason why figures of a recording cannot be told."""
+
+    about: About
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """A trace file, read.
 
     `profiler`: what wrote it, as in a sentence.
     `calls`, `work`, `marks`: in no particular order.
+    `others`: names of ranges that are not on a thread of the host, and how often: those over the time of a GPU.
+    `doubts`: why there may be more than was read.
     `devices`: the names of the GPUs that it knows of.
     `begin_ns`: when it began, in nanoseconds since 1970, for times of the recording that count from 0; None where it is
         not told.
@@ -63,32 +83,16 @@ class Recording:
     marks: Sequence[Mark]
     devices: tuple[str, ...] = ()
     begin_ns: int | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
-TO_HOST: Final = ("*DtoH*", "*Device -> Pageable*", "*Device -> Pinned*", "*Device -> Host*")
-"""Names of copies from the device to the host."""
-WAITS: Final = ("*Synchronize*",)
-"""CUDA functions in which the host waits for the device."""
-WAITING_COPIES: Final = ("cudaMemcpy", "cuMemcpyDtoH*", "cudaMemcpyToSymbol", "cudaMemcpyFromSymbol")
-"""Copies in which the host waits for the device."""
-ALLOCATIONS: Final = (
-    "cudaMalloc*",
-    "cudaFree*",
-    "cudaHostAlloc*",
-    "cuMemAlloc*",
-    "cuMemFree*",
-    "cuMemCreate*",
-    "cuMemMap*",
-)
-"""CUDA functions that allocate or free memory."""
+def process_of(thread: str) -> str:
+    """The process that a thread of a recording belongs to."""
+    return thread.rpartition("/")[0]
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """True if one of `patterns` matches the whole of `name`, case-sensitively."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def count(counts: Mapping[str, int], patterns: Sequence[str]) -> int:
-    """Number of entries of `counts` whose name one of `patterns` matches."""
-    return sum(n for name, n in counts.items() if matches(name, patterns))

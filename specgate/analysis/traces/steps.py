@@ -1,33 +1,26 @@
-"""The decode loop in a trace: its marks, its steps, and what happens between them.
+"""The decode loop in a trace: its window, and what happens in it.
 
-    vLLM       execute_context_0(0)_generation_1(4)     requests (tokens) in prefill, requests (tokens) in decoding
-    SGLang     step[DECODE bs=1], step[EXTEND bs=1 toks=512]; with a draft, step[TARGET_VERIFY bs=1] once per cycle
+A step lasts from the beginning of its range to that of the next one: what an engine does after its range (sampling,
+drafting, copying tokens) belongs to the step. So n ranges enclose n − 1 whole steps, and the last one's beginning ends
+the window.
 
-Read from vLLM 0.25.1 (`Worker.annotate_profile`) and SGLang 0.5.17 (`build_step_span_name`). A step lasts from the
-beginning of its range to that of the next one: what an engine does after its range (sampling, drafting, copying tokens)
-belongs to the step. So n ranges enclose n − 1 whole steps, and the last one's beginning ends the window.
-
-A call belongs to the window in which it began. Work belongs to the call that launched it, however late it runs: all
-kernels of a CUDA graph carry the number of the call that launched the graph.
+A call belongs to the window in which it began, and to the loop if the loop's own process made it. Work belongs to the
+call that launched it, however late it runs: all kernels of a CUDA graph carry the number of the call that launched it.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from math import ceil
-from typing import Final
 
-from specgate.analysis.traces.recording import TO_HOST, WAITING_COPIES, WAITS, Call, Mark, Recording, Work, matches
+from specgate.analysis.traces.cuda_calls import kind_of, to_host
+from specgate.analysis.traces.doubts import doubts_of, overlapping, unclear_processes
+from specgate.analysis.traces.ranges import Step, longest_run, ranges_in, steps_by_ranges
+from specgate.analysis.traces.recording import About, Call, Doubt, Recording, Work, process_of
 from specgate.contract import LoopFigures
-
-VLLM: Final = re.compile(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\((\d+)\)$")
-SGLANG: Final = re.compile(r"step\[(\w+) bs=(\d+)")
-IGNORED_BY_SGLANG: Final = ("IDLE", "DRAFT_EXTEND", "DRAFT_EXTEND_V2")
-"""Ranges of SGLang's draft passes, which lie within a cycle, and of steps without work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +32,7 @@ class Window:
     `thread`: the thread of the loop; None where nobody tells.
     `told_by`: what tells the steps, as in a sentence.
     `ranges`: decode steps that ranges tell in the whole recording; None where there are no ranges.
+    `run`: the steps of the window, and the one that ends it. `threads`: those on which steps are told in its time.
     `requests`: the most requests of a step. `tokens`: the most tokens of a request that a step runs over: K + 1 where K
         drafts are verified. None where ranges do not tell.
     """
@@ -51,20 +45,8 @@ class Window:
     ranges: int | None = None
     requests: int | None = None
     tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One pass of an engine's loop. `decodes`: it has requests that decode, and none in prefill.
-
-    `requests`, `tokens`: as in `Window`.
-    """
-
-    begin_ns: int
-    thread: str
-    decodes: bool
-    requests: int
-    tokens: int | None
+    run: tuple[Step, ...] = ()
+    threads: frozenset[str] = frozenset()
 
 
 def window_of(recording: Recording, stated: int | None = None) -> Window:
@@ -72,10 +54,7 @@ def window_of(recording: Recording, stated: int | None = None) -> Window:
 
     Where no ranges tell them, the whole recording, with `stated` steps: what the user says.
     """
-    for told_by, steps in (
-        ("vLLM's ranges", vllm_steps(recording.marks)),
-        ("SGLang's ranges", sglang_steps(recording)),
-    ):
+    for told_by, steps in steps_by_ranges(recording).items():
         run = longest_run(steps)
         if len(run) > 1:
             return Window(
@@ -87,53 +66,12 @@ def window_of(recording: Recording, stated: int | None = None) -> Window:
                 ranges=sum(step.decodes for step in steps),
                 requests=max(step.requests for step in run),
                 tokens=max((step.tokens for step in run if step.tokens is not None), default=None),
+                run=tuple(run),
+                threads=frozenset(step.thread for step in steps if run[0].begin_ns <= step.begin_ns < run[-1].begin_ns),
             )
     times = [entry.begin_ns for entries in (recording.calls, recording.work) for entry in entries]
     told_by = "what was stated for the whole trace" if stated else "nothing"
     return Window(min(times, default=0), max(times, default=0) + 1, stated, None, told_by)
-
-
-def longest_run(steps: Sequence[Step]) -> list[Step]:
-    """The longest stretch of decode steps one after the other, all on one thread."""
-    runs = [
-        list(run)
-        for _, of_thread in groupby(sorted(steps, key=lambda s: (s.thread, s.begin_ns)), key=lambda s: s.thread)
-        for decodes, run in groupby(of_thread, key=lambda s: s.decodes)
-        if decodes
-    ]
-    return max(runs, key=len, default=[])
-
-
-def vllm_steps(marks: Sequence[Mark]) -> list[Step]:
-    return list(_vllm_steps(marks))
-
-
-def _vllm_steps(marks: Sequence[Mark]) -> Iterator[Step]:
-    for mark in marks:
-        if match := VLLM.match(mark.name):
-            prefills, decodes, tokens = map(int, match.groups())
-            if prefills or decodes:  # a pass without requests only polls
-                each = -(-tokens // decodes) if decodes else None
-                yield Step(mark.begin_ns, mark.thread, decodes > 0 and not prefills, decodes, each)
-
-
-def sglang_steps(recording: Recording) -> list[Step]:
-    """With a draft, the target's verification is the step: the draft's own passes are ranges of the same form."""
-    named = [(mark, match[1], int(match[2])) for mark in recording.marks if (match := SGLANG.match(mark.name))]
-    verifies = any(mode == "TARGET_VERIFY" for _, mode, _ in named)
-    step = "TARGET_VERIFY" if verifies else "DECODE"
-    ignored = (*IGNORED_BY_SGLANG, "DECODE") if verifies else IGNORED_BY_SGLANG
-    return [
-        Step(mark.begin_ns, mark.thread, mode == step, requests, None if verifies else 1)
-        for mark, mode, requests in named
-        if mode not in ignored
-    ]
-
-
-NO_CALLS: Final = (
-    "the trace has no CUDA calls of the host: waits and allocations cannot be seen (record CPU activities)"
-)
-NO_WORK: Final = "the trace has no work on a GPU in its decode steps (record CUDA activities)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +80,8 @@ class Loop:
 
     `kernels`, `copies`, `calls`: how often, by name. `kernel_ns`: time on the GPU by kernel.
     `figures`: None where nothing ran on a GPU.
-    `unseen`: why waits and launches cannot be told; None where they can.
+    `doubts`: why there may have been more of something than was counted.
+    `unseen`: why nothing follows from the counts; None if something does.
     """
 
     profiler: str
@@ -152,12 +91,22 @@ class Loop:
     copies: Mapping[str, int]
     calls: Mapping[str, int]
     figures: LoopFigures | None
+    doubts: tuple[Doubt, ...]
     unseen: str | None
     notes: tuple[str, ...]
 
     @property
     def steps(self) -> int | None:
         return self.window.steps
+
+    @property
+    def partial(self) -> str | None:
+        """Why there may have been more than was seen; None if everything was."""
+        return "; ".join(dict.fromkeys(doubt.reason for doubt in self.doubts)) or None
+
+    def why_not(self, *parts: About) -> str | None:
+        """The first reason why figures that follow from these parts of a recording cannot be told; None if they can."""
+        return next((doubt.reason for doubt in self.doubts if doubt.about in ("all", *parts)), None)
 
     def per_step(self, count: float) -> float | None:
         """A count of the window, per decode step; None where the steps are not known."""
@@ -166,8 +115,14 @@ class Loop:
 
 def loop_of(recording: Recording, stated: int | None = None) -> Loop:
     """The decode loop in a recording. `stated`: how many steps it has, where its ranges do not tell."""
-    window = window_of(recording, stated)
-    calls = [call for call in recording.calls if window.begin_ns <= call.begin_ns < window.end_ns]
+    return loop_within(recording, window_of(recording, stated))
+
+
+def loop_within(recording: Recording, window: Window) -> Loop:
+    """What happened in one window of a recording."""
+    process = process_of(window.thread) if window.thread else None
+    inside = [call for call in recording.calls if window.begin_ns <= call.begin_ns < window.end_ns]
+    calls = [call for call in inside if process in (None, process_of(call.thread))]
     work = launched(recording, calls, window)
     kernels = [entry for entry in work if entry.kind == "kernel"]
     kernel_ns: Counter[str] = Counter()
@@ -181,8 +136,13 @@ def loop_of(recording: Recording, stated: int | None = None) -> Loop:
         copies=by_name([entry for entry in work if entry.kind != "kernel"]),
         calls=by_name(calls),
         figures=figures_of(work, calls, window),
-        unseen=None if calls and work else NO_WORK if not work else NO_CALLS,
-        notes=(*recording.notes, *notes_of(work, window)),
+        doubts=(
+            *doubts_of(recording, calls, work),
+            *overlapping(window.run),
+            *unclear_processes(window.thread, window.threads, {process_of(call.thread) for call in inside}),
+        ),
+        unseen=None if calls or work else "the trace has neither work on a GPU nor calls of CUDA or HIP in its steps",
+        notes=(*recording.notes, *notes_of(recording, calls, work, window)),
     )
 
 
@@ -205,8 +165,8 @@ def figures_of(work: Sequence[Work], calls: Sequence[Call], window: Window) -> L
     device = Counter(entry.device for entry in work).most_common(1)[0][0]
     busy = merged((entry.begin_ns, entry.end_ns) for entry in work if entry.device == device)
     gaps = sorted(later[0] - earlier[1] for earlier, later in pairwise(busy))
-    to_host = [entry.size for entry in work if entry.kind == "copy" and matches(entry.name, TO_HOST)]
-    waits = [call for call in calls if matches(call.name, (*WAITS, *WAITING_COPIES))]
+    sizes = [entry.size for entry in work if entry.kind == "copy" and to_host(entry.name)]
+    waits = [call for call in calls if kind_of(call.name) in ("wait", "waiting copy")]
     return LoopFigures(
         window_ns=busy[-1][1] - busy[0][0],
         busy_ns=sum(end - begin for begin, end in busy),
@@ -214,7 +174,7 @@ def figures_of(work: Sequence[Work], calls: Sequence[Call], window: Window) -> L
         gap_p50_ns=percentile(gaps, 0.50),
         gap_p99_ns=percentile(gaps, 0.99),
         longest_gap_ns=gaps[-1] if gaps else 0,
-        bytes_to_host=None if None in to_host else sum(size for size in to_host if size is not None),
+        bytes_to_host=None if None in sizes else sum(size for size in sizes if size is not None),
         waits_elsewhere=sum(call.thread != window.thread for call in waits) if window.thread else None,
     )
 
@@ -240,11 +200,18 @@ def by_name(entries: Iterable[Call | Work]) -> dict[str, int]:
     return dict(sorted(Counter(entry.name for entry in entries).items()))
 
 
-def notes_of(work: Sequence[Work], window: Window) -> list[str]:
+def notes_of(recording: Recording, calls: Sequence[Call], work: Sequence[Work], window: Window) -> list[str]:
     """Notes for the reader of the figures."""
     notes = [f"{window.steps:,} decode steps, told by {window.told_by}"] if window.steps else []
     if window.thread is None:
-        notes.append("no ranges tell the decode steps: prefill and whatever else the trace has is counted too")
+        notes.append(
+            "no ranges tell the decode steps: prefill and whatever else the trace has is counted too; "
+            + ranges_in(recording)
+        )
+    processes = len({process_of(call.thread) for call in (recording.calls if window.thread else calls)})
+    if processes > 1:
+        counted = "only the loop's own is counted" if window.thread else "all are counted"
+        notes.append(f"the calls of {processes} processes are in it: {counted}")
     if (gpus := len({entry.device for entry in work})) > 1:
-        notes.append(f"{gpus} GPUs: busy time and gaps are those of the one with the most work")
+        notes.append(f"{gpus} GPUs: counts are of all, busy time and gaps of the one with the most work")
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -10,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from specgate.analysis.traces.chrome import Text, read_chrome
+from specgate.analysis.traces.chrome import read_chrome
+from specgate.analysis.traces.document import Text
 from specgate.analysis.traces.nsys import read_nsys
 from specgate.analysis.traces.recording import Malformed, Recording
 from specgate.errors import UsageError
@@ -22,6 +24,7 @@ LONGEST_REASON: Final = 400
 """Characters of an error: it may repeat what the file says."""
 SQLITE: Final = b"SQLite format 3\x00"
 GZIP: Final = b"\x1f\x8b"
+PACKED: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 WANTED: Final = (
     "a trace of torch's profiler (.json, .json.gz), or an export of Nsight Systems (nsys export --type sqlite)"
 )
@@ -39,7 +42,9 @@ def read_trace(file: Path) -> Recording:
             return read_nsys(file)
         if not head:
             raise Malformed("the file is empty: the profiler has not finished, or wrote to another folder")
-        if not head.startswith(GZIP) and head.lstrip()[:1] not in (b"{", b"["):
+        if packed := next((name for magic, name in PACKED.items() if head.startswith(magic)), None):
+            raise Malformed(f"it is packed by {packed}: unpack it first")
+        if not head.startswith(GZIP) and head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
             raise Malformed(f"it begins with {head[:8]!r}: {WANTED} is needed")
         with opened(file, head.startswith(GZIP)) as text:
             return read_chrome(text)
@@ -55,7 +60,7 @@ def opened(file: Path, packed: bool) -> Iterator[Text]:
     with file.open("rb") as raw:
         stream: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
         limited = io.BufferedReader(Limited(stream))
-        yield io.TextIOWrapper(limited, encoding="utf-8", errors="replace")
+        yield io.TextIOWrapper(limited, encoding="utf-8-sig", errors="replace")
 
 
 class Limited(io.RawIOBase):

@@ -1,9 +1,14 @@
-"""Read the benchmark JSON of the EAGLE-3 scripts, and check that its counts and means agree.
+"""Read the benchmark JSON of the EAGLE-3 scripts and of `vllm bench serve`, and check that counts and means agree.
 
-A result holds `throughput_tokens_per_sec: {mean: …}`. A speculative one also holds an `eagle_speculation` block with
-`num_drafts`, `total_draft_tokens`, `total_accepted_tokens`, `mean_acceptance_rate` and `mean_acceptance_length`. A file
-may hold one result, a list of results (also under `results`), or a mapping from names to results. Names such as
-`Speculative_Batch4_Context16K_3tokens` tell scenario and draft length (here full-16k-b4, spec-3).
+A result of the scripts holds `throughput_tokens_per_sec: {mean: …}`. A speculative one also holds an
+`eagle_speculation` block with `num_drafts`, `total_draft_tokens`, `total_accepted_tokens`, `mean_acceptance_rate` and
+`mean_acceptance_length`. A file may hold one result, a list of results (also under `results`), or a mapping from names
+to results. Names such as `Speculative_Batch4_Context16K_3tokens` tell scenario and draft length (here full-16k-b4,
+spec-3).
+
+A result of `vllm bench serve --save-result` holds `output_throughput` and, from vLLM 0.19 on and for a server that
+speculates, `spec_decode_num_drafts` and its like at the top level. It names no scenario. Files of other tools are
+refused by name (`other_tools.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from specgate.archive.judging.other_tools import leniently, made_by
 from specgate.contract import Role
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.json_text import read_json, shown
+from specgate.files.json_text import parse_json, read_bytes, shown
 from specgate.redaction import visible
 
 TOLERANCE: Final = 5e-3
@@ -33,11 +39,47 @@ _TOKENS = re.compile(r"_(\d{1,9})_?tokens", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """A tool's names of the counts and means of speculation. `block`: what they stand in, for messages. `percent`: the
+    rate is in percent.
+    """
+
+    block: str
+    drafts: str
+    drafted: str
+    accepted: str
+    length: str
+    rate: str
+    percent: bool = False
+
+
+SCRIPTS: Final = Names(
+    "eagle_speculation",
+    "num_drafts",
+    "total_draft_tokens",
+    "total_accepted_tokens",
+    "mean_acceptance_length",
+    "mean_acceptance_rate",
+)
+VLLM: Final = Names(
+    "vllm bench serve",
+    "spec_decode_num_drafts",
+    "spec_decode_draft_tokens",
+    "spec_decode_accepted_tokens",
+    "spec_decode_acceptance_length",
+    "spec_decode_acceptance_rate",
+    percent=True,
+)
+VLLM_RESULT: Final = frozenset({"output_throughput", "total_token_throughput", "completed"})
+"""Keys of every result of `vllm bench serve` about text, since 0.9."""
+
+
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """One result.
 
     `scenario` and `k` (the draft length) are None if the file does not tell them; `k` is 0 for a baseline. `tok_s`:
-    mean tokens per second. `speculation`: the `eagle_speculation` block, None for a baseline.
+    mean tokens per second. `speculation`: the counts and means, None for a baseline; `names`: their keys.
     """
 
     name: str
@@ -45,23 +87,47 @@ class Benchmark:
     k: int | None
     tok_s: float
     speculation: Mapping[str, Any] | None
+    names: Names = SCRIPTS
 
 
 def read(file: Path) -> object:
-    """The JSON in `file`. Raises UsageError if the file cannot be read, or is not JSON."""
+    """The JSON in `file`, or the list of its lines' (`vllm bench serve --append-result`). Raises UsageError if the file
+    cannot be read, or is not JSON.
+    """
     try:
-        return read_json(file)
+        content = read_bytes(file)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(f"{file}: not JSON: {error}") from error
+        raise UsageError(f"{file}: {error}") from error
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        for value in leniently(content.decode("utf-8", errors="replace")):
+            refuse_other_tool(file, value)
+        lines = content.split(b"\n")
+        try:
+            return [parse_json(line) for line in lines if line.strip()] if len(lines) > 1 else parse_json(content)
+        except ValueError:
+            raise UsageError(f"{file}: not JSON: {error}") from error
+
+
+def refuse_other_tool(file: Path, value: object) -> None:
+    """Raise UsageError where another tool made the file that holds `value`."""
+    if (tool := made_by(value)) is not None:
+        raise UsageError(
+            f"{file}: a result of {tool.name}, which {tool.lacks}: a run.json of specgate is read, and a JSON of "
+            "`vllm bench serve --save-result` or with throughput_tokens_per_sec.mean"
+        )
 
 
 def benchmarks(file: Path, data: object, name: str = "") -> Iterator[Benchmark]:
     """Every result in `data`. Raises UsageError if there is none, InvalidResult if one lacks a figure."""
     results = list(_benchmarks(file, data, name))
     if not results:
-        hint = "it must be a run.json of specgate, or a JSON with throughput_tokens_per_sec.mean"
+        refuse_other_tool(file, data)
+        hint = "it must be a run.json of specgate, a JSON of `vllm bench serve --save-result`, or one with "
+        hint += "throughput_tokens_per_sec.mean"
         raise UsageError(f"{file}: holds no result that is known", hint=hint)
     yield from results
 
@@ -72,6 +138,8 @@ def _benchmarks(file: Path, data: object, name: str) -> Iterator[Benchmark]:
             yield from _benchmarks(file, item, f"{name}[{i}]")
     elif isinstance(data, dict) and "throughput_tokens_per_sec" in data:
         yield _benchmark(file, data, name)
+    elif isinstance(data, dict) and data.keys() >= VLLM_RESULT and not made_by(data):
+        yield _of_vllm(file, data, name)
     elif isinstance(data, dict):
         for key, item in data.items():
             if isinstance(item, dict | list):
@@ -94,6 +162,27 @@ def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
     )
     k = None if stated is None else _draft_length(f"{file}: {name}", stated)
     return Benchmark(name, scenario_of(name), 0 if speculation is None else k, tok_s, speculation)
+
+
+def _of_vllm(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
+    """The result of one `vllm bench serve`. Its draft length is the number of positions that it has a rate of, or else
+    what each draft had.
+    """
+    name = text_of(data["label"]) if data.get("label") else key or VLLM.block
+    where = f"{file}: {name}"
+    tok_s = _number(where, data, "output_throughput")
+    if tok_s == 0:
+        raise InvalidResult(f"{where}: output_throughput: 0: nothing was generated")
+    if VLLM.drafts not in data:
+        return Benchmark(name, None, 0, tok_s, None, VLLM)
+    drafts, drafted = (_number(where, data, count) for count in (VLLM.drafts, VLLM.drafted))
+    rates = data.get(AT_POSITIONS)
+    k = len(rates) if isinstance(rates, list) and rates else drafted / drafts if drafts else 0
+    stated = _draft_length(where, int(k)) if k and k == int(k) else None
+    return Benchmark(name, None, stated, tok_s, data, VLLM)
+
+
+AT_POSITIONS: Final = "spec_decode_per_position_acceptance_rates"
 
 
 def _draft_length(where: str, k: int) -> int:
@@ -141,22 +230,36 @@ def acceptance_length(file: Path, result: Benchmark) -> float | None:
     count the bonus token or leave it out.
     """
     assert result.speculation is not None and result.k
-    where = f"{file}: {result.name}: eagle_speculation"
-    names = ("num_drafts", "total_draft_tokens", "total_accepted_tokens")
-    drafts, drafted, accepted = (_number(where, result.speculation, name) for name in names)
+    names = result.names
+    where = f"{file}: {result.name}: {names.block}"
+    counts = (names.drafts, names.drafted, names.accepted)
+    drafts, drafted, accepted = (_number(where, result.speculation, name) for name in counts)
     if drafts == 0:
         return None
     if not accepted <= drafted <= drafts * result.k:
-        order = f"total_accepted_tokens ≤ total_draft_tokens ≤ num_drafts · {result.k}"
+        order = f"{names.accepted} ≤ {names.drafted} ≤ {names.drafts} · {result.k}"
         raise InvalidResult(f"{where}: {order} does not hold: {accepted:g}, {drafted:g}, {drafts:g} · {result.k}")
     length, rate = 1 + accepted / drafts, accepted / drafted if drafted else 0.0
-    stated = _stated(where, result.speculation, "mean_acceptance_length")
+    stated = _stated(where, result.speculation, names.length)
     if stated is not None and not any(math.isclose(stated, right, abs_tol=TOLERANCE) for right in (length, length - 1)):
-        raise InvalidResult(f"{where}: mean_acceptance_length = {stated}, but 1 + accepted / drafts = {length:.4f}")
-    stated = _stated(where, result.speculation, "mean_acceptance_rate")
-    if stated is not None and not math.isclose(stated, rate, abs_tol=TOLERANCE):
-        raise InvalidResult(f"{where}: mean_acceptance_rate = {stated}, but accepted / drafted = {rate:.4f}")
+        raise InvalidResult(f"{where}: {names.length} = {stated}, but 1 + accepted / drafts = {length:.4f}")
+    stated = _stated(where, result.speculation, names.rate)
+    if stated is not None and not math.isclose(stated / (100 if names.percent else 1), rate, abs_tol=TOLERANCE):
+        raise InvalidResult(f"{where}: {names.rate} = {stated}, but accepted / drafted = {rate:.4f}")
+    check_positions(where, result.speculation.get(AT_POSITIONS), accepted / drafts)
     return length
+
+
+def check_positions(where: str, rates: object, per_step: float) -> None:
+    """The acceptance rates by position fall, and add up to the drafts that a step accepts. Raises InvalidResult."""
+    if not isinstance(rates, list) or not rates:
+        return
+    values = [_number(where, {AT_POSITIONS: rate}, AT_POSITIONS) for rate in rates]
+    if not math.isclose(sum(values), per_step, abs_tol=TOLERANCE) or values != sorted(values, reverse=True):
+        raise InvalidResult(
+            f"{where}: {AT_POSITIONS} = {shown(rates)} add up to {sum(values):.4f} and may not grow, but accepted / "
+            f"drafts = {per_step:.4f}"
+        )
 
 
 def _number(where: str, data: object, key: str) -> float:

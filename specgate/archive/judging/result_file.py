@@ -15,7 +15,6 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
-from specgate.archive.background_rendering import stored_run
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.archive.verification import verify
 from specgate.contract import (
@@ -43,7 +42,9 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
 from specgate.planning.plan import build_plan
-from specgate.run.recompute import judge, with_figures
+from specgate.planning.rule_names import nowhere, with_elsewhere
+from specgate.run.ending import stored_run
+from specgate.run.recompute import judge, meant_nothing, with_figures
 
 
 def judged_anew(path: Path, policy: Policy) -> Run:
@@ -60,7 +61,7 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     folder = RunFolder.open(path)
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    judging = replace(policy, checks=config.policy.checks)
+    judging = replace(with_elsewhere(policy, config.scenarios.values()), checks=config.policy.checks)
     stored = stored_run(folder, config)
     run = judge(with_figures(stored, plan, judging, folder.journal(), stopped_by=config.policy), judging)
     parted = [c.cell.key for c in run.comparisons if c.tokens.divergences]
@@ -94,7 +95,7 @@ def judged_file(
             raise UsageError(f"{file} is a run.json", hint="it says itself what it measured: leave the options out")
         run = with_near_ties(from_plain(Run, data, file), near_ties(policy))
         try:
-            return judge(run, policy)
+            return judge(run, with_elsewhere(policy, run.scenarios.values()))
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise InvalidResult(
                 f"{file}: its figures contradict each other: {type(error).__name__}: {error}"
@@ -103,10 +104,20 @@ def judged_file(
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
     if not spec:
-        raise UsageError(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
+        lacking = " or ".join(sorted({f"{r.names.block}: {r.names.drafts}" for r in results}))
+        raise UsageError(f"{file}: no result in it has counts of speculation ({lacking}): there is nothing to judge")
     run = as_run(file, spec)
     single = baseline is not None
-    verdicts = [v for rule in policy.rules for v in marked(rule, judged_rule(rule, run, spec, others, single=single))]
+    dead = nowhere(with_elsewhere(policy, ()), (result.cell for result in run.cells))
+    verdicts = [
+        verdict
+        for rule in policy.rules
+        for verdict in (
+            [meant_nothing(rule, dead[rule.id])]
+            if rule.id in dead
+            else marked(rule, judged_rule(rule, run, spec, others, single=single))
+        )
+    ]
     judged = replace(run, verdicts=tuple(verdicts))
     return replace(judged, not_judged=not_judged(judged, policy, kinds_of(policy)))
 

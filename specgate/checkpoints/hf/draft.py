@@ -7,7 +7,6 @@ are trained with their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,15 +17,9 @@ from specgate.checkpoints.hf.related_architectures import refuse_related
 from specgate.checkpoints.hf.rope import rope_of
 from specgate.checkpoints.hf.target import attention_sizes
 from specgate.checkpoints.hf_keys import Keys
-from specgate.errors import CheckpointError
+from specgate.errors import CheckpointError, UnsupportedDraft
 
 TRAINED_FOR: Final = "trained_for"
-RENAMED: Final = (
-    (re.compile(r"layers\.0\.(.+)"), r"midlayer.\1"),
-    (re.compile(r"aux_norm_low\.(.+)"), r"fc_norm.0.\1"),
-    (re.compile(r"aux_norm_mid\.(.+)"), r"fc_norm.1.\1"),
-    (re.compile(r"aux_norm_high\.(.+)"), r"fc_norm.2.\1"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +47,32 @@ class DraftKeys:
         return self.head.flag(key, nested.flag(key, False))
 
 
-def canonical(name: str) -> str:
-    """A draft tensor's name in the layout of the EAGLE authors, e.g. `midlayer.*` for `layers.0.*`."""
-    for pattern, replacement in RENAMED:
-        if pattern.fullmatch(name):
-            return pattern.sub(replacement, name)
-    return name
-
-
 def draft_geometry(
-    config: Keys, target: TargetSizes, tensors: Collection[str], capture_override: Sequence[int] | None = None
+    config: Keys,
+    target: TargetSizes,
+    tensors: Collection[str],
+    capture_override: Sequence[int] | None = None,
+    features: int | None = None,
 ) -> tuple[DraftGeometry, AuxiliaryLayers]:
     """Sizes and switches of a draft of `target`, and the auxiliary hidden-state layers that it reads.
 
     `tensors` are the canonical names in its weight files. They tell whether the draft has its own embedding and LM
-    head. `capture_override` replaces the boundaries that follow from the config.
+    head. `capture_override` replaces the boundaries that follow from the config. `features`: how many hidden states
+    its `fc` takes, where that is known.
 
-    Raises CheckpointError for a draft of another target and, with the reason, for variants that are not supported.
+    Raises OtherTarget, and UnsupportedDraft, with the reason, for variants that are not supported; CheckpointError for
+    a config that is incomplete or contradicts itself.
     """
     keys = DraftKeys.of(config)
-    refuse_unsupported(keys, tensors)
+    try:
+        refuse_unsupported(keys)
+    except CheckpointError as error:
+        raise UnsupportedDraft(error.message, hint=error.hint) from error
+    refuse_ambiguous_norms(keys)
     refuse_other_target(keys, target)
-    capture = resolve_boundaries(config, target.layers, capture_override)
-    features = len(capture.boundaries)
-    if keys.head.count("num_aux_hidden_states", features) != features:
+    capture = resolve_boundaries(config, target.layers, capture_override, features)
+    counted, features = features, len(capture.boundaries)
+    if counted is None and keys.head.count("num_aux_hidden_states", features) != features:
         raise keys.head.wrong("num_aux_hidden_states", f"must be the number of captured layers ({capture.rule})")
     hidden = keys.layer.count("hidden_size")
     heads, kv_heads, head_dim = attention_sizes(keys.layer)
@@ -110,15 +105,18 @@ def draft_geometry(
     return geometry, capture
 
 
-def refuse_unsupported(keys: DraftKeys, tensors: Collection[str]) -> None:
+def refuse_ambiguous_norms(keys: DraftKeys) -> None:
+    """Raise CheckpointError where the config leaves open which of the norms the draft has."""
+    if keys.speculators and "norm_before_residual" not in keys.head:
+        reason = "write it down: missing, speculators means false and vLLM true"
+        raise keys.head.wrong("norm_before_residual", reason)
+    if keys.switch("norm_before_fc") and (keys.switch("fc_norm") or keys.switch("use_aux_norm")):
+        raise keys.head.wrong("norm_before_fc", "fc_norm is set too: a draft norms its input one way or the other")
+
+
+def refuse_unsupported(keys: DraftKeys) -> None:
     """Raise CheckpointError for a draft whose arithmetic the engines do not implement."""
     head, layer, nested = keys.head, keys.layer, keys.head.part("eagle_config")
-    if keys.speculators and "norm_before_residual" not in head:
-        raise head.wrong("norm_before_residual", "write it down: missing, speculators means false and vLLM true")
-    if keys.switch("norm_before_fc") and (keys.switch("fc_norm") or keys.switch("use_aux_norm")):
-        raise head.wrong("norm_before_fc", "fc_norm is set too: a draft norms its input one way or the other")
-    if layer.count("num_hidden_layers") != 1:
-        raise layer.wrong("num_hidden_layers", "only drafts of one layer are supported: engines disagree on the second")
     layer.refuse("hidden_act", "silu", "only SwiGLU is supported: silu")
     layer.refuse("attention_bias", False, "projections with a bias are not supported")
     layer.refuse("mlp_bias", False, "projections with a bias are not supported")
@@ -133,12 +131,14 @@ def refuse_unsupported(keys: DraftKeys, tensors: Collection[str]) -> None:
     nested.refuse("use_mtp_layernorm", False, "multi-token-prediction norms are not supported")
     for section in (head, layer, nested):
         refuse_related(section)
-    if "mask_hidden" in tensors:
-        raise CheckpointError(f"{head.file.parent}: tensor mask_hidden", hint="parallel drafting is not supported")
+
+
+class OtherTarget(CheckpointError):
+    """A draft that was made for another target."""
 
 
 def refuse_other_target(keys: DraftKeys, target: TargetSizes) -> None:
-    """Raise CheckpointError where the draft was made for another target; the message lists everything that differs."""
+    """Raise OtherTarget where the draft was made for another target; the message lists everything that differs."""
     head, layer, note = keys.head, keys.layer, keys.head.part(TRAINED_FOR)
     hidden_key = "target_hidden_size" if "target_hidden_size" in head else "hidden_size"
     stated = {
@@ -151,7 +151,7 @@ def refuse_other_target(keys: DraftKeys, target: TargetSizes) -> None:
     if differing:
         name = named_target(keys)
         made_for = f" (its config names {name})" if name else ""
-        raise CheckpointError(
+        raise OtherTarget(
             f"{head.file}: this is the draft of another target{made_for}: {'; '.join(differing)}",
             hint="a draft works only with the target that it was trained for",
         )
@@ -173,9 +173,10 @@ def trained_for_keys(name: str, target: TargetSizes, sha256: str) -> Mapping[str
 def window_of(layer: Keys) -> int | None:
     """Positions that the draft's attention sees, the query's own included; None means all of them."""
     types = layer.values.get("layer_types")
-    if types is not None and types not in (["full_attention"], ["sliding_attention"]):
+    kinds = {*map(str, types)} if isinstance(types, list) else {str(types)}
+    if types is not None and kinds not in ({"full_attention"}, {"sliding_attention"}):
         raise layer.wrong("layer_types", "one of full_attention and sliding_attention, for the one layer")
-    by_type = None if types is None else types == ["sliding_attention"]
+    by_type = None if types is None else kinds == {"sliding_attention"}
     by_flag = layer.flag("use_sliding_window", False) if "use_sliding_window" in layer else None
     if by_type is not None and by_flag is not None and by_type != by_flag:
         raise layer.wrong("use_sliding_window", f"layer_types = {types} says otherwise")

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from specgate.checkpoints.geometry import RopeSpec
 from specgate.checkpoints.hf_keys import Keys
+from specgate.files.json_text import shown
 
 Kind = Literal["default", "linear", "llama3", "yarn"]
 DEFAULT_BASE: Final = 10000.0
@@ -49,11 +50,29 @@ def override(spec: RopeSpec, positions: int, keys: Keys) -> tuple[RopeSpec, int]
 
 
 def scaling_section(config: Keys) -> Keys:
-    """The config's section on scaling. Raises CheckpointError where both spellings are there and differ."""
+    """The config's section on scaling. Raises CheckpointError where both spellings are there and differ in meaning."""
     old, new = config.part("rope_scaling"), config.part("rope_parameters")
-    if old.values and new.values and old.values != new.values:
+    if old.values and new.values and meaning(old, config) != meaning(new, config):
         raise config.wrong("rope_scaling", "rope_parameters says something else: keep one of the two")
     return new if new.values else old
+
+
+def meaning(section: Keys, config: Keys) -> Mapping[str, object]:
+    """A section with the defaults that its readers fill in. SpecForge writes both sections, one without a base."""
+    values = {("rope_type" if key == "type" else key): value for key, value in section.values.items() if key in section}
+    return {"rope_type": "default", "rope_theta": config.values.get("rope_theta"), **values}
+
+
+def two_bases(config: Keys) -> str:
+    """The two bases of a config that states `rope_theta` twice, differently, and the one that counts; else ""."""
+    section = scaling_section(config)
+    if "rope_theta" not in config or "rope_theta" not in section:
+        return ""
+    outer, inner = config.values["rope_theta"], section.values["rope_theta"]
+    if outer == inner:
+        return ""
+    path = section.path("rope_theta")
+    return f"rope_theta = {shown(outer)}, {path} = {shown(inner)}; the latter counts, as in transformers 5"
 
 
 def parse(section: Keys, base: float, head_dim: int, original: int, positions: int) -> RopeSpec:

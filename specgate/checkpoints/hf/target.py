@@ -17,6 +17,7 @@ from specgate.errors import CheckpointError
 DENSE: Final = ("LlamaForCausalLM", "MistralForCausalLM")
 """Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
 ARCHITECTURES: Final = (*DENSE, gpt_oss.ARCHITECTURE)
+OTHERS: Final = "others run with --backend transformers"
 MODEL_TYPES: Final = ("llama", "mistral")
 MOST_LAYERS: Final = 4096
 """Their tensors are listed one by one before any file is compared with them."""
@@ -81,9 +82,9 @@ def refuse_unsupported(config: Keys) -> None:
         refuse_odd_gpt_oss(config)
         return
     if not isinstance(names, list) or not names or not all(name in DENSE for name in names):
-        raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}")
+        raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}; {OTHERS}")
     if config.text("model_type") not in (None, *MODEL_TYPES):
-        raise config.wrong("model_type", f"supported targets: {', '.join(MODEL_TYPES)}")
+        raise config.wrong("model_type", f"supported targets: {', '.join(MODEL_TYPES)}; {OTHERS}")
     refuse_related(config)
     config.refuse("hidden_act", "silu", "only the SwiGLU of the Llama family is supported: silu")
     config.refuse("attention_bias", False, "projections with a bias are not supported")

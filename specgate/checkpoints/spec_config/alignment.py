@@ -1,11 +1,27 @@
-"""Two speculative configs → every difference with its consequence, and what only one of them can express."""
+"""Two speculative configs → every difference with its consequence, and what is not known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
+from specgate.checkpoints.spec_config.contents import other_content
+from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_CHECKPOINT
+from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS
 from specgate.checkpoints.spec_config.terms import TERMS, Breaks, Said, StatedConfig, shown
+from specgate.errors import ExitCode
+
+CHECKPOINTS: Final = ("draft_model", "target")
+"""Terms that name a checkpoint: compared by content where both are here, otherwise by name."""
+NAMED_BY_CHECKPOINT: Final = frozenset({"auto", AS_THE_CHECKPOINT})
+"""Values that stand for whatever the checkpoint has."""
+FOLLOWS: Final = {"draft_tp": "tp", "draft_kv_dtype": "kv_dtype"}
+"""Terms that are what another is, unless a config states them: where that one differs, they are no further difference.
+"""
+OF_FILES: Final = frozenset({"capture", "window"})
+"""Terms that follow from the draft's files, and are told by them alone."""
+UNQUANTIZED: Final = frozenset({"auto", "bfloat16", "float16", "float32", "bf16", "f16", "fp16", "half"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,51 +42,74 @@ class Difference:
 class Alignment:
     """Two configs side by side.
 
-    `one_sided`: what one says and the other cannot say or does not. `same`: terms in which both agree, with the value.
-    `broken`: rules that one of them breaks by itself. `notes`: unknown keys and the like, per config.
+    `undecided`: what was not read or is not known, and may be a difference that matters. `one_sided`: what one says and
+    the other cannot say. `same`: terms in which both agree, with the value. `broken`: rules that one of them breaks by
+    itself. `notes`: what else a reader should know, per config.
     """
 
     first: StatedConfig
     second: StatedConfig
     differences: tuple[Difference, ...]
+    undecided: tuple[str, ...]
     one_sided: tuple[str, ...]
     same: tuple[tuple[str, str], ...]
     broken: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
+    def differ(self) -> bool:
+        """True if figures of the two engines cannot be compared."""
+        return bool(self.broken) or any(difference.breaks != "nothing" for difference in self.differences)
+
+    @property
     def aligned(self) -> bool:
-        """True if figures of the two engines can be compared, as far as their configs tell."""
-        return not self.broken and all(difference.breaks == "nothing" for difference in self.differences)
+        """True if figures of the two engines can be compared, as far as their configs tell, and all was read."""
+        return not self.differ and not self.undecided
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """FAIL where the two differ, NOT_JUDGED where something is not known."""
+        if self.differ:
+            return ExitCode.FAIL
+        return ExitCode.NOT_JUDGED if self.undecided else ExitCode.PASS
 
 
 def align(first: StatedConfig, second: StatedConfig) -> Alignment:
-    """Lay `first` and `second` side by side, term by term."""
-    names = labels(first, second)
+    """Lay `first` and `second` side by side, term by term. Checkpoints that are both here are read whole."""
+    names, sides = labels(first, second), (first, second)
     differences: list[Difference] = []
-    one_sided: list[str] = []
     same: list[tuple[str, str]] = []
-    if first.speculative != second.speculative:
+    one_sided: list[str] = []
+    undecided = [f"{name}: {text}" for name, side in zip(names, sides, strict=True) for text in side.undecided]
+    if first.speculative != second.speculative and not any(s.unclear for s in sides if not s.speculative):
         differences.append(one_speculates(first, second))
     for term in TERMS:
-        pair = first.terms.get(term), second.terms.get(term)
-        if pair[0] is not None and pair[1] is not None:
-            if undecided := unknown(term, first, second, pair[0], pair[1]):
-                one_sided.append(
-                    f"{TERMS[term].title}: {names[0]} {in_words(pair[0])}, {names[1]} {in_words(pair[1])}: {undecided}"
-                )
-            elif agree(term, first, second, pair[0], pair[1]):
-                same.append((TERMS[term].title, in_words(pair[0])))
+        a, b = first.terms.get(term), second.terms.get(term)
+        if a is not None and b is not None:
+            compared = of_both(term, first, second, a, b)
+            if term in FOLLOWS and not same_or_stated(compared, a, b):
+                continue
+            if isinstance(compared, Difference):
+                differences.append(compared)
+            elif compared.startswith("?"):
+                words = f"{TERMS[term].title}: {names[0]} {in_words(a)}, {names[1]} {in_words(b)}: {compared[1:]}"
+                (one_sided if term in OF_FILES or TERMS[term].breaks == "nothing" else undecided).append(words)
             else:
-                differences.append(difference_of(term, first, second, pair[0], pair[1]))
-        elif (only_one := pair[0] or pair[1]) is not None and first.speculative and second.speculative:
-            haver, lacker = (0, 1) if pair[0] is not None else (1, 0)
-            one_sided += lacking(term, only_one, names[haver], names[lacker], (first, second)[lacker])
-    broken = [
-        f"{name}: {rule}" for name, config in zip(names, (first, second), strict=True) for rule in config.broken()
-    ]
-    notes = [f"{name}: {note}" for name, config in zip(names, (first, second), strict=True) for note in config.notes]
-    return Alignment(first, second, tuple(differences), tuple(one_sided), tuple(same), tuple(broken), tuple(notes))
+                same.append((TERMS[term].title, compared))
+        elif (only := a or b) is not None and only.how == "stated" and (first.speculative == second.speculative):
+            haver, lacker = (0, 1) if a is not None else (1, 0)
+            text = f"{TERMS[term].title}: {names[haver]} says {shown(only.value)}, {names[lacker]} "
+            if term not in sides[lacker].expresses:
+                one_sided.append(f"{text}cannot express it")
+            else:
+                (undecided if TERMS[term].breaks != "nothing" else one_sided).append(f"{text}does not say")
+    undecided += others(first, second, names)
+    if first.speculative and second.speculative:
+        missing = [TERMS[term].title for term in CHECKPOINTS if not any(term in side.terms for side in sides)]
+        one_sided += [f"{title}: neither says" for title in missing]
+    broken = [f"{name}: {rule}" for name, side in zip(names, sides, strict=True) for rule in side.broken()]
+    notes = [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in side.notes]
+    return Alignment(first, second, *map(tuple, (differences, undecided, one_sided, same, broken, notes)))  # type: ignore[arg-type]
 
 
 def labels(first: StatedConfig, second: StatedConfig) -> tuple[str, str]:
@@ -80,10 +119,41 @@ def labels(first: StatedConfig, second: StatedConfig) -> tuple[str, str]:
     return f"{first.engine} (A)", f"{second.engine} (B)"
 
 
+def same_or_stated(compared: Difference | str, a: Said, b: Said) -> bool:
+    return "stated" in (a.how, b.how) or (isinstance(compared, str) and not compared.startswith("?"))
+
+
+def of_both(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> Difference | str:
+    """A term that both know: the difference, the value in words where they agree, or `?` and why it cannot be told."""
+    if term in CHECKPOINTS:
+        return checkpoints(term, first, second, a, b)
+    if reason := unknown(term, first, second, a, b):
+        return f"?{reason}"
+    return in_words(a) if agree(term, first, second, a, b) else difference_of(term, first, second, a, b)
+
+
+def checkpoints(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> Difference | str:
+    """Compare the checkpoints that two configs name: by content where both are on this machine, otherwise by name."""
+    values, places = (in_words(a), in_words(b)), (first.places.get(term, ""), second.places.get(term, ""))
+    other = other_content(*places) if all(places) else None
+    if other is None:
+        if agree(term, first, second, a, b):
+            return f"{values[0]} (by name)" if all(places) else values[0]
+        by_name = f"{TERMS[term].consequence}, by name" if any(places) else TERMS[term].consequence
+        return Difference(term, TERMS[term].title, values, TERMS[term].breaks, by_name)
+    if not other:
+        return f"{values[0]} (the same content)" if values[0] == values[1] else f"{' and '.join(values)}: one content"
+    shown_as = values if values[0] != values[1] else places
+    return Difference(term, TERMS[term].title, shown_as, TERMS[term].breaks, f"{TERMS[term].consequence}: {other}")
+
+
 def unknown(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> str:
     """Reason that a term stated by both cannot be compared; "" if it can."""
-    if "auto" in (a.value, b.value) and a.value != b.value:
-        return "auto is whatever the checkpoint has"
+    values = {str(a.value).lower(), str(b.value).lower()}
+    if len(values) == 2 and values & NAMED_BY_CHECKPOINT and not (term.endswith("kv_dtype") and values - UNQUANTIZED):
+        return "one is whatever the checkpoint has" if "weights" not in term else ""
+    if len(values) == 2 and AS_THE_DRAFT_SAYS in values:
+        return "with the draft's folder here, it could be compared"
     if term == "capture" and (first.boundaries is None) != (second.boundaries is None):
         return "with the draft's and the target's folder here, the layers themselves could be compared"
     return ""
@@ -115,17 +185,15 @@ def one_speculates(first: StatedConfig, second: StatedConfig) -> Difference:
     return Difference("speculation", "speculation", values, "acceptance", "one of the two does not speculate at all")
 
 
-def lacking(term: str, setting: Said, haver: str, lacker: str, config: StatedConfig) -> Iterator[str]:
-    """Yield a sentence about a term that only one config states; nothing if that is a mere default."""
-    title = TERMS[term].title
-    if setting.how != "stated":
-        return
-    what = f"{title}: {haver} says {shown(setting.value)}"
-    if term not in config.expresses:
-        yield f"{what}, {lacker} cannot express it"
-    else:
-        yield f"{what}, {lacker} does not say"
+def others(first: StatedConfig, second: StatedConfig, names: tuple[str, str]) -> Iterator[str]:
+    """Yield a sentence for each key about speculation without a term of its own that is not the same in both."""
+    alike = first.engine == second.engine
+    for key in sorted(first.others.keys() | second.others.keys()):
+        a, b = (shown(side.others[key]) if key in side.others else "" for side in (first, second))
+        if a != b or not alike:
+            values = ", ".join(f"{name} {value or 'does not say'}" for name, value in zip(names, (a, b), strict=True))
+            yield f"{key}: {values}: what it changes is not known here"
 
 
 def in_words(setting: Said) -> str:
-    return shown(setting.value) + {"stated": "", "default": " (default)", "fixed": " (always)"}[setting.how]
+    return shown(setting.value) + {"default": " (default)", "fixed": " (always)"}.get(setting.how, "")

@@ -45,10 +45,15 @@ def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
     if read is None:
         return
     config = read(argv, where)
+    if config.unclear:
+        raise UsageError(f"{where}: {'; '.join(config.undecided)}", hint="it must be known whether a server speculates")
     if k:
         refuse_other(config, k, where)
     elif config.speculative:
         raise UsageError(f"{where}: its flags ask for speculation", hint="-o args.spec-K=… is for spec roles alone")
+    elif config.undecided:
+        hint = "a baseline must be known not to speculate; -o args.spec-K=… is for spec roles alone"
+        raise UsageError(f"{where}: {'; '.join(config.undecided)}", hint=hint)
 
 
 def refuse_other(config: StatedConfig, k: int, where: str, tp: int | None = None) -> None:

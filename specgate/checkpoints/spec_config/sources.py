@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from specgate.checkpoints.spec_config.command_lines import SET, Command, commands, containers
+from specgate.checkpoints.spec_config.files import documents, file_text
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
+from specgate.checkpoints.spec_config.tables import lmdeploy as lmdeploy_table
+from specgate.checkpoints.spec_config.tables import sglang as sglang_table
+from specgate.checkpoints.spec_config.tables import trtllm as trtllm_table
+from specgate.checkpoints.spec_config.tables import vllm as vllm_table
 from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 from specgate.files import yamlfile
-from specgate.files.json_text import parse_json, read_bytes
+from specgate.files.json_text import parse_json
 from specgate.files.panics import first_line
 
 LARGEST: Final = 1 << 20
 """Bytes of a config."""
 RUN: Final = "config.resolved.yaml"
 DRAFT: Final = "config.yaml"
-
-
-UNQUOTED_JSON: Final = re.compile(r"(?<=[\s=])\{[^{}']*(?:\{[^{}']*\}[^{}']*)*\}(?=\s|$)")
-"""An object on a command line whose quotes a shell has taken off already."""
 
 
 class Format(NamedTuple):
@@ -45,18 +46,22 @@ FORMATS: Final[Mapping[str, Format]] = {
     "specgate": Format(None, spec_config.read_object),
 }
 HINT: Final = f"name the format: ENGINE:FILE or ENGINE:TEXT, with ENGINE one of {', '.join(FORMATS)}"
-PROGRAMS: Final = (
-    (r"(^|/)vllm$|^vllm\.", "vllm"), (r"^sglang(\.|$)", "sglang"), (r"(^|/)lmdeploy$", "lmdeploy"),
-    (r"(^|/)llama-(server|cli)", "llamacpp"), (r"(^|/)trtllm-(serve|bench)", "trtllm"),
+SERVERS: Final = (
+    (r"(^|/)vllm serve( |$)|vllm\.entrypoints\.\S*api_server", "vllm"),
+    (r"sglang\.launch_server|(^|/)sglang serve( |$)", "sglang"),
+    (r"(^|/)lmdeploy serve( |$)", "lmdeploy"), (r"(^|/)llama-(server|cli|speculative)( |$)", "llamacpp"),
+    (r"(^|/)trtllm-(serve|bench)( |$)", "trtllm"),
 )  # fmt: skip
-"""A word of a command line → whose it is."""
+"""Words of a command line → whose server it starts."""
 TELLING_FLAGS: Final = (
-    ("vllm", ("--speculative-config", "-sc", "--speculative_config")),
-    ("sglang", ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-draft-model-path")),
+    ("vllm", ("--speculative-config", "-sc", "--spec-model", "--spec-tokens", "--num-speculative-tokens",
+              "--speculative-model", "--max-num-seqs", "--max-model-len")),
+    ("sglang", ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-draft-model-path",
+                "--model-path", "--sglang-speculative-algorithm")),
     ("lmdeploy", ("--speculative-draft-model", "--session-len")),
     ("llamacpp", ("--spec-type", "--spec-draft", "-md", "--model-draft", "--spec-")),
     ("sglang", ("--speculative-algorithm",)),
-)
+)  # fmt: skip
 TELLING_KEYS: Final = (
     ("trtllm", {"decoding_type", "max_draft_len", "eagle_choices", "kv_cache_config", "max_decoding_draft_tokens"}),
     ("sglang", {"speculative_algorithm", "speculative_num_steps"}),
@@ -65,6 +70,11 @@ TELLING_KEYS: Final = (
     ("vllm", {"num_speculative_tokens"}),
 )
 """In this order: the first engine that has one of these keys."""
+OWN_KEYS: Final = (
+    ("vllm", frozenset(vllm_table.FLAGS) | {"served_model_name"}), ("sglang", frozenset(sglang_table.FLAGS)),
+    ("trtllm", frozenset(trtllm_table.FLAGS) | {"enable_autotuner"}), ("lmdeploy", frozenset(lmdeploy_table.FLAGS)),
+)  # fmt: skip
+"""Engine → keys of its files. A file is of the one engine that has all those of its keys that any has."""
 
 
 def read_source(text: str) -> StatedConfig:
@@ -77,7 +87,7 @@ def read_source(text: str) -> StatedConfig:
     if isdir(place := expanduser(body)):
         return of_folder(Path(place))
     if isfile(place):
-        return of_text(file_text(Path(place)), engine, Path(place))
+        return of_text(file_text(Path(place), LARGEST), engine, Path(place))
     if not body.lstrip().startswith(("{", "-")) and len(body.split()) < 2:
         hint = "a run folder, a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
         raise UsageError(f"{body[:200]!r}: no such file or folder", hint=hint)
@@ -106,19 +116,12 @@ def of_folder(folder: Path) -> StatedConfig:
     raise UsageError(f"{folder}: neither {RUN} nor {DRAFT} is in it", hint="a run folder, or a draft of TurboMind")
 
 
-def file_text(path: Path) -> str:
-    try:
-        return read_bytes(path, LARGEST).decode()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not readable: {first_line(error)}") from error
-
-
 def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
     where = str(path) if path is not None else "the text given"
     suffix = path.suffix.lower() if path is not None else ""
     if suffix in (".yaml", ".yml"):
         assert path is not None
-        return of_mapping(yamlfile.loads(text, path).data, engine, where)
+        return of_documents(text, engine, path)
     if text.lstrip().startswith("{") or suffix == ".json":
         try:
             values = parse_json(text)
@@ -127,15 +130,25 @@ def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: holds a {type(values).__name__}", hint="a JSON object is needed")
         return of_mapping(values, engine, where)
-    return of_command(text, engine, where)
+    return of_commands(commands(text, where), engine, where)
+
+
+def of_documents(text: str, engine: str | None, path: Path) -> StatedConfig:
+    """The config in a YAML file: an engine's own, or that of a container in Compose's or Kubernetes' format."""
+    data = documents(text, path)
+    started = [command for part in data for command in containers(part, str(path))]
+    if started:
+        return of_commands(started, engine, str(path))
+    if len(data) != 1:
+        raise UsageError(f"{path}: {len(data)} documents and no container", hint="one document, or a manifest")
+    return of_mapping(data[0], engine, str(path))
 
 
 def of_mapping(values: Mapping[str, object], engine: str | None, where: str) -> StatedConfig:
     """Raises UsageError where the format is not known or is none of mappings."""
+    names = {key.replace("-", "_") for key in values}
     inner = next((values[key] for key in ("speculative_config", "speculative-config") if key in values), None)
-    if isinstance(inner, Mapping) and "decoding_type" not in inner and engine != "trtllm":
-        return of_mapping(inner, engine, f"{where}: speculative_config")
-    engine = engine or whose_keys({key.replace("-", "_") for key in values}, inner)
+    engine = engine or whose_keys(names, inner)
     if engine is None:
         keys = ", ".join(list(values)[:6]) or "none"
         raise UsageError(f"{where}: of which engine are these keys: {keys}?", hint=HINT)
@@ -146,36 +159,54 @@ def of_mapping(values: Mapping[str, object], engine: str | None, where: str) -> 
 
 
 def whose_keys(keys: set[str], inner: object) -> str | None:
+    """The engine whose keys these are; None where several have them. `inner`: what is below `speculative_config`."""
     if isinstance(inner, Mapping):
-        return "trtllm"
-    return next((engine for engine, telling in TELLING_KEYS if keys & telling), None)
+        return "trtllm" if "decoding_type" in inner or keys & {"kv_cache_config", "cuda_graph_config"} else "vllm"
+    if isinstance(inner, str):
+        return "vllm"
+    if telling := next((engine for engine, telling in TELLING_KEYS if keys & telling), None):
+        return telling
+    owned = keys & frozenset().union(*(own for _, own in OWN_KEYS))
+    fitting = [engine for engine, own in OWN_KEYS if owned and owned <= own]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def of_command(text: str, engine: str | None, where: str) -> StatedConfig:
-    """Raises UsageError where the words cannot be split, or their engine is not known."""
-    joined = UNQUOTED_JSON.sub(lambda match: shlex.quote(match[0]), re.sub(r"\\\r?\n", " ", text))
-    try:
-        argv = shlex.split(joined, comments=True)
-    except ValueError as error:
-        raise UsageError(f"{where}: not a command line: {error}") from error
-    engine = engine or whose_flags(argv)
-    if engine is None:
+def of_commands(started: Sequence[Command], engine: str | None, where: str) -> StatedConfig:
+    """The config of the one server that `started` holds. Raises UsageError where it is not known whose it is, or where
+    there are several.
+    """
+    servers = [(command, whose) for command in started if (whose := whose_command(command, engine))]
+    if not servers and len(started) == 1:
+        servers = [(started[0], whose)] if (whose := engine or whose_flags(started[0].words)) else []
+    if not servers:
         raise UsageError(f"{where}: of which engine are these flags?", hint=HINT)
-    read = FORMATS[engine].flags
+    if len(servers) > 1:
+        raise UsageError(
+            f"{where}: {len(servers)} servers are started in it", hint="give the command line of one of them"
+        )
+    command, whose = servers[0]
+    words = command.words
+    if whose == "vllm" and command.image and "serve" not in words:  # what its images start with
+        settings = [word for word in words if not word.startswith("-") and SET.fullmatch(word)]
+        words = (*settings, "vllm", "serve", *(word for word in words if word not in settings))
+    read = FORMATS[whose].flags
     if read is None:
-        raise UsageError(f"{where}: {engine} takes a mapping, and these are flags", hint=HINT)
-    return read(argv, where)
+        raise UsageError(f"{where}: {whose} takes a mapping, and these are flags", hint=HINT)
+    return read(words, where)
+
+
+def whose_command(command: Command, engine: str | None) -> str | None:
+    """The engine whose server a command starts; None where it starts none, or not that of `engine`."""
+    line = " ".join(command.words)
+    whose = next((name for pattern, name in SERVERS if re.search(pattern, line)), command.image)
+    return whose if engine in (None, whose) else None
 
 
 def whose_flags(argv: Sequence[str]) -> str | None:
-    for word in argv:
-        for pattern, engine in PROGRAMS:
-            if not word.startswith("-") and re.search(pattern, word):
-                return engine
-    flags = [word.partition("=")[0] for word in argv if word.startswith("-")]
+    flags = [word.partition("=")[0].replace("_", "-") for word in argv if word.startswith("-")]
     for engine, telling in TELLING_FLAGS:
         if any(flag in telling or (flag.startswith("--spec-") and "--spec-" in telling) for flag in flags):
             return engine
-        if engine == "vllm" and any(flag.startswith("--speculative-config.") for flag in flags):
+        if engine == "vllm" and any(flag.startswith(("--speculative-config.", "-sc.")) for flag in flags):
             return engine
     return None

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
 
-How = Literal["stated", "default", "fixed"]
+How = Literal["stated", "default", "fixed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,12 @@ class StatedConfig:
     `engine`: whose format it is. `where`: the file or the text that it was read from.
     `terms`: term → what the config says of it. A term that is missing is not known.
     `expresses`: the terms that this format can express.
-    `notes`: what else a reader must know, such as keys that nobody knows.
+    `notes`: what else a reader should know.
+    `undecided`: what was not read or not understood, and may decide a term: unknown keys, files that are not here.
+    `unclear`: true where it cannot be told whether the config asks for speculation.
+    `places`: path or name of target and draft as written; they are compared by content where both are here.
+    `others`: keys about speculation that have no term of their own.
+    `releases`: releases of the engine that have all its keys, in words; "" if every one of the table has.
     """
 
     engine: str
@@ -41,6 +46,11 @@ class StatedConfig:
     notes: tuple[str, ...] = ()
     boundaries: tuple[int, ...] | None = field(default=None)
     """Boundaries of the target's layers that feed the draft, where these follow from files on this machine."""
+    undecided: tuple[str, ...] = ()
+    unclear: bool = False
+    places: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, object] = field(default_factory=dict)
+    releases: str = ""
 
     def value(self, term: str) -> object:
         """Value of `term`; None if the config does not state it."""
@@ -60,7 +70,7 @@ class StatedConfig:
     @property
     def speculative(self) -> bool:
         """True if the config asks for speculation at all."""
-        return "method" in self.terms
+        return "method" in self.terms or "k" in self.terms
 
     def broken(self) -> Iterator[str]:
         """One sentence for each rule of `sizes.broken_rules` that the config breaks, as far as its sizes are known."""
@@ -146,19 +156,36 @@ TERMS: Final[Mapping[str, Term]] = {
         "acceptance",
         "beyond the shorter limit one engine drafts nothing of use, the other goes on",
     ),
+    "lookup": Term("looked up n-grams", "acceptance", "other tokens are drafted from the prompt"),
+    "passes": Term(
+        "passes of the draft per step", "acceptance", "drafts made in one pass do not see each other: other tokens"
+    ),
+    "vocabulary": Term("vocabulary of the draft", "acceptance", "tokens outside a smaller one are never drafted"),
     "draft_hidden": Term("width of the draft", "acceptance", "another draft"),
     "draft_quantization": Term("quantisation of the draft", "acceptance", "other arithmetic in the draft"),
+    "draft_kv_dtype": Term("dtype of the draft's KV cache", "acceptance", "other arithmetic in the draft's attention"),
+    "overrides": Term("overridden keys of the target's config", "acceptance", "another target, whatever its name"),
+    "target_weights": Term(
+        "target weights", "acceptance", "weights that are not the checkpoint's: acceptance says nothing"
+    ),
+    "quantization": Term("quantisation of the target", "speed", "other arithmetic, and other bytes per step"),
     "dtype": Term("dtype", "speed", "other arithmetic: texts part at near ties, and a step moves other bytes"),
     "kv_dtype": Term("dtype of the KV cache", "speed", "other arithmetic in attention, and other bytes per step"),
     "tp": Term("GPUs per target (tp)", "speed", "steps of another number of GPUs: times cannot be compared"),
+    "pp": Term("pipeline stages (pp)", "speed", "steps of another number of GPUs: times cannot be compared"),
+    "dp": Term("replicas (dp)", "speed", "another number of replicas: throughput cannot be compared"),
+    "ep": Term("GPUs that share the experts (ep)", "speed", "experts are spread over another number of GPUs"),
+    "cp": Term("GPUs per context (cp)", "speed", "steps of another number of GPUs: times cannot be compared"),
     "draft_tp": Term("GPUs per draft", "speed", "draft steps of another number of GPUs"),
     "eager": Term("CUDA graphs", "speed", "launches from the host in one engine, replayed graphs in the other"),
+    "compilation": Term("compilation", "speed", "other kernels, and other parts in CUDA graphs"),
     "prefix_cache": Term(
         "prefix cache", "speed", "one engine may skip prefills: TTFT and throughput cannot be compared, TPOT can"
     ),
     "overlap": Term("overlapped scheduling", "speed", "the host works between steps in one engine"),
     "max_positions": Term("context length", "nothing", "contexts above the shorter one run in one engine only"),
     "max_batch": Term("requests at a time", "nothing", "batches above the smaller one wait in one engine"),
+    "max_tokens": Term("tokens per step", "nothing", "long prompts are cut into other pieces: TTFT is another"),
 }
 """Term → what it is, in the order in which differences are shown."""
 

@@ -42,7 +42,13 @@ class TreeFile:
 
 def read_tree(path: Path) -> TreeShape:
     """The tree of a file. Raises UsageError that names file, line, key, value and what is wrong with it."""
-    return tree_of(yamlfile.load(path))
+    try:
+        document = yamlfile.load(path)
+    except UsageError as error:
+        if "where a mapping was expected" not in error.message:
+            raise
+        raise UsageError(error.message, hint=f"write `choices:` before the list: {HINT}") from None
+    return tree_of(document)
 
 
 def tree_of(document: Document) -> TreeShape:

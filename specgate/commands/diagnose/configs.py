@@ -13,11 +13,11 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.output import OUT_OPTION, write_files
-from specgate.errors import ExitCode
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.checkpoints.spec_config.alignment import Alignment, Difference
+    from specgate.checkpoints.spec_config.terms import StatedConfig
 
 WIDTH = 100
 BREAKS = {
@@ -50,7 +50,11 @@ def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None
     of vLLM, SGLang, TensorRT-LLM, LMDeploy, TurboMind, llama.cpp or specgate. Whose it is, its keys tell; ENGINE:
     before it settles it, as in lmdeploy:FILE.
 
-    Exit code 0 if the figures of the two can be compared, 1 if they cannot, 2 if one cannot be read.
+    What is not in what was read is "not known", as are keys about speculation that no release has. Drafts and targets
+    are compared by content where both folders are here, otherwise by name.
+
+    Exit code 0 if the figures of the two can be compared, 1 if they cannot, 2 if one cannot be read, 8 if nothing
+    differs but something that matters is not known.
     """
     from specgate.checkpoints.spec_config.alignment import align
     from specgate.checkpoints.spec_config.sources import read_source
@@ -61,7 +65,7 @@ def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None
     if as_json:
         files.append(("alignment.json", json.dumps(as_data(alignment), indent=1, ensure_ascii=False) + "\n"))
     write_files(out, files)
-    sys.exit(ExitCode.PASS if alignment.aligned else ExitCode.FAIL)
+    sys.exit(alignment.exit_code)
 
 
 def as_data(alignment: Alignment) -> dict[str, object]:
@@ -73,6 +77,7 @@ def as_data(alignment: Alignment) -> dict[str, object]:
         return {
             "engine": config.engine,
             "where": config.where,
+            "releases": config.releases,
             "boundaries": config.boundaries,
             "terms": {term: asdict(term_config) for term, term_config in config.terms.items()},
         }
@@ -83,6 +88,7 @@ def as_data(alignment: Alignment) -> dict[str, object]:
         "a": side("first"),
         "b": side("second"),
         "differences": [asdict(difference) for difference in alignment.differences],
+        "undecided": list(alignment.undecided),
         "one_sided": list(alignment.one_sided),
         "same": dict(alignment.same),
         "broken": list(alignment.broken),
@@ -102,6 +108,8 @@ def verdict(alignment: Alignment) -> str:
         return f"NOT aligned: {len(alignment.broken)} broken rules, {len(worst)} differences that matter"
     if worst:
         return f"NOT aligned: {len(worst)} of {len(alignment.differences)} differences matter"
+    if alignment.undecided:
+        return f"not known: {len(alignment.undecided)} things that matter; {len(alignment.same)} terms agree"
     return f"aligned: {len(alignment.same)} terms agree" + (
         f", {len(alignment.differences)} differ without consequence at temperature 0" if alignment.differences else ""
     )
@@ -116,8 +124,8 @@ def by_weight(alignment: Alignment) -> list[Difference]:
 def lines(alignment: Alignment) -> Iterator[str]:
     """The alignment for a terminal."""
     a, b = names(alignment)
-    yield f"A  {a}: {alignment.first.where}"
-    yield f"B  {b}: {alignment.second.where}"
+    yield f"A  {a}: {read_from(alignment.first)}"
+    yield f"B  {b}: {read_from(alignment.second)}"
     yield verdict(alignment)
     for d in by_weight(alignment):
         yield ""
@@ -131,12 +139,18 @@ def lines(alignment: Alignment) -> Iterator[str]:
             yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
+def read_from(config: StatedConfig) -> str:
+    """The source of a config, with the releases that have all its keys."""
+    return f"{config.where} ({config.releases})" if config.releases else config.where
+
+
 def sections(alignment: Alignment) -> Iterator[tuple[str, list[str]]]:
     """(heading, sentences) of what is not a difference, where there is any."""
     for heading, texts in (
         ("rules broken", list(alignment.broken)),
+        ("not known, and may matter", list(alignment.undecided)),
         ("said by one alone", list(alignment.one_sided)),
-        ("not known", list(alignment.notes)),
+        ("notes", list(alignment.notes)),
         ("the same", [f"{title}: {value}" for title, value in alignment.same]),
     ):
         if texts:
@@ -153,7 +167,7 @@ def markdown(alignment: Alignment) -> str:
     parts = [
         f"# Speculative configs: {a} and {b}",
         verdict(alignment) + ".",
-        f"- A, {a}: `{alignment.first.where}`\n- B, {b}: `{alignment.second.where}`",
+        f"- A, {a}: `{read_from(alignment.first)}`\n- B, {b}: `{read_from(alignment.second)}`",
     ]
     if alignment.differences:
         rows = [f"| what | {a} | {b} | consequence |", "|---|---|---|---|"]

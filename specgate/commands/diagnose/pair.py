@@ -42,15 +42,17 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
 
     refuse_two_names(name, target, draft)
     named = resolve_pair(name, target, draft)
-    findings, unreadable = check_pair(named, options["context"], options["k"])
+    findings, unreadable, warnings = check_pair(named, options["context"], options["k"])
     wrong = [finding for finding in findings if finding.state == "found"]
     code = ExitCode.FAIL if wrong or unreadable else ExitCode.PASS
     if options["as_json"]:
-        record = [asdict(finding) for finding in findings]
-        echo_json({"schema": "specgate.pair/v1", "pair": named.name, "findings": record, "unreadable": [*unreadable]})
+        record = {"findings": [asdict(finding) for finding in findings], "warnings": [*warnings]}
+        echo_json({"schema": "specgate.pair/v1", "pair": named.name, **record, "unreadable": [*unreadable]})
         sys.exit(code)
     for text in unreadable:
         echo(f"not readable: {text}")
+    for text in warnings:
+        echo("\n".join(textwrap.wrap(f"warning: {text}", WIDTH, subsequent_indent="  ")))
     for finding in findings:
         state = {"found": "WRONG", "ruled out": "fine", "not checked": "not checked"}[finding.state]
         title = f"{TITLES[finding.cause]}: " if finding in wrong else ""

@@ -89,7 +89,7 @@ def parity(
     options = dict(key_value(o) for o in wish.pop("options"))
     settings = Wish(prompt=prompt, ids=None if ids is None else numbers(ids), options=options, **wish)
     sides = [read_side(text) for text in (first, second) if text is not None]
-    dumps = dumps_of(sides, settings)
+    dumps = dumps_of(sides, settings, lambda text: echo(f"warning: {text}", err=True))
     if dump is not None:
         write_dump(dump, dumps[0])
         echo(f"wrote {dump}: {len(dumps[0].prompt_ids)} prompt tokens, {', '.join(dumps[0].parts)}")

@@ -36,10 +36,15 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
     if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
-    is said. Exit code 4 if another version of specgate made RUN and only that version can tell: the version is named.
+    is said. Exit code 3 if RUN has not ended: the command that brings it to its end is printed. Exit code 4 if another
+    version of specgate made RUN and only that version can tell: the version is named.
     """
     from specgate.ab.folder import is_comparison
+    from specgate.archive.verification import unended
 
+    if why := unended(run):
+        echo(f"{run.name} has not ended: {why}")
+        sys.exit(ExitCode.INCONCLUSIVE)
     if is_comparison(run):
         verify_comparison(run, allowed_signers)
         return
@@ -104,7 +109,7 @@ def end_where_it_differs(subject: str, check: Verification | BuildsVerification)
 @click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
 @click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
 def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
-    """Judge FILE by a policy. FILE is a run folder, a run.json, or a benchmark JSON of another tool.
+    """Judge FILE by a policy. FILE is a run folder, a run.json, or a benchmark JSON, such as of `vllm bench serve`.
 
     \b
     Example: specgate runs check RUN --policy FILE
@@ -115,12 +120,13 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy
     for two runs, such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
 
-    A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
+    A benchmark JSON is a result of `vllm bench serve --save-result`, or holds `throughput_tokens_per_sec.mean` and, for
+    a speculative run, an `eagle_speculation` block. Results of other tools are refused by the tool's name.
     Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
     and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
     """
     from specgate import plugins
-    from specgate.analysis.verdict import overall
+    from specgate.analysis.verdict import dead_rules, overall
     from specgate.archive.judging.result_file import judged_anew, judged_file
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
@@ -142,7 +148,8 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
         echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
         sys.exit(ExitCode.INCONCLUSIVE)
     state, code = overall(run)
-    echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
+    word = code.name if code is ExitCode.BACKEND_ERROR else state.value
+    echo(", ".join((f"verdict {word} (exit {int(code)})", *dead_rules(run))))
     sys.exit(code)
 
 

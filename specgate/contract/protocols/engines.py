@@ -100,6 +100,7 @@ class Activity:
     """Observations of a block: kernels, memory copies and CUDA functions called by the host, counted by name.
 
     `unseen`: why nothing could be observed; None where something was.
+    `partial`: why there may have been more than was observed; None where all was.
 
     The rest is for an engine behind a server, whose own profiler looked. It becomes fields of `contract.BlockTrace`,
     whose docstring explains them.
@@ -113,6 +114,7 @@ class Activity:
     copies: Mapping[str, Count] = field(default_factory=dict)
     calls: Mapping[str, Count] = field(default_factory=dict)
     unseen: str | None = None
+    partial: str | None = None
     server_profiler: bool = False
     steps: Count | None = None
     loop: LoopFigures | None = None

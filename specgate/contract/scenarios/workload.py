@@ -50,7 +50,19 @@ PromptSource = Literal["mixed", "code", "docs", "prose", "random", "file"]
 
 
 FormatName = Literal[
-    "auto", "lines", "plain-lines", "mt-bench", "humaneval", "gsm8k", "longbench", "sharegpt", "vllm-custom"
+    "auto",
+    "lines",
+    "plain-lines",
+    "mt-bench",
+    "humaneval",
+    "mbpp",
+    "gsm8k",
+    "math",
+    "alpaca",
+    "longbench",
+    "sharegpt",
+    "openai-batch",
+    "vllm-custom",
 ]
 """Formats of a file of prompts (`planning.prompt_files`). `auto`: recognise it."""
 

@@ -1,80 +1,174 @@
 """The chat template of a tokenizer: messages → the text that the model was trained on.
 
 Templates are Jinja, as `transformers` renders them (`apply_chat_template`): in the sandbox, with `bos_token` and the
-tokenizer's other special tokens, `raise_exception`, `tojson` and `strftime_now` at hand. The one difference: here
-`strftime_now` is always `TODAY`, so that a prompt is the same tomorrow.
+tokenizer's other special tokens, `raise_exception`, `tojson` and `strftime_now` at hand. What a server's chat end point
+does to messages before that is done here too: arguments of tool calls become objects, and the content becomes a text
+or a list of parts, whichever the template can read. The one difference: here `strftime_now` is always `TODAY`, so that
+a prompt is the same tomorrow.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from specgate.checkpoints.tokenizer_settings import DEFAULT, TokenizerSettings
 from specgate.errors import UsageError
-from specgate.files.json_text import read_json, shown
+from specgate.files.json_text import shown
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from specgate.planning.prompt_files.formats import Message
-
 TODAY: Final = datetime(2024, 7, 26)
 """The date of every chat: that which the templates of Llama 3 have by default."""
-LARGEST: Final = 16 << 20
-"""Bytes of a tokenizer's config or template."""
 LONGEST: Final = 64 << 20
 """Characters of a rendered prompt."""
-SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+TOOL_USE: Final = "tool_use"
+"""Name of the template for chats with tools, if there are several."""
+PROBE: Final = "specgate0probe"
+"""A text that no template has: it shows in a rendered chat whether the template reads its content."""
+REASONING: Final = ("reasoning_content", "thinking", "reasoning")
+"""Keys that a message's reasoning may have. Templates read the first or the second."""
+
+Message = Mapping[str, Any]
+"""One turn of a chat: `role`, `content`, and what else the template reads, such as `tool_calls`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The turns of a chat, and variables for the template beside them (`tools`, `documents`, `enable_thinking`, …).
+
+    `answered`: the record has an answer behind them, which is no part of the prompt.
+    """
+
+    turns: tuple[Message, ...]
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    answered: bool = False
+
+    @property
+    def text(self) -> str:
+        """The contents below each other, for a tokenizer without a template."""
+        return "\n\n".join(filter(None, (joined(turn.get("content")) for turn in self.turns)))
 
 
 class ChatTemplate:
-    """The template of one tokenizer. `file`: where it stands."""
+    """The templates of one tokenizer: the default one, and one for tools if there are two."""
 
-    def __init__(self, file: Path, text: str, special: Mapping[str, str]) -> None:
-        self.file, self._special = file, special
-        self._template = compiled(file, text)
+    def __init__(self, settings: TokenizerSettings) -> None:
+        assert settings.template_file is not None
+        self.file, self._texts, self._variables = settings.template_file, settings.templates, settings.variables
+        self._compiled: dict[str, Template] = {}
+        self._template(DEFAULT)
 
-    @classmethod
-    def beside(cls, tokenizer_file: Path) -> ChatTemplate | None:
-        """The template beside a `tokenizer.json`: in `chat_template.jinja`, else in `tokenizer_config.json`; None where
-        there is none.
-
-        Raises UsageError where one of the two cannot be read, or the template is no Jinja.
-        """
-        config_file, own_file = (tokenizer_file.with_name(n) for n in ("tokenizer_config.json", "chat_template.jinja"))
-        config = _config(config_file)
-        special = {key: token for key in SPECIAL if (token := _token(config.get(key)))}
-        if own_file.is_file():
-            return cls(own_file, _text(own_file), special)
-        text = _named(config_file, config.get("chat_template"))
-        return None if text is None else cls(config_file, text, special)
-
-    def render(self, messages: Sequence[Message], where: str) -> str:
+    def render(self, chat: Chat, where: str) -> str:
         """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it.
 
         `where`: the place of the messages, for the error.
         """
-        pieces, length = list[str](), 0
+        turns = [self._readable(turn) for turn in chat.turns]
         try:
-            for piece in self._template.generate(
-                messages=[dict(m) for m in messages], add_generation_prompt=True, **self._special
-            ):
-                pieces.append(piece)
-                if (length := length + len(piece)) > LONGEST:
-                    raise ValueError(f"more than {LONGEST} characters")
+            try:
+                return self._rendered(turns, chat.variables)
+            except Exception:
+                if all("content" in turn for turn in turns):
+                    raise
+                # Servers write an empty text beside tool calls; transformers leaves the key out.
+                return self._rendered([{"content": "", **turn} for turn in turns], chat.variables)
+        except UsageError:
+            raise
         except Exception as error:  # a template is a program of somebody else's, and may raise anything
             why = " ".join(str(error).split()) or type(error).__name__
             raise UsageError(
                 f"{where}: messages: {self.file}: the chat template refuses them: {shown(why, 200)}"
             ) from None
+
+    def _template(self, name: str) -> Template:
+        if name not in self._compiled:
+            self._compiled[name] = compiled(f"{self.file}: chat_template", self._texts[name])
+        return self._compiled[name]
+
+    def _rendered(self, turns: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        tools = variables.get("tools") is not None and TOOL_USE in self._texts
+        pieces, length = list[str](), 0
+        for piece in self._template(TOOL_USE if tools else DEFAULT).generate(
+            **{"tools": None, "documents": None, **self._variables, **variables},
+            messages=turns,
+            add_generation_prompt=True,
+        ):
+            pieces.append(piece)
+            if (length := length + len(piece)) > LONGEST:
+                raise ValueError(f"more than {LONGEST} characters")
         return "".join(pieces)
 
+    def _readable(self, turn: Message) -> dict[str, Any]:
+        """The turn without empty keys, its content and its tool calls in the form that the template reads."""
+        message = {key: value for key, value in turn.items() if value is not None}
+        if (reasoning := next((message[key] for key in REASONING if key in message), None)) is not None:
+            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+        if isinstance(calls := message.get("tool_calls"), list):
+            message["tool_calls"] = [with_arguments(call) for call in calls]
+        match message.get("content"):
+            case str() as text if not self._reads_text and self._reads_parts:
+                message["content"] = [{"type": "text", "text": text}]
+            case list() as parts if not self._reads_parts:
+                message["content"] = joined(parts)
+        return message
 
-def compiled(file: Path, text: str) -> Template:
-    """The template in `text`. Raises UsageError where it is no Jinja."""
+    @cached_property
+    def _reads_text(self) -> bool:
+        return PROBE in self._probed(PROBE)
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Whether it renders the texts of a list of parts, and not the list as Python or JSON writes it."""
+        text = self._probed([{"type": "text", "text": PROBE}])
+        return PROBE in text and "'text'" not in text and '"text"' not in text
+
+    def _probed(self, content: object) -> str:
+        try:
+            return self._rendered([{"role": "user", "content": content}], {})
+        except Exception:  # as in `render`
+            return ""
+
+
+def chat_template(settings: TokenizerSettings) -> ChatTemplate | str:
+    """The template of a tokenizer with these settings, or the reason why it has none.
+
+    Raises UsageError for a template that is no Jinja.
+    """
+    if DEFAULT in settings.templates:
+        return ChatTemplate(settings)
+    if settings.templates:
+        names = ", ".join(shown(name, 40) for name in sorted(settings.templates))
+        return f"{settings.template_file} has no chat template of the name 'default', only {names}"
+    return "the target's tokenizer has no chat template"
+
+
+def joined(content: object) -> str:
+    """The text of a content: of parts, their texts one below the other."""
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content)
+    return content if isinstance(content, str) else ""
+
+
+def with_arguments(call: Any) -> Any:
+    """Return a tool call whose arguments, if they are JSON in a text, are the object in it."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def compiled(place: str, text: str) -> Template:
+    """The template in `text`. Raises UsageError, which names the place and the line, where it is no Jinja."""
     from jinja2 import TemplateError, TemplateSyntaxError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
@@ -85,9 +179,13 @@ def compiled(file: Path, text: str) -> Template:
 
         tags = {"generation"}  # noqa: RUF012 - that is how Jinja has it
 
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
+
+        def _text(self, caller: Callable[[], str]) -> str:
+            return caller()
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
@@ -103,49 +201,15 @@ def compiled(file: Path, text: str) -> Template:
         return environment.from_string(text)
     except (TemplateSyntaxError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        raise UsageError(
-            f"{file}: chat_template, line {line}: not a Jinja template: {shown(str(error), 200)}"
-        ) from None
+        raise UsageError(f"{place}, line {line}: not a Jinja template: {shown(str(error), 200)}") from None
 
 
-def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """As in `transformers`: without the escapes for HTML that Jinja's own has."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
-
-
-def _config(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        config = read_json(file, LARGEST)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: cannot be read: {error}", hint="it must be a tokenizer_config.json") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{file}: {shown(config)}: a JSON object was expected")
-    return config
-
-
-def _text(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(LARGEST).decode()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: cannot be read: {error}", hint="it must be a Jinja template in UTF-8") from None
-
-
-def _token(value: object) -> str | None:
-    """A special token, which may be written as text or as an object with `content`."""
-    token = value.get("content") if isinstance(value, dict) else value
-    return token if isinstance(token, str) else None
-
-
-def _named(file: Path, value: object) -> str | None:
-    """The template in the key `chat_template`: a text, or of a list of named ones the one called `default`."""
-    if isinstance(value, list):
-        named = {
-            t.get("name"): t.get("template") for t in value if isinstance(t, dict) and isinstance(t.get("name"), str)
-        }
-        value = named.get("default")
-    if value is None or isinstance(value, str):
-        return value
-    raise UsageError(f"{file}: chat_template: {shown(value)}: a Jinja template was expected, as text")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

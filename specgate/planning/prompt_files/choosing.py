@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from specgate.checkpoints.tokenizer_file import opening_ids
+from specgate.checkpoints.tokenizer_file import read_tokenizer
+from specgate.checkpoints.tokenizer_settings import read_settings
 from specgate.contract import Scenario, Workload
-from specgate.errors import UsageError
+from specgate.contract.scenarios.own_prompts import left_out_in_words
+from specgate.errors import CheckpointError, UsageError
+from specgate.files.json_text import shown
 from specgate.files.panics import refusing
 from specgate.planning.contradictions import contradictions
-from specgate.planning.prompt_files.chat import ChatTemplate
-from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, spelt
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from specgate.planning.prompt_files.chat import Chat, chat_template
+from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, spelt
 
 CATEGORIES: Final = 64
 """Most categories of the prompts of a point: each has figures of its own."""
@@ -57,17 +57,27 @@ class Draw:
 class Tokens:
     """Entries → token ids, each once.
 
-    `workload`: its `format` and `chat` say which texts go into a chat template. `tokenizer` is None where the target
-    has none; then only ids are prompts. `vocab`: the size of the vocabulary.
+    `workload`: its `format` and `chat` say which texts go into a chat template. `tokenizer_file`: the target's
+    `tokenizer.json` with its settings beside it, or None where it has none; then only ids are prompts. `vocab`: the
+    size of the vocabulary. Raises CheckpointError where transformers would not read the tokenizer.
     """
 
-    def __init__(self, workload: Workload, tokenizer: Tokenizer | None, chat: ChatTemplate | None, vocab: int) -> None:
-        self.workload, self.tokenizer, self.chat, self.vocab = workload, tokenizer, chat, vocab
-        if tokenizer is not None:  # some tokenizer.json say that texts are cut, or filled up
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-        self.opening = tuple(opening_ids(tokenizer)) if tokenizer is not None else ()
+    def __init__(self, workload: Workload, tokenizer_file: Path | None, vocab: int) -> None:
+        self.workload, self.vocab = workload, vocab
+        self.tokenizer, self.chat, self.no_chat = None, None, "the target has no tokenizer"
+        if tokenizer_file is not None:
+            self.tokenizer, settings = read_tokenizer(tokenizer_file), read_settings(tokenizer_file)
+            settings.give_to(self.tokenizer)
+            self.tokenizer.no_truncation()  # some tokenizer.json say that texts are cut, or filled up
+            self.tokenizer.no_padding()
+            template = "chat: false" if workload.chat is False else chat_template(settings)
+            self.chat, self.no_chat = (None, template) if isinstance(template, str) else (template, "")
         self._known: dict[int, Chosen] = {}
+
+    @property
+    def text_why(self) -> str:
+        """The reason why a text is not a chat: there is no template, or the format's prompts are no questions."""
+        return self.no_chat or "--chat makes chats of it"
 
     def of(self, entry: Entry) -> Chosen:
         """The prompt with its tokens. Raises UsageError where it cannot have any."""
@@ -76,38 +86,41 @@ class Tokens:
         return self._known[entry.number]
 
     def _tokenised(self, entry: Entry) -> Chosen:
+        question = FORMATS[self.workload.format].question
         match entry.content:
-            case str() as text if not self._asks(entry):
-                return Chosen(entry, (*self.opening, *self._encoded(text, entry)), "text")
+            case str() as text if self.workload.chat or (question and self.chat is not None):
+                return self._chat(entry, Chat(({"role": "user", "content": text},)))
             case str() as text:
-                return self._chat(entry, ({"role": "user", "content": text},))
-            case (int(), *_):
-                return Chosen(entry, tuple(n for n in entry.content if isinstance(n, int)), "ids")
-            case _:
-                return self._chat(entry, tuple(t for t in entry.content if isinstance(t, Mapping)))
+                return Chosen(entry, self._encoded(text, entry, special=True), "text")
+            case Chat() as chat if question and self.chat is None:
+                return Chosen(entry, self._encoded(chat.text, entry, special=True), "text")
+            case Chat() as chat:
+                return self._chat(entry, chat)
+            case ids:
+                return Chosen(entry, ids, "ids")
 
-    def _asks(self, entry: Entry) -> bool:
-        """Return whether a text goes into the chat template."""
-        if self.workload.chat is None:
-            return FORMATS[self.workload.format].question and self.chat is not None
-        return self.workload.chat
-
-    def _chat(self, entry: Entry, turns: Sequence[Mapping[str, str]]) -> Chosen:
+    def _chat(self, entry: Entry, chat: Chat) -> Chosen:
         if self.chat is None:
             raise UsageError(
-                f"{entry.where}: messages need a chat template, and the target's tokenizer has none",
+                f"{entry.where}: messages need a chat template, and {self.no_chat}",
                 hint="give text, or put chat_template.jinja beside the target's tokenizer.json",
             )
-        return Chosen(entry, tuple(self._encoded(self.chat.render(turns, entry.where), entry)), "chat template")
+        text = self.chat.render(chat, entry.where)
+        return Chosen(entry, self._encoded(text, entry, special=False), "chat template")
 
-    def _encoded(self, text: str, entry: Entry) -> list[int]:
+    def _encoded(self, text: str, entry: Entry, *, special: bool) -> tuple[int, ...]:
+        """The token ids of a text, with those that the tokenizer puts around it if `special`."""
         if self.tokenizer is None:
             raise UsageError(
                 f"{entry.where}: text, but the target has no tokenizer.json",
                 hint="give token ids, or put it into the target's folder",
             )
         with refusing(lambda why: UsageError(f"{entry.where}: the tokenizer cannot encode it: {why}")):
-            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+            ids = tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+        if (largest := max(ids, default=0)) >= self.vocab:
+            token = shown(self.tokenizer.id_to_token(largest), 40)
+            why = f"token {token} has the id {largest}, but the target's vocabulary has {self.vocab} tokens"
+            raise UsageError(f"{entry.where}: {why}")
         return ids
 
 
@@ -120,26 +133,24 @@ class OwnPrompts:
     the vocabulary, or the chat template that is asked for is missing.
     """
 
-    def __init__(
-        self, scenario: Scenario, tokenizer_file: Path | None, tokenizer: Tokenizer | None, vocab: int
-    ) -> None:
+    def __init__(self, scenario: Scenario, tokenizer_file: Path | None, vocab: int) -> None:
         workload = scenario.workload
         assert workload.file is not None and workload.sha256 is not None
         self.scenario, self.file = scenario, workload.file
         # A path that was read back from a stored run has `~` in the place of the home folder.
-        entries = entries_of(self.file.expanduser(), workload.sha256, workload.format)
-        check_ids(entries, vocab)
-        chat = (
-            ChatTemplate.beside(tokenizer_file) if tokenizer_file is not None and workload.chat is not False else None
-        )
-        if workload.chat and chat is None:
+        content = prompts_in(self.file.expanduser(), workload.sha256, workload.format)
+        self.entries, self.left_out, self.answered = len(content.entries), content.left_out, content.answered
+        check_ids(content.entries, vocab)
+        try:
+            self.tokens = Tokens(workload, tokenizer_file, vocab)
+        except CheckpointError as error:
+            raise UsageError(error.message, hint=error.hint) from error
+        if workload.chat and self.tokens.chat is None:
             raise UsageError(
-                f"{self.file}: chat: true, and the target's tokenizer has no chat template",
+                f"{self.file}: chat: true, and {self.tokens.no_chat}",
                 hint="leave it out, or put chat_template.jinja beside the target's tokenizer.json",
             )
-        self.tokens = Tokens(workload, tokenizer, chat, vocab)
-        self.entries = len(entries)
-        self.order = in_order(entries, scenario.workload.seed)
+        self.order = in_order(content.entries, scenario.workload.seed)
 
     @property
     def duplicates(self) -> int:
@@ -182,6 +193,9 @@ class OwnPrompts:
         sets = self.scenario.workload.prompt_sets
         every = [len(self.tokens.of(entry).token_ids) for entry in self.order]
         range_ = f"{least} tokens or more" if most is None else f"{least} to {most} tokens"
+        file = f"those in the file: {min(every)} to {max(every)}"
+        if self.left_out:
+            file += f"; {left_out_in_words(self.left_out)}"
         fewer = replace(self.scenario, workload=replace(self.scenario.workload, prompt_sets=len(chosen) // batch))
         # Fewer sets that the scenario would be refused for are no way out.
         remedy = "" if any(contradictions(fewer)) else f"prompt_sets: {len(chosen) // batch}, or "
@@ -189,7 +203,7 @@ class OwnPrompts:
         size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
         return UsageError(
             f"{self.file}: {sets} sets × {size} = {sets * batch} prompts are needed, and {len(chosen)} that "
-            f"differ have {range_} (those in the file: {min(every)} to {max(every)})",
+            f"differ have {range_} ({file})",
             hint=f"right would be {remedy}other lengths, {less} or more prompts",
         )
 
@@ -197,10 +211,8 @@ class OwnPrompts:
 def check_ids(entries: Sequence[Entry], vocab: int) -> None:
     """Raises UsageError for a token id that the target does not have."""
     for entry in entries:
-        if isinstance(entry.content, str) or not isinstance(entry.content[0], int):
-            continue
-        for index, number in enumerate(entry.content):
-            if isinstance(number, int) and number >= vocab:
+        for index, number in enumerate(entry.content if isinstance(entry.content, tuple) else ()):
+            if number >= vocab:
                 why = f"the target's vocabulary has {vocab} tokens: 0 to {vocab - 1}"
                 raise UsageError(f"{entry.where}: ids[{index}]: {number}: {why}")
 

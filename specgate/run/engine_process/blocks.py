@@ -72,7 +72,7 @@ class Open(OpenRequest, Call[Opened]):
 
     def engine(self) -> Engine:
         """Open the engine, in whose process this runs."""
-        backend = plugins.backend(self.backend)
+        backend = plugins.backend_here(self.backend)
         if self.sampling is not None and not isinstance(backend, OffersSampling):
             raise UsageError(f"back end {self.backend!r} decodes greedily", hint="leave sampling out")
         return backend.open(self.request)

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from specgate.analysis.speculation.evidence import PairConfigs
-from specgate.checkpoints.arrays import StoredArray, arrays_of_folder, check_d2t
+from specgate.analysis.speculation.evidence import HeadReading, HeadState, PairConfigs
+from specgate.checkpoints.arrays import StoredArray, arrays_of_folder
 from specgate.checkpoints.auxiliary_layers import resolve_boundaries
-from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, window_of
+from specgate.checkpoints.files import NotReadHere
+from specgate.checkpoints.heads.names import head_names
+from specgate.checkpoints.heads.reading import read_head, read_map
+from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, OtherTarget, window_of
 from specgate.checkpoints.hf_keys import PLANTED, Keys, read_config
 from specgate.contract import PairRef
-from specgate.errors import CheckpointError
+from specgate.errors import CheckpointError, UnsupportedDraft
 
 T = TypeVar("T")
-OFFSETS, MASK = "d2t", "t2d"
+STATES: Final[Mapping[type[CheckpointError], HeadState]] = {
+    UnsupportedDraft: "unsupported",
+    OtherTarget: "other target",
+}
+"""Error of `read_head` → what it says of the head."""
 
 
 def configs_of(pair: PairRef) -> PairConfigs:
-    """Read the configs, the vocabulary map and the tokenizers of `pair`. Weights are not looked at."""
+    """Read the configs, the headers of the draft's weights, its vocabulary map, and the tokenizers of `pair`."""
     problems: list[str] = []
     configs = PairConfigs()
     folder = pair.tokenizer.parent if pair.weights == "server" else pair.target
@@ -34,7 +41,7 @@ def configs_of(pair: PairRef) -> PairConfigs:
     drafts = pair.draft
     draft = tried(lambda: read_config(drafts), problems) if drafts is not None else None
     if draft is not None:
-        for add in (with_draft, with_boundaries, with_map):
+        for add in (with_draft, with_files):
             configs = tried(partial(add, configs, draft), problems) or configs
         configs = replace(configs, tokenizers=tokenizers(pair.tokenizer, draft.file.parent))
     return replace(configs, unreadable=tuple(problems))
@@ -80,25 +87,68 @@ def with_draft(configs: PairConfigs, config: Keys) -> PairConfigs:
     )
 
 
+def with_files(configs: PairConfigs, config: Keys) -> PairConfigs:
+    """Add what the draft's weights say of it or, if they are not here, its config alone. No weights are read.
+
+    A draft with weights made from a seed has none in files.
+    """
+    folder = config.file.parent
+    if PLANTED in config and not list(folder.glob("*.safetensors")):
+        return replace(with_boundaries(configs, config), vocabulary_map="")
+    try:
+        arrays = arrays_of_folder(folder)
+    except NotReadHere as error:
+        whole = "" if configs.draft_vocab == configs.target_vocab else None
+        reading = HeadReading("unread", error.message, error.hint or "")
+        return replace(with_boundaries(configs, config), head=reading, vocabulary_map=whole)
+    except CheckpointError as error:
+        return replace(configs, head=HeadReading("misfit", error.message, error.hint or ""))
+    sizes = sizes_of(configs)
+    if sizes is None:
+        return with_boundaries(configs, config)
+    try:
+        head = read_head(config, sizes, arrays)
+    except CheckpointError as error:
+        state: HeadState = next((state for kind, state in STATES.items() if isinstance(error, kind)), "misfit")
+        return replace(configs, head=HeadReading(state, error.message, error.hint or ""))
+    g = head.geometry
+    configs = replace(
+        configs,
+        made_for_hidden=g.target_hidden,
+        made_for_vocab=g.vocab,
+        draft_vocab=g.draft_vocab,
+        draft_positions=g.max_positions,
+        window=g.window,
+        boundaries=head.capture.boundaries,
+        head=HeadReading("fits", warnings=head.warnings),
+    )
+    try:
+        warnings = read_map(head, arrays, lambda name: arrays[name].read(), str(folder)).warnings
+    except CheckpointError as error:
+        return replace(configs, vocabulary_map=error.message, map_todo=error.hint or "")
+    return replace(configs, vocabulary_map="; ".join(warnings))
+
+
 def with_boundaries(configs: PairConfigs, config: Keys) -> PairConfigs:
     if configs.target_layers is None:
         return configs
     return replace(configs, boundaries=resolve_boundaries(config, configs.target_layers).boundaries)
 
 
-def with_map(configs: PairConfigs, config: Keys) -> PairConfigs:
-    """Add the check that d2t and t2d fit. A draft with weights made from a seed has none in files."""
-    if PLANTED in config and not list(config.file.parent.glob("*.safetensors")):
-        return replace(configs, vocabulary_map="")
-    arrays = arrays_of(config.file.parent)
-    if arrays is None or OFFSETS not in arrays or configs.target_vocab is None:
-        return configs if configs.draft_vocab != configs.target_vocab else replace(configs, vocabulary_map="")
-    mask = arrays[MASK].read() if MASK in arrays else None
-    try:
-        warnings = check_d2t(arrays[OFFSETS].read(), mask, configs.target_vocab, str(config.file.parent))
-    except CheckpointError as error:
-        return replace(configs, vocabulary_map=str(error).replace("\n", " "))
-    return replace(configs, vocabulary_map="; ".join(warnings))
+class Sizes(NamedTuple):
+    """The sizes of a target that a draft must fit."""
+
+    layers: int
+    hidden: int
+    vocab: int
+    max_positions: int
+
+
+def sizes_of(c: PairConfigs) -> Sizes | None:
+    """The sizes of the target; None where its config does not state them all."""
+    if c.target_layers is None or c.target_hidden is None or c.target_vocab is None:
+        return None
+    return Sizes(c.target_layers, c.target_hidden, c.target_vocab, c.target_positions or 0)
 
 
 def arrays_of(folder: Path) -> dict[str, StoredArray] | None:
@@ -149,8 +199,8 @@ def wrong_weights(draft: Path) -> str | None:
     if arrays is None:
         return None
     bad, zero = [], []
-    for name, stored in arrays.items():
-        if stored.is_float and (tensor := stored.read()).size:
+    for name in head_names(arrays, draft).stored.values():
+        if arrays[name].is_float and (tensor := arrays[name].read()).size:
             low, high = tensor.min(), tensor.max()
             if not (np.isfinite(low) and np.isfinite(high)):
                 bad.append(name)

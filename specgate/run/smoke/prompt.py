@@ -14,9 +14,8 @@ from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
 from specgate.pairs.resolve import target_limits
-from specgate.planning.prompt_files.chat import ChatTemplate
 from specgate.planning.prompt_files.choosing import Tokens
-from specgate.planning.prompt_files.formats import entries_of, recognise
+from specgate.planning.prompt_files.formats import prompts_in, recognise
 from specgate.planning.prompts import SOURCES as KINDS
 from specgate.planning.prompts import random_prompts, text_prompts
 
@@ -96,18 +95,10 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
 
 def first_of(file: Path, format: FormatName | None, pair: PairRef, vocab: int) -> tuple[int, ...]:
     """Return the token ids of the first prompt of a data set."""
-    from specgate.checkpoints.tokenizer_file import read_tokenizer
-
     kind = recognise(file, format or "auto")
     work = Workload(seed=0, prompt_sets=1, warmup_sets=0, file=file, format=kind.format, sha256=kind.sha256)
-    has_tokenizer = pair.tokenizer.is_file()
-    tokens = Tokens(
-        work,
-        read_tokenizer(pair.tokenizer) if has_tokenizer else None,
-        ChatTemplate.beside(pair.tokenizer) if has_tokenizer else None,
-        vocab,
-    )
-    first = entries_of(file, *kind)[0]
+    tokens = Tokens(work, pair.tokenizer if pair.tokenizer.is_file() else None, vocab)
+    first = prompts_in(file, *kind).entries[0]
     return checked(tokens.of(first).token_ids, vocab, first.where)
 
 

@@ -40,11 +40,11 @@ RECORD = AcceptanceRecord(3, (0, 2, 2, 4), (8, 8, 8), 20, 6, None)
 
 
 def block(round_: Round, role: Role, **changes: Any) -> Block:
-    """Two requests, sent 1 ms apart; slot s has its first token after 10 + s ms, then one every 2 ms (spec: 1 ms)."""
-    gap = MS if role.speculative else 2 * MS
-    requests = tuple(
-        ServedRequest(s * MS, tuple((10 + s) * MS + s * MS + i * gap for i in range(11)), (1,) * 11) for s in range(2)
-    )
+    """Two requests, sent 1 ms apart; slot s has its first token after 10 + s ms, then one every 2 ms (spec: 1 ms on
+    average, and the tokens of a step at once, each in a chunk of its own).
+    """
+    times = (0, *[3] * 3, *[5] * 2, *[9] * 4, 10) if role.speculative else range(0, 22, 2)
+    requests = tuple(ServedRequest(s * MS, tuple((10 + 2 * s + at) * MS for at in times), (1,) * 11) for s in range(2))
     firsts = [r.chunk_ns[0] for r in requests]
     made = Block(
         point=round_.point,
@@ -81,7 +81,7 @@ def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
     spec = next(c for c in cells if c.cell.role.speculative)
     assert spec.status == "ok" and spec.acceptance is not None
     values = {name: value.value for name, value in spec.values.items()}
-    # By hand: 11 tokens a request, 1 ms apart; TTFT 10 ms and 11 ms after they were sent at 0 and 1 ms.
+    # By hand: 11 tokens a request, 1 ms apart on average; TTFT 10 ms and 11 ms after they were sent at 0 and 1 ms.
     assert values["mean_tpot_ms"] == 1.0 and values["mean_icl_ms"] == 1.0
     assert values["mean_ttft_ms"] == statistics.mean([10, 11]) and values["mean_e2e_ms"] == statistics.mean([20, 21])
     assert values["decode_tok_s"] == pytest.approx(20 / 12e-3), "from the first token of any to the last of all"
@@ -89,7 +89,9 @@ def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
     assert values["acceptance_length"] == 1 + 18 / 8 and values["emitted_per_step"] == 20 / 8
     assert values["acceptance_at_pos[1]"] == 1.0 and values["accept_hist[3]"] == 4 * 8
     assert "step_ms" not in values and "raggedness_ratio" not in values and "active_count_avg" not in values
-    assert comparisons[0].tokens.identical and comparisons[0].speedup.value == pytest.approx(2.0)
+    joint, decoded = comparisons[0].speedup, comparisons[0].beside[0]
+    assert comparisons[0].tokens.identical and joint.reason_code == "no_joint_decoding", "too few chunks while both run"
+    assert decoded.value == pytest.approx(22 / 12)
 
 
 def test_the_clients_clock_is_held_beside_the_engines_own() -> None:
@@ -220,7 +222,7 @@ def test_where_chunks_are_no_steps_the_cut_ends_leave_it_open_and_too_many_of_th
     # 8 steps a block; of 3 tokens that may be cut from each of two requests, all 6 are said to have been.
     assert seen()["I3"].evidence["undrafted_at_most"] == 0
     uncut = replace(RECORD, hist=(2, 4, 2, 0), emitted=16, truncated=0)
-    doubtful = seen(tokens=tuple(factories.text(0, s, 9) for s in range(2)), served=Served(unchunked(9), uncut))["I3"]
+    doubtful = seen(tokens=tuple(factories.text(0, s, 9) for s in range(2)), served=Served(joined(9), uncut))["I3"]
     assert (doubtful.held, doubtful.evidence["undrafted_at_most"]) == (Held.UNSEEN, 6 * 8)
 
 
@@ -244,8 +246,11 @@ def test_a_server_that_lost_steps_shows_neither_drafting_nor_acceptance() -> Non
     assert (i3.held, i3.reason_code) == (Held.UNSEEN, "not_counted")
 
 
-def unchunked(tokens: int) -> tuple[ServedRequest, ...]:
-    return tuple(ServedRequest(0, tuple(range(10 * MS, (10 + tokens) * MS, MS)), (1,) * tokens) for _ in range(2))
+def joined(tokens: int) -> tuple[ServedRequest, ...]:
+    """Two requests of so many tokens, all but the first in two chunks."""
+    half = (tokens - 1) // 2
+    times = (10 * MS, (10 + half) * MS, (9 + tokens) * MS)
+    return tuple(ServedRequest(0, times, (1, half, half)) for _ in range(2))
 
 
 def test_answers_with_streams_of_their_own_hold_the_layout() -> None:

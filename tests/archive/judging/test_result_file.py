@@ -145,7 +145,7 @@ def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
     [
         ("{", UsageError, "not JSON"),
         ("[]", UsageError, "holds no result"),
-        (json.dumps(BASELINE), UsageError, "no result in it has an eagle_speculation block"),
+        (json.dumps(BASELINE), UsageError, "no result in it has counts of speculation"),
         (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": 3}), InvalidResult, "tokens_per_sec.mean: None"),
         (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": {"mean": 0}}), InvalidResult, "nothing was generated"),
         (json.dumps({**SPECULATIVE, "eagle_speculation": "on"}), InvalidResult, "eagle_speculation: a mapping"),

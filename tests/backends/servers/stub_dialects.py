@@ -52,8 +52,13 @@ def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], we
         stub.counts = Counts()
         return web.Response()
 
+    async def faults(request: web.Request) -> web.StreamResponse:
+        stub.faults = await request.json()
+        return web.Response()
+
     return [
         web.post("/stub/restart", restart),
+        web.post("/stub/faults", faults),
         web.get("/health", health),
         web.get("/v1/models", models),
         web.get("/metrics", read_metrics),
@@ -97,8 +102,8 @@ def openai_handler(stub: Stub) -> Handler:
         planned = stub.plan(prompt, body["max_tokens"], cached, body)
         stub.remember(prompt, salt, planned)
 
-        def write(number: int, step: Step) -> list[dict[str, object]]:
-            last = number == len(planned) - 1
+        def write(number: int, events: int, step: Step) -> list[dict[str, object]]:
+            last = number == events - 1
             choice: dict[str, object] = {"index": 0, "text": "x", "logprobs": None}
             if not stub.has("no_ids"):
                 choice["token_ids"] = step.tokens
@@ -132,6 +137,14 @@ def hits(stub: Stub) -> int:
     return stub.counts.requests * int(stub.faults.get("hits", 0)) + (stub.cache.hits if stub.cache else 0)
 
 
+def own_clock(stub: Stub, labels: str) -> dict[str, object]:
+    """With `own_clock=FACTOR`: seconds of decoding, as if the engine decoded so many times as long as it streams."""
+    if not stub.has("own_clock"):
+        return {}
+    seconds = stub.decode_s * float(stub.faults["own_clock"])
+    return {f"vllm:request_decode_time_seconds_sum{{{labels}}}": seconds}
+
+
 def vllm(stub: Stub) -> list[web.RouteDef]:
     labels = 'engine="0",model_name="specgate"'
 
@@ -145,6 +158,7 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
                 f'vllm:request_success_total{{{labels},finished_reason="length"}}': stub.counts.requests,
                 f'vllm:cache_config_info{{{labels},block_size="16",num_gpu_blocks="{4096 - 512 * bool(stub.k)}"}}': 1,
                 **spec_counters(stub, "vllm:", labels),
+                **own_clock(stub, labels),
             }
         )
 
@@ -188,10 +202,12 @@ def generate_handler(
         planned = stub.plan(prompt, limit, cached, sampling)
         stub.remember(prompt, key, planned)
 
-        def write(number: int, step: Step) -> list[dict[str, object]]:
-            so_far = [t for s in planned[: number + 1] for t in s.tokens]
+        so_far: list[int] = []
+
+        def write(number: int, events: int, step: Step) -> list[dict[str, object]]:
+            so_far.extend(step.tokens)
             used = usage(stub, prompt, len(so_far), cached)
-            last = number == len(planned) - 1
+            last = number == events - 1
             meta: dict[str, object] = {"prompt_tokens": used["prompt"], "completion_tokens": used["completion"]}
             meta["finish_reason"] = {"type": "stop" if stub.has("short") else "length"} if last else None
             if stub.has("no_usage"):
@@ -199,7 +215,9 @@ def generate_handler(
             if body.get("return_logprob"):
                 meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(stub, prompt, step.tokens)]]
             meta |= {"cached_tokens": used["cached"]} | (meta_of(planned, number) if last else {})
-            return [{"text": "x", "output_ids": so_far if cumulative else step.tokens, "meta_info": meta, "index": 0}]
+            return [
+                {"text": "x", "output_ids": [*so_far] if cumulative else step.tokens, "meta_info": meta, "index": 0}
+            ]
 
         return await stub.stream(request, planned, write)
 
@@ -261,14 +279,14 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
         planned = stub.plan(prompt, body["n_predict"], cached, body, forbidden)
         stub.remember(prompt, None, planned)
 
-        def write(number: int, step: Step) -> list[dict[str, object]]:
+        def write(number: int, events: int, step: Step) -> list[dict[str, object]]:
             named = [token for token in step.tokens if stub.chain is None or token != HALF]
             event: dict[str, object] = {"index": 0, "content": "x", "tokens": named, "stop": False}
             if body.get("n_probs"):
                 candidates = [{"id": i, "token": "x", "logprob": p} for p, i in top_values(stub, prompt, step.tokens)]
                 event["completion_probabilities"] = [{"id": step.tokens[0], "top_logprobs": candidates}]
             streamed = [event] if named else []
-            if number < len(planned) - 1 or stub.has("no_usage"):
+            if number < events - 1 or stub.has("no_usage"):
                 return streamed
             used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
             timings: dict[str, object] = {
@@ -293,7 +311,7 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
             return [*streamed, final]
 
         if not body["stream"]:
-            (final,) = write(len(planned) - 1, Step([HALF], 0, 0))
+            (final,) = write(0, 1, Step([HALF], 0, 0))
             stub.count(planned)
             return web.json_response({**final, "tokens": [token for step in planned for token in step.tokens]})
         return await stub.stream(request, planned, write)

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,8 +103,8 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-Writer = Callable[[int, Step], list[dict[str, Any]]]
-"""(number of the step, step) → the events that a dialect makes of it."""
+Writer = Callable[[int, int, Step], list[dict[str, Any]]]
+"""(number of the event, how many there are, its tokens) → what a dialect makes of it."""
 
 
 class Stub:
@@ -119,6 +119,8 @@ class Stub:
         self.sent_at: list[list[float]] = []
         self.traces: Path | None = None
         """Where it writes the traces of its profiler."""
+        self.decode_s = 0.0
+        """From first to last events, summed over its requests."""
         self.streamed: list[int] = []
         """How many steps each request had that has ended since the last profile began."""
 
@@ -162,7 +164,7 @@ class Stub:
     def count(self, planned: Sequence[Step]) -> None:
         """As real engines do: when a request has ended, and its last event may have been sent already."""
         own = Counts()
-        for step in planned:
+        for step in self.claimed(planned):
             own.step(step)
             self.counts.step(step)
         self.streamed.append(len(planned))
@@ -181,6 +183,37 @@ class Stub:
         )
         if self.has("reset"):
             self.counts = Counts()
+
+    def claimed(self, planned: Sequence[Step]) -> Sequence[Step]:
+        """The steps that it counts; with `claims=LENGTH` fewer, of which each emitted about so many tokens."""
+        if not self.k or not self.has("claims"):
+            return planned
+        emitted = sum(step.accepted + 1 for step in planned if step.drafted)
+        number = round(emitted / float(self.faults["claims"]))
+        accepted = [(emitted - number + i) // number for i in range(number)]
+        return [Step([], self.k, count) for count in accepted]
+
+    def streamed_as(self, planned: Sequence[Step]) -> list[tuple[int, Step]]:
+        """(number of the step at whose end it is sent, its tokens) of each event.
+
+        `interval=N`: those of N steps together, as vLLM's --stream-interval has it. `holds=N`: none before step N, and
+        with `at_once` what came until then as one. `per_token`: one event per token, as llama.cpp.
+        """
+        interval, last_held = int(self.faults.get("interval", 1)), int(self.faults.get("holds", 0))
+        last_held = min(last_held, len(planned) - 1)
+        if self.has("at_once"):
+            joined = Step([t for step in planned[: last_held + 1] for t in step.tokens], self.k, 0)
+            return [
+                (last_held, joined),
+                *((last_held + 1 + i, step) for i, step in enumerate(planned[last_held + 1 :])),
+            ]
+        if self.has("per_token"):
+            return [(i, replace(step, tokens=[t])) for i, step in enumerate(planned) for t in step.tokens]
+        groups = [(0, planned[:1]), *((i, planned[i : i + interval]) for i in range(1, len(planned), interval))]
+        return [
+            (max(i + len(steps) - 1, last_held), Step([t for s in steps for t in s.tokens], self.k, 0))
+            for i, steps in groups
+        ]
 
     def think(self, events: Sequence[dict[str, Any]]) -> None:
         """Stream a step as thinking, where that is asked for: `thinks` names the channel, its ids may be dropped."""
@@ -215,12 +248,14 @@ class Stub:
         whole = self.has("one_piece") or len(self.sent_at) <= int(self.faults.get("one_piece_first", 0))
         began = time.perf_counter()
         buffered = b""
-        for number, step in enumerate(planned):
-            await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
+        began += float(self.faults.get("prefill_s", 0))
+        events = self.streamed_as(planned)
+        for number, (step_number, step) in enumerate(events):
+            await asyncio.sleep(max(0.0, began + step_number / self.rate - time.perf_counter()))
             if number == 2:
                 await self.strike(request, response)
-            result = write(number, step)
-            if number < 2 * len(planned) // 3:
+            result = write(number, len(events), step)
+            if number < 2 * len(events) // 3:
                 self.think(result)
             data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in result)
             if whole:
@@ -228,6 +263,7 @@ class Stub:
             else:
                 await response.write(data)
             stamps.append(time.perf_counter())
+        self.decode_s += stamps[-1] - stamps[0]
         self.counts.running -= 1
         if self.has("late_counters"):
             asyncio.get_running_loop().call_later(0.2, self.count, planned)

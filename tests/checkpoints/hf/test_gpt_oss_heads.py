@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from specgate.backends.eagle3.lib.layout import draft_tensors
 from specgate.checkpoints.auxiliary_layers import IDS
 from specgate.checkpoints.geometry import TargetGeometry
+from specgate.checkpoints.heads.tensors import draft_tensors
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import Keys, read_config

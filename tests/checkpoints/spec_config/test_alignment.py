@@ -39,7 +39,6 @@ def test_a_config_is_aligned_with_itself() -> None:
         (', "draft_sample_method": "probabilistic"', "draft_sampling", "nothing"),
         (', "rejection_sample_method": "block"', "verification", "nothing"),
         (', "num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 64, 0]]', "varies", "acceptance"),
-        (', "draft_tensor_parallel_size": 2', "draft_tp", "speed"),
     ],
 )
 def test_a_change_is_named_with_what_it_breaks(change: str, term: str, breaks: str) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.checkpoints.spec_config.alignment import align
+from specgate.checkpoints.spec_config.formats.static_trees import static_tree
 from specgate.checkpoints.spec_config.formats.stored_run import gpus_of
-from specgate.checkpoints.spec_config.formats.trtllm import static_tree
 from specgate.checkpoints.spec_config.sources import read_source
 from specgate.contract import EngineFacts
 from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
@@ -187,11 +187,11 @@ def test_llamacpp_draws_no_eagle3_drafts_whatever_it_is_told() -> None:
         (f"{SGLANG} --speculative-num-steps 3 --speculative-num-step 4", "did you mean --speculative-num-steps"),
         ('{"decoding_type": "Eagle3", "max_draft_len": 3, "max_draft_length": 3}', "did you mean max_draft_len"),
         ("llama-server -md D --spec-draft-nmax 3 --spec-type draft-eagle3", "did you mean --spec-draft-n-max"),
-        ("llama-server -md D --draft-max 3", "--draft-max has been removed from llama.cpp"),
+        ("llama-server -md D --draft-max 3 --spec-type draft-eagle3", "--draft-max was removed in April 2026"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(text: str, note: str) -> None:
-    assert note in " ".join(read_source(text).notes)
+    assert note in " ".join(read_source(text).undecided)
 
 
 def test_bad_files_end_in_an_error_that_names_them(tmp_path: Path) -> None:

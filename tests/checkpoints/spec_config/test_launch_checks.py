@@ -44,6 +44,45 @@ def test_flags_that_ask_for_something_else_are_refused(
         check_command(engine, argv, k, f"{engine} spec-{k}")
 
 
+@pytest.mark.parametrize(
+    ("engine", "text", "start"),
+    [
+        ("vllm", "speculative-config: {method: eagle3, model: /d, num_speculative_tokens: 3}", ["vllm", "serve", "T"]),
+        (
+            "sglang",
+            "speculative-algorithm: EAGLE3\nspeculative-num-steps: 3",
+            ["python3", "-m", "sglang.launch_server"],
+        ),
+        ("trtllm", "speculative_config: {decoding_type: Eagle, max_draft_len: 3}", ["trtllm-serve", "T"]),
+    ],
+)
+def test_a_baseline_that_speculates_by_its_file_is_refused(
+    tmp_path: Path, engine: str, text: str, start: list[str]
+) -> None:
+    (file := tmp_path / "serve.yaml").write_text(f"{text}\n")
+    (plain := tmp_path / "plain.yaml").write_text("dtype: bfloat16\n")
+    with pytest.raises(UsageError, match="its flags ask for speculation"):
+        check_command(engine, (*start, "--config", str(file)), 0, "baseline")
+    with pytest.raises(UsageError, match="no such file"):
+        check_command(engine, (*start, "--config", str(tmp_path / "none.yaml")), 0, "baseline")
+    check_command(engine, (*start, "--config", str(plain)), 0, "baseline")
+
+
+@pytest.mark.parametrize(
+    ("engine", "argv"),
+    [
+        ("vllm", ("vllm", "serve", "T", "-sc.method", "ngram", "-sc.num_speculative_tokens", "3")),
+        ("vllm", ("vllm", "serve", "T", "--spec-model", "D", "--spec-tokens", "3")),
+        ("vllm", ("vllm", "serve", "T", "--speculative-unheard-of", "3")),
+        ("llamacpp", ("llama-server", "-m", "T", "--spec-default")),
+        ("lmdeploy", ("lmdeploy", "serve", "api_server", "T", "--speculative-algorithm", "eagle3")),
+    ],
+)
+def test_a_baseline_must_be_known_not_to_speculate(engine: str, argv: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        check_command(engine, argv, 0, "baseline")
+
+
 def test_the_yaml_file_of_a_server_is_looked_into(tmp_path: Path) -> None:
     (file := tmp_path / "t.yaml").write_text("speculative_config: {decoding_type: Eagle3, max_draft_len: 3}\n")
     argv = ("trtllm-serve", "T", "--config", str(file))

@@ -113,3 +113,12 @@ def test_two_circles_are_both_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.yaml: cannot be read: No such file"):
         read_tree(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("text", ["[[0], [1], [0, 0]]", "- [0]\n- [1]\n", "mc_sim = [[0], [1], [0, 0]]"])
+def test_a_list_without_a_key_gets_the_advice_to_write_one(tmp_path: Path, text: str) -> None:
+    for name in ("medusa.json", "medusa.yaml", "choices.py"):
+        (file := tmp_path / name).write_text(text)
+        with pytest.raises(UsageError, match=name) as error:
+            read_tree(file)
+        assert (error.value.hint or "").startswith("write `choices:` before the list")

@@ -28,6 +28,15 @@ def test_a_difference_that_matters_ends_with_1_and_says_what_follows(cli: Cli) -
     assert "| draft tokens per path (K) | 3 | 4 | K 3 against 4:" in page
 
 
+def test_what_is_not_known_ends_with_8_and_is_stored(cli: Cli) -> None:
+    served = f"vllm serve T -tp 2 --speculative-config '{(VLLM % 3).removeprefix('vllm:')}'"
+    done = cli.run("diagnose", "configs", VLLM % 3, served, "--md", "--json", "--out", "out", pair=False)
+    assert done.returncode == 8 and "\nnot known, and may matter\n" in done.stdout
+    stored = json.loads((cli.folder / "out" / "alignment.json").read_text())
+    assert len(stored["undecided"]) == 2 and not stored["aligned"] and stored["b"]["releases"] == "since 0.8.2"
+    assert "## Not known, and may matter" in (cli.folder / "out" / "alignment.md").read_text()
+
+
 def test_flags_are_taken_as_they_are(cli: Cli) -> None:
     flags = "--speculative-algorithm EAGLE3 --speculative-draft-model-path D --speculative-num-steps 3"
     done = cli.run("diagnose", "configs", VLLM % 3, f"{flags} --speculative-eagle-topk 1", pair=False)

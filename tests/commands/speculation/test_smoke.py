@@ -71,7 +71,7 @@ def test_a_draft_of_another_target_is_named_as_the_cause(cli: Cli, ids: Path) ->
     other.mkdir()
     for file in cli.draft.iterdir():
         (other / file.name).write_bytes(file.read_bytes())
-    (other / "config.json").write_text(json.dumps({**config, "target_hidden_size": 2 * config["hidden_size"]}))
+    (other / "config.json").write_text(json.dumps({**config, "trained_for": {"num_hidden_layers": 99}}))
     arguments = ["smoke", "--backend", "reference", "--prompt-file", str(ids), "--json"]
     done = cli.run(*arguments, "--target", str(cli.target), "--draft", str(other), pair=False)
     data = json.loads(done.stdout)

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.lib.checkpoint import Wanted
-from specgate.backends.eagle3.lib.layout import draft_tensors
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
+from specgate.checkpoints.heads.tensors import Wanted, draft_tensors
 
 ROPE = RopeSpec("default", 10000.0, 64)
 TARGET = TargetGeometry(

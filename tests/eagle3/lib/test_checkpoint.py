@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specgate.backends.eagle3.lib.checkpoint import Entry, TensorFiles, Wanted, check_tensors
+from specgate.backends.eagle3.lib.checkpoint import Entry, TensorFiles
 from specgate.checkpoints.files import content_sha256, files_sha256
+from specgate.checkpoints.heads.tensors import Wanted, check_tensors
 from specgate.errors import CheckpointError
 from tests.checkpoints.folders import Tensors
 
@@ -151,7 +152,7 @@ def test_all_tensors_that_do_not_fit_are_named_in_one_message() -> None:
     data = {"a": entry(2), "b": entry(3), "c": entry(4), "e": entry(5, dtype="U8"), "rope": entry(1), "f": entry(9)}
     wanted = {"a": Wanted((2,)), "b": Wanted((2,), "two"), "d": Wanted((2,)), "e": Wanted((5,)), "g": Wanted(())}
     with pytest.raises(CheckpointError) as error:
-        check_tensors(data, wanted, "rope", Path("folder"))
+        check_tensors(data, wanted, Path("folder"), "rope")
     assert error.value.message == (
         "folder: tensors do not fit the config: missing: d, g; wrong: b is [3], not [2] (two), "
         "e is of type U8, not a float of 16 to 64 bits; left over: c, f"
@@ -160,7 +161,7 @@ def test_all_tensors_that_do_not_fit_are_named_in_one_message() -> None:
 
 def test_tensors_that_fit_pass() -> None:
     data = {"a": entry(2, dtype="BF16"), "d2t": entry(3, dtype="I64"), "rope": entry(1)}
-    check_tensors(data, {"a": Wanted((2,)), "d2t": Wanted((3,), "", "I64")}, "rope|x", Path("folder"))
+    check_tensors(data, {"a": Wanted((2,)), "d2t": Wanted((3,), "", "I64")}, Path("folder"), "rope|x")
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "", "x" * 300, "a\x00b", 5, None, ["a"]])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.lib import memory
-from specgate.backends.eagle3.lib.checkpoint import Wanted
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, require_room, weight_bytes
+from specgate.checkpoints.heads.tensors import Wanted
 from specgate.errors import EnvironmentRefused
 
 WANTED = {"a": Wanted((1000, 1000)), "b": Wanted((1000,))}

@@ -167,8 +167,8 @@ def test_a_variant_loads_with_its_tensors_and_not_without(
     assert getattr(draft.geometry, switch) and tensors.keys() <= draft.tensors.keys()
     edit_config(pair[1], **{switch: False})
     if tensors:
-        with pytest.raises(CheckpointError, match=f"left over: .*{next(iter(tensors))}"):
-            draft_of(pair)
+        assert getattr(draft_of(pair).geometry, switch)
+        assert f"{switch} = False (the weights: True)" in draft_of(pair).warnings[0]
 
 
 def test_old_names_of_the_stream_norms_are_understood(pair: tuple[Path, Path]) -> None:
@@ -230,14 +230,8 @@ def test_a_missing_draft_tensor_is_named(pair: tuple[Path, Path], name: str) -> 
 
 
 def test_a_left_over_draft_tensor_is_named(pair: tuple[Path, Path]) -> None:
-    edit_tensors(pair[1], lambda t: t.update({"layers.1.mlp.up_proj.weight": torch.ones(2)}))
-    with pytest.raises(CheckpointError, match=r"left over: layers\.1\.mlp\.up_proj\.weight"):
-        draft_of(pair)
-
-
-def test_int32_offsets_are_refused(pair: tuple[Path, Path]) -> None:
-    edit_tensors(pair[1], lambda t: t.update({"d2t": t["d2t"].int()}))
-    with pytest.raises(CheckpointError, match="d2t is of type I32, not I64"):
+    edit_tensors(pair[1], lambda t: t.update({"midlayer.mlp.gain.weight": torch.ones(2)}))
+    with pytest.raises(CheckpointError, match=r"left over: midlayer\.mlp\.gain\.weight"):
         draft_of(pair)
 
 
@@ -280,7 +274,7 @@ def test_a_draft_of_fewer_positions_warns_unless_it_has_a_window(pair: tuple[Pat
 
 
 def test_the_target_serves_as_no_draft(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(CheckpointError, match=r"num_hidden_layers = 4\n.*one layer"):
+    with pytest.raises(CheckpointError, match=r"hold 4 decoder layers \(0, 1, 2, 3\) and no fc\.weight: a whole"):
         load_draft(pair[0], target_of(pair).geometry, torch.float32, "cpu")
 
 

@@ -1,6 +1,7 @@
 """Targets of the fuzzer: each reader, the documents that its inputs are made from, and the exit codes it may end with.
 
 written.py       what people write
+traces.py        what profilers write
 stored.py        what specgate has stored
 checkpoints.py   what other tools wrote
 typed.py         what is typed
@@ -39,7 +40,8 @@ from tests.fuzz.targets.stored_files import (
     stored,
     verified,
 )
-from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape, trace
+from tests.fuzz.targets.traces import trace
+from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape
 
 TARGETS: Final = (
     Target("scenario", scenario),
@@ -59,7 +61,7 @@ TARGETS: Final = (
     Target("ledger-head", ledger_head),
     Target("records", records, 250),
     Target("selftest-stamp", selftest_stamp, 50),
-    Target("benchmark", checked(lambda folder: [seeds.BENCHMARK, seeds.BENCHMARK["results"]]), 250),
+    Target("benchmark", checked(lambda folder: [seeds.BENCHMARK, seeds.BENCHMARK["results"], seeds.VLLM_BENCH]), 250),
     Target("checked-run", checked(lambda folder: [seeds.json_of(seeds.a_run(folder) / "run.json")]), 60),
     Target("target-config", target_config, 250),
     Target("draft-config", draft_config, 250),

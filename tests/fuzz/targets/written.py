@@ -1,4 +1,4 @@
-"""Files that people write: scenarios, policies, tapes, shapes, grids, trees, prompts; and traces, which they name."""
+"""Files that people write: scenarios, policies, tapes, shapes, grids, trees, prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.fuzz import seeds
 from tests.fuzz.attempt import Ready
 from tests.fuzz.mutation import byte_strings, json_texts, yaml_texts
 from tests.fuzz.targets.shared import USAGE, gates, plain
-from tests.support.traces import vllm_loop
 
 
 def scenario(folder: Path) -> Ready:
@@ -76,31 +75,6 @@ def gemm_shapes(folder: Path) -> Ready:
     return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), plain(seeds.tuned()), read, file, USAGE)
 
 
-def trace(folder: Path) -> Ready:
-    """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
-    from specgate.analysis.traces.families import has_shapes, read_shapes
-    from specgate.analysis.traces.steps import loop_of
-    from specgate.analysis.traces.trace_file import read_trace
-    from specgate.contract import LoopFigures
-    from specgate.files.json_text import to_plain
-
-    file = folder / "fuzzed"
-    made = vllm_loop(steps=2)
-    exported = made.write_nsys(folder / "valid.sqlite").read_bytes()
-
-    def read() -> None:
-        if has_shapes(file):
-            read_shapes(file)
-            return
-        loop = loop_of(read_trace(file), 3)
-        if loop.figures is not None:
-            json.dumps(to_plain(LoopFigures, loop.figures))
-
-    shapes = [{"tag": "EAGLE3_FC", "M": 3, "K": 8640, "N": 2880, "dtype": 14, "layout": "row", "count": 512}]
-    inputs = json_texts([made.chrome(), shapes]) | byte_strings([exported])
-    return Ready(inputs, plain(made.chrome()), read, file, USAGE)
-
-
 def attention_grid(folder: Path) -> Ready:
     from specgate.backends.eagle3.tuning.fmha_sweep import read_grid
 
@@ -133,7 +107,7 @@ def draft_tree(folder: Path) -> Ready:
 
 def prompts(folder: Path) -> Ready:
     """A file of prompts, in whatever format its first record tells."""
-    from specgate.planning.prompt_files.formats import entries_of, recognise
+    from specgate.planning.prompt_files.formats import prompts_in, recognise
 
     file = folder / "fuzzed.jsonl"
     lines = [
@@ -141,13 +115,15 @@ def prompts(folder: Path) -> Ready:
         {"text": "Once", "subset": "b"},
         {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]},
         {"question_id": 81, "category": "writing", "turns": ["Compose.", "Rewrite."]},
-        {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}]},
+        {"id": "x_0", "conversations": [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Hi"}]},
+        {"custom_id": "a", "body": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}},
+        {"instruction": "Sum up.", "input": "Long ago."},
         {"input": "Who?", "context": "Long ago.", "dataset": "qasper", "_id": "8d0b"},
     ]
     valid = b"\n".join(json.dumps(line).encode() for line in lines[:3])
 
     def read() -> None:
-        entries_of(file, *recognise(file, "auto"))
+        prompts_in(file, *recognise(file, "auto"))
 
     inputs = json_texts(lines) | byte_strings([valid, gzip.compress(valid, mtime=0)])
     return Ready(inputs, valid, read, file, USAGE)

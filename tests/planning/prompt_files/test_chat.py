@@ -10,8 +10,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from specgate.backends.eagle3.pairs.shipped import demo_target
-from specgate.errors import EnvironmentRefused, UsageError
-from specgate.planning.prompt_files.chat import ChatTemplate
+from specgate.checkpoints.tokenizer_settings import read_settings
+from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
+from specgate.planning.prompt_files.chat import Chat, ChatTemplate, chat_template
 from tests.pairs.tiny import write_tokenizer
 
 CHATML = (
@@ -56,9 +57,13 @@ def tokenizer_with(folder: Path, template: object) -> Path:
 
 
 def rendered(folder: Path, template: object, chat: Any) -> str:
-    beside = ChatTemplate.beside(tokenizer_with(folder, template))
-    assert beside is not None
-    return beside.render(chat, "p.jsonl:1")
+    return beside(tokenizer_with(folder, template)).render(Chat(tuple(chat)), "p.jsonl:1")
+
+
+def beside(tokenizer_file: Path) -> ChatTemplate:
+    template = chat_template(read_settings(tokenizer_file))
+    assert isinstance(template, ChatTemplate), template
+    return template
 
 
 @pytest.mark.parametrize("chat", CHATS)
@@ -79,18 +84,18 @@ def test_the_demo_targets_template_is_rendered_as_transformers_renders_it() -> N
         target = demo_target()
     except EnvironmentRefused as error:
         pytest.skip(str(error))
-    template = ChatTemplate.beside(target / "tokenizer.json")
-    assert template is not None
+    template = beside(target / "tokenizer.json")
     theirs = AutoTokenizer.from_pretrained(target)
     for chat in CHATS:
-        assert template.render(chat, "") == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        assert template.render(Chat(tuple(chat)), "") == theirs.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
 
 
 def test_a_template_in_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
     file = tokenizer_with(tmp_path, "from the config")
     (tmp_path / "chat_template.jinja").write_text("from the file")
-    template = ChatTemplate.beside(file)
-    assert template is not None and template.render(CHATS[0], "") == "from the file"
+    assert beside(file).render(Chat(tuple(CHATS[0])), "") == "from the file"
 
 
 def test_of_several_templates_the_default_one_is_taken(tmp_path: Path) -> None:
@@ -99,9 +104,11 @@ def test_of_several_templates_the_default_one_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_a_template_has_none(tmp_path: Path) -> None:
-    assert ChatTemplate.beside(tokenizer_with(tmp_path, None)) is None
+    file = tokenizer_with(tmp_path, None)
+    none = "the target's tokenizer has no chat template"
+    assert chat_template(read_settings(file)) == none
     (tmp_path / "tokenizer_config.json").unlink()
-    assert ChatTemplate.beside(tmp_path / "tokenizer.json") is None
+    assert chat_template(read_settings(file)) == none
 
 
 def test_the_date_is_always_the_same(tmp_path: Path) -> None:
@@ -118,7 +125,6 @@ def test_the_date_is_always_the_same(tmp_path: Path) -> None:
         ("{% for i in range(10**9) %}a{% endfor %}", "refuses them: .*Range too big"),
         ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "refuses them: 'more than 67108864 characters'"),
         ("{% if %}", "chat_template, line 1: not a Jinja template"),
-        (5, "chat_template: 5: a Jinja template was expected"),
     ],
 )
 def test_a_template_that_cannot_render_is_refused_with_its_reason(template: object, says: str, tmp_path: Path) -> None:
@@ -129,5 +135,44 @@ def test_a_template_that_cannot_render_is_refused_with_its_reason(template: obje
 @pytest.mark.parametrize("content", [b"[]", b"{", b"\xff"])
 def test_a_config_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(content)
-    with pytest.raises(UsageError, match=r"tokenizer_config\.json"):
-        ChatTemplate.beside(tmp_path / "tokenizer.json")
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json"):
+        read_settings(tmp_path / "tokenizer.json")
+
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}]}]
+ITERATES = "{% for m in messages %}{% for p in m.content if p.type == 'text' %}<{{ p.text }}>{% endfor %}{% endfor %}"
+EITHER = "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "text"),
+    [
+        (ITERATES, PARTS, "<Hi><there>"),
+        (ITERATES, [{"role": "user", "content": "Hi"}], "<Hi>"),
+        (EITHER, PARTS, "Hi"),
+        (EITHER, [{"role": "user", "content": "Hi"}], "Hi"),
+        ("{{ messages[0].content }}", PARTS, "Hi\nthere"),
+        ("{{ messages[0].content | trim }}", PARTS, "Hi\nthere"),
+        ("{{ messages | tojson }}", PARTS, '[{"role": "user", "content": "Hi\\nthere"}]'),
+    ],
+)
+def test_content_has_the_form_that_the_template_reads(template: str, chat: Any, text: str, tmp_path: Path) -> None:
+    """As vLLM's chat end point has it: a template that reads texts alone gets the parts one below the other."""
+    assert rendered(tmp_path, template, chat) == text
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}
+
+
+def test_arguments_of_tool_calls_become_objects_as_servers_hand_them_to_templates(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}{% endfor %}"
+    assert rendered(tmp_path, template, [CALL]) == "1"
+    assert rendered(tmp_path, "{{ 'a' + messages[0].content + 'b' }}", [CALL]) == "ab", "no content is an empty text"
+    assert rendered(tmp_path, "{{ messages[0].content is defined }}", [CALL]) == "False"
+
+
+def test_a_chat_with_tools_takes_the_template_for_tools(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "{{ tools | length }} tools"}, {"name": "default", "template": "plain"}]
+    template = beside(tokenizer_with(tmp_path, named))
+    assert template.render(Chat(tuple(PARTS), {"tools": [{}, {}]}), "") == "2 tools"
+    assert template.render(Chat(tuple(PARTS)), "") == "plain"

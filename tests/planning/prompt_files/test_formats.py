@@ -11,15 +11,33 @@ from hypothesis import strategies as st
 
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
-from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, read_entries, recognise, spelt
+from specgate.planning.prompt_files.chat import Chat
+from specgate.planning.prompt_files.formats import (
+    FORMATS,
+    Entry,
+    PromptFile,
+    prompts_in,
+    read_prompts,
+    recognise,
+    spelt,
+)
 from specgate.planning.prompt_files.records import records_of
 
 SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "mt-bench": {"question_id": 81, "category": "writing", "turns": ["Compose a post.", "Rewrite it."]},
     "humaneval": {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "  1"},
+    "mbpp": {"task_id": 1, "text": "Write f.", "code": "def f(): 1", "test_list": ["assert f()"]},
     "gsm8k": {"question": "How many?", "answer": "3 #### 3"},
+    "math": {"problem": "1 + 1?", "solution": "2", "answer": "2", "subject": "Algebra", "level": 1},
+    "alpaca": {"instruction": "Translate.", "input": "Haus", "output": "house"},
     "longbench": {"input": "Who?", "context": "Long ago.", "answers": ["I"], "dataset": "qasper", "_id": "8d0b"},
     "sharegpt": {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]},
+    "openai-batch": {
+        "custom_id": "a",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"messages": [{"role": "user", "content": "Why?"}]},
+    },
     "lines": {"text": "Once"},
 }
 """Format → a record as its data set has it."""
@@ -31,9 +49,13 @@ def written(folder: Path, *records: Any, name: str = "p.jsonl") -> Path:
     return file
 
 
-def entries(folder: Path, *records: Any, format_: FormatName = "auto") -> tuple[Entry, ...]:
+def read(folder: Path, *records: Any, format_: FormatName = "auto") -> PromptFile:
     file = written(folder, *records)
-    return entries_of(file, *recognise(file, format_))
+    return prompts_in(file, *recognise(file, format_))
+
+
+def entries(folder: Path, *records: Any, format_: FormatName = "auto") -> tuple[Entry, ...]:
+    return read(folder, *records, format_=format_).entries
 
 
 def refused(folder: Path, *records: Any, format_: FormatName = "lines") -> str:
@@ -48,15 +70,100 @@ def test_a_file_is_recognised_by_its_first_record(name: str, tmp_path: Path) -> 
 
 
 def test_what_each_data_set_asks_becomes_the_prompt(tmp_path: Path) -> None:
-    read = {name: entries(tmp_path, sample)[0] for name, sample in SAMPLES.items()}
-    assert {name: (e.content, e.name, e.category) for name, e in read.items()} == {
-        "mt-bench": ("Compose a post.", "81", "writing"),
-        "humaneval": ("def f():\n", "HumanEval/0", None),
-        "gsm8k": ("How many?", None, None),
-        "longbench": ("Long ago.\n\nWho?", "8d0b", "qasper"),
-        "sharegpt": ("Hi", "x_0", None),
-        "lines": ("Once", None, None),
+    prompts = {name: entries(tmp_path, sample)[0] for name, sample in SAMPLES.items()}
+    assert {name: (e.content, e.category) for name, e in prompts.items()} == {
+        "mt-bench": ("Compose a post.", "writing"),
+        "humaneval": ("def f():\n", None),
+        "mbpp": ("Write f.", None),
+        "gsm8k": ("How many?", None),
+        "math": ("1 + 1?", "Algebra"),
+        "alpaca": ("Translate.\n\nHaus", None),
+        "longbench": ("Long ago.\n\nWho?", "qasper"),
+        "sharegpt": ("Hi", None),
+        "openai-batch": (Chat((ASKED,)), None),
+        "lines": ("Once", None),
     }
+
+
+ASKED = {"role": "user", "content": "Why?"}
+ANSWER = {"role": "assistant", "content": "So."}
+BRIEF = {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "content"),
+    [
+        ({"task_id": 3, "prompt": "Write f.", "code": "x", "test_list": []}, "mbpp", "Write f."),
+        ({"question": "Who?", "answers": {}, "context": "Long ago."}, "gsm8k", "Long ago.\n\nWho?"),
+        ({"instruction": "Sum up.", "context": "Ago.", "response": "x", "category": "qa"}, "alpaca", "Sum up.\n\nAgo."),
+        ({"instruction": "Sing.", "input": "", "output": "La"}, "alpaca", "Sing."),
+        ({"question": "Who?", "choices": ["I", "you"], "answer": 0}, "gsm8k", "Who?\n\nI\nyou"),
+        ({"prompt": [ASKED], "chosen": [ANSWER]}, "lines", Chat((ASKED,))),
+        ({"prompt": [3, 4]}, "lines", (3, 4)),
+        ({"prompt": "Why?", "prompt_id": "0", "messages": [ASKED, ANSWER]}, "lines", Chat((ASKED,), answered=True)),
+        (
+            {"messages": [BRIEF, ASKED, ANSWER, ASKED, ANSWER]},
+            "lines",
+            Chat((BRIEF, ASKED, ANSWER, ASKED), answered=True),
+        ),
+        ({"messages": [{"from": "human", "value": "Why?"}]}, "lines", Chat((ASKED,))),
+        ({"conversation": [ASKED, ANSWER], "language": "English"}, "sharegpt", "Why?"),
+        ({"conversation": [{"human": "Why?", "assistant": "So."}]}, "sharegpt", "Why?"),
+        ({"conversations": [{"content": "Why?"}, {"content": "So."}]}, "sharegpt", "Why?"),
+        ({"turns": [{"from": "Human", "value": "Why?"}]}, "sharegpt", "Why?"),
+        ({"conversations": [{"from": "system", "value": "Be brief."}, ASKED]}, "sharegpt", Chat((BRIEF, ASKED))),
+        ({"custom_id": "a", "body": {"prompt": "Once"}}, "openai-batch", "Once"),
+        (
+            {
+                "messages": [ASKED],
+                "tools": '[{"type": "function"}]',
+                "chat_template_kwargs": {"enable_thinking": False},
+            },
+            "lines",
+            Chat((ASKED,), {"tools": [{"type": "function"}], "enable_thinking": False}),
+        ),
+        (
+            {"messages": [ASKED], "tools": [{}], "tool_choice": "none", "reasoning_effort": "high"},
+            "lines",
+            Chat((ASKED,), {"reasoning_effort": "high"}),
+        ),
+    ],
+)
+def test_other_forms_that_data_sets_have(record: Any, name: str, content: object, tmp_path: Path) -> None:
+    assert recognise(written(tmp_path, record), "auto").format == name
+    assert entries(tmp_path, record)[0].content == content
+
+
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {}}, {"type": "text", "text": "What?"}]}
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (
+            {"conversations": [{"from": "gpt", "value": "I"}, {"from": "human", "value": "you"}]},
+            "first turn is the assistant's",
+        ),
+        ({"conversations": [{"from": "tool", "value": "I"}]}, "first turn is the tool's"),
+        ({"conversations": []}, "no turns"),
+        ({"conversations": [{"from": "system", "value": "I"}]}, "no question"),
+        ({"conversations": [{"from": "human", "value": ""}]}, "the question is empty"),
+        ({"conversations": [IMAGE]}, "content of type 'image_url'"),
+        ({"conversations": [{"from": "human", "value": "What?"}], "image": "a.png"}, "image in it"),
+        ({"conversations": [{"from": "narrator", "value": "Ago"}]}, "first turn is that of 'narrator'"),
+    ],
+)
+def test_a_record_without_a_prompt_is_left_out_and_counted_with_the_reason(
+    record: Any, why: str, tmp_path: Path
+) -> None:
+    file = read(tmp_path, record, SAMPLES["sharegpt"], record)
+    assert [e.content for e in file.entries] == ["Hi"] and file.left_out == {why: 2}
+    assert f"no prompts in it: 1 left out: {why}" in refused(tmp_path, record, format_="auto")
+
+
+def test_messages_without_a_question_are_left_out_too(tmp_path: Path) -> None:
+    file = read(tmp_path, {"messages": [ASKED]}, {"messages": [ANSWER]}, {"messages": []}, {"messages": [IMAGE]})
+    assert file.left_out == {"no question before the answer": 1, "no turns": 1, "content of type 'image_url'": 1}
 
 
 def test_vllms_custom_lines_are_questions_and_have_to_be_asked_for(tmp_path: Path) -> None:
@@ -71,7 +178,7 @@ def test_of_a_file_that_is_not_json_each_line_that_is_not_empty_is_a_prompt(tmp_
     (tmp_path / "p.txt").write_bytes(content)
     kind = recognise(tmp_path / "p.txt", "auto")
     assert kind.format == "plain-lines"
-    assert [e.content for e in entries_of(tmp_path / "p.txt", *kind)] == ["Once upon a time", "Twice"]
+    assert [e.content for e in prompts_in(tmp_path / "p.txt", *kind).entries] == ["Once upon a time", "Twice"]
 
 
 def test_a_broken_json_line_is_not_taken_for_text(tmp_path: Path) -> None:
@@ -82,13 +189,7 @@ def test_a_broken_json_line_is_not_taken_for_text(tmp_path: Path) -> None:
 
 def test_the_hugging_face_copy_of_mt_bench_is_read_too(tmp_path: Path) -> None:
     (entry,) = entries(tmp_path, {"prompt": ["Solve it.", "Again."], "category": "math", "prompt_id": 7})
-    assert (entry.content, entry.category, entry.name) == ("Solve it.", "math", "7")
-
-
-def test_conversations_that_no_human_begins_are_left_out(tmp_path: Path) -> None:
-    gpt = {"id": "a", "conversations": [{"from": "gpt", "value": "I"}, {"from": "human", "value": "you"}]}
-    empty: dict[str, Any] = {"id": "b", "conversations": []}
-    assert [e.name for e in entries(tmp_path, gpt, SAMPLES["sharegpt"], empty)] == ["x_0"]
+    assert (entry.content, entry.category) == ("Solve it.", "math")
 
 
 ROLE = st.sampled_from(["system", "user", "tool"])
@@ -105,9 +206,7 @@ PROMPTS = st.one_of(
 
 def as_json(content: object) -> object:
     return (
-        [dict(part) if isinstance(part, Mapping) else part for part in content]
-        if isinstance(content, tuple)
-        else content
+        list(content.turns if isinstance(content, Chat) else content) if isinstance(content, Chat | tuple) else content
     )
 
 
@@ -116,16 +215,16 @@ def as_json(content: object) -> object:
 def test_every_kind_of_line_is_read_as_it_was_written(lines: list[dict[str, Any]]) -> None:
     numbered = [{**line, "id": n, "category": "c", "kept": "by others"} for n, line in enumerate(lines)]
     content = "\n".join(map(json.dumps, numbered)).encode()
-    results = list(read_entries(records_of(Path("p.jsonl"), content), FORMATS["lines"].reading))
+    results = read_prompts(records_of(Path("p.jsonl"), content), FORMATS["lines"].reading).entries
     assert [as_json(e.content) for e in results] == [next(iter(line.values())) for line in lines]
-    assert [(e.name, e.category, e.number) for e in results] == [(str(n), "c", n + 1) for n in range(len(lines))]
+    assert [(e.category, e.number) for e in results] == [("c", n + 1) for n in range(len(lines))]
 
 
 @settings(max_examples=50)
 @given(PROMPTS, PROMPTS)
 def test_two_prompts_are_spelt_alike_only_if_they_are_the_same(a: dict[str, Any], b: dict[str, Any]) -> None:
     first, second = (
-        next(read_entries(records_of(Path("p"), json.dumps(p).encode()), FORMATS["lines"].reading)) for p in (a, b)
+        read_prompts(records_of(Path("p"), json.dumps(p).encode()), FORMATS["lines"].reading).entries[0] for p in (a, b)
     )
     assert (spelt(first) == spelt(second)) == (first.content == second.content)
 
@@ -144,15 +243,19 @@ def test_two_prompts_are_spelt_alike_only_if_they_are_the_same(a: dict[str, Any]
         ({"ids": [1, True]}, "ids[1]: True: a token id was expected"),
         ({"ids": [1, 2.0]}, "ids[1]: 2.0: a token id was expected"),
         ({"ids": [-1]}, "ids[0]: -1: a token id was expected"),
-        ({"messages": []}, "messages: []: a list"),
-        ({"messages": [{"role": "user"}]}, "messages[0]: {'role': 'user'}: an object with role and content"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": []}]}, "and nothing else"),
-        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content: ['a']: a text was expected"),
-        ({"messages": [{"role": "", "content": "a"}]}, "messages[0].role: '': a text was expected"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages[0].role: 'assistant': the last message"),
-        ({"text": "a", "id": 1.5}, "id: 1.5: a text or a whole number"),
-        ({"text": "a", "id": True}, "id: True: a text or a whole number"),
-        ({"text": "a", "id": "b\n"}, "id: 'b\\n': 1 to 200 printable characters"),
+        ({"messages": {}}, "messages: {}: a list"),
+        ({"messages": ["a"]}, "messages: ['a']: a list"),
+        ({"messages": [{"role": "user"}]}, "messages[0]: content: None: a text was expected"),
+        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0]: content: ['a']: a text or a list of parts"),
+        ({"messages": [{"role": "", "content": "a"}]}, "messages[0]: role: '': a text was expected"),
+        ({"messages": [{"role": "user", "content": "a"}], "tools": "{"}, "tools: '{': not JSON"),
+        (
+            {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": 1},
+            "chat_template_kwargs: 1: an object",
+        ),
+        ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "here: prompt and messages together"),
+        ({"text": "a", "category": 1.5}, "category: 1.5: a text or a whole number"),
+        ({"text": "a", "category": True}, "category: True: a text or a whole number"),
         ({"text": "a", "id": 10**5000}, "not JSON"),
         ({"text": "a", "category": ""}, "category: '': 1 to 80 printable characters"),
         ({"text": "a", "subset": "x" * 81}, "subset: 'xxx"),
@@ -164,7 +267,7 @@ def test_a_bad_line_is_named_with_file_line_key_and_value(record: Any, says: str
     text = json.dumps(record) if record.get("id") != 10**5000 else '{"text": "a", "id": 1' + "0" * 5000 + "}"
     file.write_text('{"text": "fine"}\n\n' + text + "\n", encoding="utf-8")
     with pytest.raises(UsageError) as caught:
-        entries_of(file, *recognise(file, "lines"))
+        prompts_in(file, *recognise(file, "lines"))
     assert str(caught.value).startswith(f"{file}:3: ") and says in str(caught.value)
 
 
@@ -178,7 +281,10 @@ def test_a_bad_line_is_named_with_file_line_key_and_value(record: Any, says: str
         ("longbench", {"input": 3}, "input: 3: a text"),
         ("longbench", {"context": ""}, "context: '': a text"),
         ("sharegpt", {"conversations": ["a"]}, "conversations: ['a']: a list"),
-        ("sharegpt", {"conversations": [{"from": "human"}]}, "conversations[0].value: None: a text"),
+        ("sharegpt", {"conversations": [{"from": "human"}]}, "conversations[0]: content: None: a text"),
+        ("openai-batch", {"body": []}, "body: []: an object"),
+        ("openai-batch", {"body": {"input": "a"}}, "body: exactly one of ids, text, prompt, messages is needed"),
+        ("alpaca", {"instruction": ""}, "instruction: '': a text"),
     ],
 )
 def test_a_bad_record_of_a_data_set_is_named(format_: FormatName, change: Any, says: str, tmp_path: Path) -> None:
@@ -191,19 +297,14 @@ def test_a_missing_key_names_those_that_are_there(tmp_path: Path) -> None:
     assert "p.jsonl:1: question: this key is required; there are: 'query'" in message
 
 
-def test_an_id_that_is_there_twice_names_both_lines(tmp_path: Path) -> None:
-    message = refused(tmp_path, {"text": "a", "id": "x"}, {"text": "b"}, {"text": "c", "id": "x"})
-    assert f"p.jsonl:3: id: 'x': there already: {tmp_path / 'p.jsonl'}:1" in message
-
-
 def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
     for format_ in ("auto", "lines"):
         assert "no prompts in it" in refused(tmp_path, format_=format_)
 
 
 def test_an_unknown_form_names_the_known_ones(tmp_path: Path) -> None:
-    message = refused(tmp_path, {"instruction": "a"}, format_="auto")
-    assert "p.jsonl:1: not a prompt in a known format; its keys: 'instruction'" in message and "sharegpt" in message
+    message = refused(tmp_path, {"wish": "a"}, format_="auto")
+    assert "p.jsonl:1: not a prompt in a known format; its keys: 'wish'" in message and "sharegpt" in message
 
 
 def test_a_file_that_changed_since_is_refused_with_both_hashes(tmp_path: Path) -> None:
@@ -211,5 +312,5 @@ def test_a_file_that_changed_since_is_refused_with_both_hashes(tmp_path: Path) -
     before = recognise(file, "auto")
     written(tmp_path, {"text": "b"})
     with pytest.raises(UsageError) as caught:
-        entries_of(file, *before)
+        prompts_in(file, *before)
     assert before.sha256 in str(caught.value) and recognise(file, "auto").sha256 in str(caught.value)

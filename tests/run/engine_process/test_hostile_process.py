@@ -90,7 +90,7 @@ def test_a_process_that_sends_half_an_answer_or_none_is_ended_in_time(apart: Ope
 
 
 def test_a_process_that_ends_is_seen_though_another_one_keeps_its_socket_open(apart: OpenedApart) -> None:
-    stays = "if os.fork() == 0:\n    os.read(int(sys.argv[3]), 1)\n    os._exit(0)\n"
+    stays = "if os.fork() == 0:\n    harness().recv(1)\n    os._exit(0)\n"
     error = error_of(apart, f"{stays}os.kill(os.getpid(), signal.SIGKILL)")
     assert type(error) is WorkerLost and "SIGKILL" in error.message
 
@@ -138,19 +138,7 @@ def test_the_process_has_no_handle_on_the_run_folder_and_no_credentials(
     assert seen.pop("logs") == str(tmp_path / "run" / "logs")
     assert str(tmp_path / "run") not in json.dumps(seen)
     assert [place.partition(":")[0] for place in seen["streams"]] == ["/dev/null", "pipe", "pipe"]
-    assert {place.partition(":")[0] for place in seen["open"]} == {"socket", "pipe"}
-
-
-def test_the_process_never_runs_in_a_run_folder(
-    apart: OpenedApart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (run := tmp_path / "run").mkdir()
-    (run / "config.resolved.yaml").touch()
-    for here, expected in ((tmp_path, tmp_path), (run, Path("/"))):
-        monkeypatch.chdir(here)
-        with apart(exec_at_open="import os; print('runs in', os.getcwd())"):
-            pass
-        assert f"runs in {expected}\n" in (run / "logs" / "worker-0.log").read_text()
+    assert {place.partition(":")[0] for place in seen["open"]} == {"socket"}
 
 
 def test_an_engine_that_prints_without_end_fills_no_disk(apart: OpenedApart, tmp_path: Path) -> None:

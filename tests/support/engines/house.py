@@ -9,13 +9,16 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from specgate.checkpoints.auxiliary_layers import IDS
+from specgate.checkpoints.heads.tensors import draft_tensors
+from specgate.checkpoints.hf.draft import draft_geometry
+from specgate.checkpoints.hf_keys import read_config
 from tests.support.imports import imports_of
 
 ENGINE: Final = "specgate.backends.eagle3"
@@ -77,8 +80,8 @@ def opens_its_engine(command: Sequence[str]) -> bool:
 
 
 def write_configs(folder: Path) -> tuple[Path, Path]:
-    """Write what a scripted engine reads of a pair, `folder/target` and `folder/draft`: configs and a tokenizer. The
-    weights are there in name only. Returns both paths.
+    """Write what a scripted engine reads of a pair, `folder/target` and `folder/draft`: configs, a tokenizer, and a
+    head of ones. The target's weights are there in name only. Returns both paths.
     """
     sizes = {
         "model_type": "llama",
@@ -109,8 +112,33 @@ def write_configs(folder: Path) -> tuple[Path, Path]:
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
         save_file({"none": np.zeros(1, np.float32)}, folder / name / "model.safetensors")
+    save_file(head_of_ones(folder / "draft"), folder / "draft" / "model.safetensors")
     write_byte_tokenizer(folder / "target")
     return folder / "target", folder / "draft"
+
+
+def head_of_ones(folder: Path) -> dict[str, Any]:
+    """The tensors of the head whose config lies in `folder`, with a map of every second pair of target tokens."""
+    config = read_config(folder)
+    vocab = config.count("vocab_size")
+    sizes = Sizes(config.count("hidden_size"), vocab)
+    geometry, _ = draft_geometry(config, sizes, ())
+    tensors: dict[str, Any] = {
+        name: np.ones(want.shape, np.float32) for name, want in draft_tensors(geometry, False, False).items()
+    }
+    rows = np.arange(geometry.draft_vocab)
+    mask = np.zeros(vocab, np.bool_)
+    mask[rows + 2 * (rows // 2)] = True
+    return tensors | {"d2t": 2 * (rows // 2), "t2d": mask}
+
+
+class Sizes(NamedTuple):
+    """The sizes of the target of these heads."""
+
+    hidden: int
+    vocab: int
+    layers: int = 4
+    max_positions: int = 4096
 
 
 def write_byte_tokenizer(folder: Path) -> None:

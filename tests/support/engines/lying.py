@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -113,7 +113,8 @@ BACKEND = LyingBackend()
 
 def harness() -> socket.socket:
     """The socket to the harness, for an engine that finds it among the open files of its process."""
-    return socket.socket(fileno=os.dup(int(sys.argv[2])))
+    numbers = [int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")]
+    return socket.socket(fileno=os.dup(next(number for number in numbers if stat.S_ISSOCK(os.fstat(number).st_mode))))
 
 
 def install(folder: Path) -> None:

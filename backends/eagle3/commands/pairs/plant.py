@@ -113,7 +113,7 @@ def plant(
     from specgate.backends.eagle3.reference.open import pick_device
 
     place = pick_device(device)
-    engine = plugins.backend(backend)
+    engine = plugins.backend_here(backend)
     if not (here := engine.available()).usable:
         raise EnvironmentRefused(f"back end {backend}: {here.reason}")
     decoder = Decoder(dtype_for(dtype, place), place, engine)

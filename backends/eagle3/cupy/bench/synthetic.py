@@ -12,16 +12,14 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import limits
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.lib.checkpoint import TensorFiles, Wanted
-from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
-from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
+from specgate.backends.eagle3.lib.layout import target_tensors
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, open_draft
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
-from specgate.checkpoints.hf.draft import draft_geometry
+from specgate.checkpoints.heads.tensors import Wanted, draft_tensors
 from specgate.checkpoints.hf.target import require_dense, target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.mxfp4 import BIAS, BLOCK, VALUES
-from specgate.checkpoints.planted import from_seed
 from specgate.contract import PairRef
 from specgate.errors import BackendError
 
@@ -41,7 +39,7 @@ class Geometry:
 
     @classmethod
     def of(cls, pair: PairRef, *, drafts: bool) -> Geometry:
-        """From the configs alone, and the names of the draft's tensors. Raises CheckpointError, and
+        """From the configs alone, and the headers of the draft's files. Raises CheckpointError, and
         BackendError for a missing draft.
         """
         config = read_config(pair.target)
@@ -51,12 +49,10 @@ class Geometry:
             return cls(target, None, ())
         if pair.draft is None:
             raise BackendError(f"pair {pair.name!r} has no draft, but a step that drafts was asked for")
-        head = read_config(pair.draft)
-        names = ("lm_head.weight",) if from_seed(head) else canonical_names(TensorFiles(pair.draft))
-        draft, capture = draft_geometry(head, target, tuple(names))
-        limits.check_geometry(draft, head.file)
-        limits.check_window(draft, head.file)
-        return cls(target, draft, tuple(capture.boundaries))
+        files = open_draft(pair.draft, target)
+        limits.check_geometry(files.geometry, files.config.file)
+        limits.check_window(files.geometry, files.config.file)
+        return cls(target, files.geometry, files.capture.boundaries)
 
 
 def require_dense_pair(pair: PairRef, who: str) -> None:

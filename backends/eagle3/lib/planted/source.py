@@ -9,14 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.checkpoint import Entry, Wanted, own_part
-from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.lib.checkpoint import Entry, own_part
+from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.planted.draft import PlantedDraft
 from specgate.backends.eagle3.lib.planted.experts import routing_coordinates
 from specgate.backends.eagle3.lib.planted.recipe import recipe_of
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
 from specgate.checkpoints.geometry import TargetGeometry
+from specgate.checkpoints.heads.tensors import Wanted, draft_tensors
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, Keys

@@ -18,9 +18,8 @@ from specgate.errors import UsageError
 from specgate.files.panics import refusing
 from specgate.files.run_folder import RunFolder
 from specgate.pairs.corpus import documents
-from specgate.planning.prompt_files.chat import ChatTemplate
 from specgate.planning.prompt_files.choosing import Tokens, check_ids
-from specgate.planning.prompt_files.formats import entries_of, recognise
+from specgate.planning.prompt_files.formats import prompts_in, recognise
 from specgate.planning.prompt_files.records import content_of
 
 if TYPE_CHECKING:
@@ -152,12 +151,10 @@ def sequences_of(wish: TokenSources, target: CountedTarget) -> Iterator[tuple[st
 def prompt_ids(file: Path, target: CountedTarget) -> Iterator[Sequence[int]]:
     """The tokens of every prompt of a file, as `micro --prompts` would measure them."""
     recognised = recognise(file, "auto")
-    entries = entries_of(file, recognised.sha256, recognised.format)
+    entries = prompts_in(file, recognised.sha256, recognised.format).entries
     check_ids(entries, target.vocab)
-    tokenizer = chat = None
-    if target.tokenizer_file.is_file():
-        tokenizer, chat = read_tokenizer(target.tokenizer_file), ChatTemplate.beside(target.tokenizer_file)
-    tokens = Tokens(Workload(0, 1, 1, file=file, format=recognised.format), tokenizer, chat, target.vocab)
+    tokenizer_file = target.tokenizer_file if target.tokenizer_file.is_file() else None
+    tokens = Tokens(Workload(0, 1, 1, file=file, format=recognised.format), tokenizer_file, target.vocab)
     return (tokens.of(entry).token_ids for entry in entries)
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint, stored
 from specgate.backends.eagle3.lib.planted.recipe import DEPTH, Recipe
@@ -35,6 +35,7 @@ from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.backends.eagle3.reference.open import DTYPES
 from specgate.backends.eagle3.reference.ops import rms_norm
 from specgate.backends.eagle3.reference.target import TorchTarget
+from specgate.checkpoints.heads.tensors import draft_tensors
 from specgate.contract import Budget, PairRef, Role
 
 TEXTS: Final = 8

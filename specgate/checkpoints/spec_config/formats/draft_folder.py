@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from os.path import isfile
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +58,20 @@ def add_draft(terms: Terms, draft: str | None, target: str | None, reading: str 
     return boundaries_of(config, target, reading)
 
 
+def resolve_auto(terms: Terms, target: str | None) -> None:
+    """Replace `auto` as dtype of the target or of its cache by what its config on this machine says."""
+    config = config_of(target)
+    if config is None:
+        return
+    dtype = config.values.get("torch_dtype") or config.values.get("dtype")
+    if dtype in ("bfloat16", "float16") and "dtype" in terms and terms["dtype"].value == "auto":
+        terms["dtype"] = replace(terms["dtype"], value=dtype)
+    scheme = config.values.get("quantization_config")
+    plain = scheme is None and not (Path(str(target)) / "hf_quant_config.json").is_file()
+    if plain and "kv_dtype" in terms and terms["kv_dtype"].value == "auto" and terms["dtype"].value != "auto":
+        terms["kv_dtype"] = replace(terms["kv_dtype"], value=terms["dtype"].value)
+
+
 def boundaries_of(draft: Keys, target: str | None, reading: str | None) -> tuple[int, ...] | None:
     layers = layers_of(target)
     if reading is None or layers is None:
@@ -68,7 +84,7 @@ def boundaries_of(draft: Keys, target: str | None, reading: str | None) -> tuple
 
 def config_of(folder: str | None) -> Keys | None:
     """The config of a checkpoint that lies on this machine."""
-    if not folder or not (Path(folder) / "config.json").is_file():
+    if not folder or not isfile(f"{folder}/config.json"):
         return None
     try:
         return read_config(Path(folder))

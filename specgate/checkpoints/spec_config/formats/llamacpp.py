@@ -1,86 +1,164 @@
-"""llama.cpp: `--spec-…` flags of its server (`tools/server/README.md`, 2026)."""
+"""llama.cpp: the flags of its server that are about drafts, and those around them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from specgate.checkpoints.spec_config.flags import Kind, from_argv
-from specgate.checkpoints.spec_config.formats.collect_terms import Terms, chain, count_of, default, fixed, name_of, take
+from specgate.checkpoints.spec_config.flags import Given, from_argv, releases
+from specgate.checkpoints.spec_config.formats.collect_terms import (
+    Terms,
+    chain,
+    count_of,
+    default,
+    fixed,
+    known,
+    name_of,
+    object_text,
+    take,
+)
 from specgate.checkpoints.spec_config.formats.draft_folder import NOT_APPLIED
-from specgate.checkpoints.spec_config.terms import StatedConfig
+from specgate.checkpoints.spec_config.tables.llamacpp import FLAGS, METHODS, NAMED
+from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 
-FLAGS: Final[Mapping[str, tuple[str, Kind]]] = {
-    **dict.fromkeys(("--spec-draft-model", "-md", "--model-draft"), ("draft", "text")),
-    **dict.fromkeys(("--spec-draft-p-min", "--draft-p-min"), ("p_min", "number")),
-    **dict.fromkeys(("--spec-draft-p-split", "--draft-p-split"), ("p_split", "number")),
-    **dict.fromkeys(("-m", "--model"), ("target", "text")),
-    **dict.fromkeys(("-c", "--ctx-size"), ("context", "count")),
-    **dict.fromkeys(("-np", "--parallel"), ("slots", "text")),
-    **dict.fromkeys(("--cache-type-k", "-ctk"), ("kv_dtype", "text")),
-    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), ("removed_max", "count")),
-    "--spec-type": ("type", "text"),
-    "--spec-draft-n-max": ("k", "count"),
-    "--spec-draft-n-min": ("k_min", "count"),
-    "--spec-ngram-simple-size-m": ("ngram", "count"),
-    "--spec-ngram-simple-size-n": ("lookup", "count"),
-    "--spec-synth-len": ("forced", "number"),
-    "--spec-synth-rates": ("rates", "text"),
-    "--spec-draft-sampling": ("sampling", "text"),
-    "--spec-draft-backend-sampling": ("backend_sampling", "flag"),
-    "--no-spec-draft-backend-sampling": ("backend_sampling", "off"),
-    "--spec-draft-type-k": ("draft_kv", "text"),
-    "--spec-draft-type-v": ("draft_kv_v", "text"),
-    "--spec-draft-ngl": ("draft_ngl", "text"),
-    "--spec-draft-device": ("draft_device", "text"),
-    "--spec-draft-hf": ("draft", "text"),
-    "--cache-prompt": ("prefix_cache", "flag"),
-    "--no-cache-prompt": ("prefix_cache", "off"),
-}
 EXPRESSES: Final = frozenset({
-    "method", "draft_model", "target", "k", "varies", "p_min", "draft_sampling", "forced", "kv_dtype", "prefix_cache",
-    "max_positions", "max_batch",
+    "method", "draft_model", "target", "k", "varies", "p_min", "draft_sampling", "forced", "kv_dtype", "overrides",
+    "draft_kv_dtype", "lookup", "prefix_cache", "tp", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
-METHODS: Final = {
-    "draft-eagle3": "eagle3", "draft-simple": "draft_model", "draft-mtp": "mtp", "ngram-simple": "ngram",
-}  # fmt: skip
+FORMER: Final = ("draft", "draft_min")
+"""Keys of builds up to April 2026."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    flags = from_argv(argv, FLAGS, ("--spec", "--draft"), where)
+    flags = from_argv(argv, FLAGS, where)
+    target = next((t for key in ("model", "hf_repo", "model_url", "docker_repo") if (t := flags.text(key))), None)
+    terms = around(flags, target)
+    bounds, none_has = releases(flags.rows)
+    places = {"target": target} if target else {}
+    draft = flags.text("spec_draft_model") or flags.text("spec_draft_hf")
+    kind = flags.text("spec_type") or "none"
+    undecided = [*flags.undecided, *([none_has] if none_has else [])]
+    if flags.get("spec_default"):
+        undecided.append("--spec-default: what it switches on is another thing in other builds")
+    if kind == "none" and draft is None:
+        speaking = {"spec_type", "spec_draft_model", "spec_draft_hf"}
+        unclear = bool(flags.get("spec_default")) or bool(flags.blocked & speaking)
+        return StatedConfig(
+            "llamacpp", where, known(terms), EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds
+        )
+    if draft is not None:
+        places["draft_model"] = draft
+        terms["draft_model"] = Said(name_of(draft), "stated", flags.names.get("spec_draft_model", "--spec-draft-hf"))
+    former = [flags.names[key] for key in FORMER if key in flags]
+    if former and kind.startswith("draft-"):
+        undecided.append(
+            f"{former[0]} was removed in April 2026 (--spec-draft-n-max is right), and {kind} came in {NAMED}: "
+            "no build has both"
+        )
+    if kind == "none":
+        default(terms, method="draft_model")
+    else:
+        terms["method"] = Said(METHODS.get(kind, kind), "stated", "--spec-type")
+        if kind not in METHODS:
+            undecided.append(f"--spec-type {kind}: none that is known")
+    notes = drafted(terms, flags, kind, bool(former))
+    if former and "p_min" not in terms:
+        undecided.append(f"--spec-draft-p-min: not given, and other builds that have {former[0]} have other defaults")
+    return StatedConfig(
+        "llamacpp", where, known(terms), EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), bounds
+    )
+
+
+def others(flags: Given) -> dict[str, object]:
+    """Keys about drafts that have become no term, but for those that say where drafts are computed."""
+    placed = (
+        "threads",
+        "cpu",
+        "prio",
+        "poll",
+        "ngl",
+        "device",
+        "override-tensor",
+        "gpu-layers",
+        "p-split",
+        "-td",
+        "-otd",
+    )
+    return {name: v for name, v in flags.rest().items() if "-spec" in name and not any(p in name for p in placed)}
+
+
+def around(flags: Given, target: str | None) -> Terms:
+    """The terms that are not about drafts."""
     terms: Terms = {}
-    notes = flags.notes
-    if "removed_max" in flags:
-        notes += (f"{flags.names['removed_max']} has been removed from llama.cpp: --spec-draft-n-max is right",)
-    take(terms, flags, "target", "target", name_of)
-    take(terms, flags, "kv_dtype", "kv_dtype")
-    take(terms, flags, "prefix_cache", "prefix_cache")
-    take(terms, flags, "slots", "max_batch", count_of)
+    if target is not None:
+        file = flags.text("hf_file")
+        terms["target"] = Said(name_of(target) + (f"/{name_of(file)}" if file else ""), "stated", "--model")
+    take(terms, flags, "cache_prompt", "prefix_cache")
+    take(terms, flags, "parallel", "max_batch", count_of)
+    take(terms, flags, "batch_size", "max_tokens")
+    take(terms, flags, "override_kv", "overrides")
     slots = terms["max_batch"].value if "max_batch" in terms else 1
-    assert isinstance(slots, int)
-    take(terms, flags, "context", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)
-    default(terms, kv_dtype="f16", prefix_cache=True)
-    fixed(terms, dtype="as in the GGUF files", tp=1)
-    if flags.values.get("type", "none") == "none" and "draft" not in flags:
-        return StatedConfig("llamacpp", where, terms, EXPRESSES, notes)
-    take(terms, flags, "type", "method", lambda name: METHODS.get(str(name), name))
-    default(terms, method="draft_model")
-    take(terms, flags, "draft", "draft_model", name_of)
-    take(terms, flags, "ngram" if terms["method"].value == "ngram" else "k", "k")
-    default(terms, k=48 if terms["method"].value == "ngram" else 3)
-    take(terms, flags, "p_min", "p_min", lambda p: float(str(p)))
-    default(terms, p_min=0.0)
-    take(terms, flags, "sampling", "draft_sampling")
+    if isinstance(slots, int):
+        take(terms, flags, "ctx_size", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)
+    kinds = [str(flags.get(key) or "f16") for key in ("cache_type_k", "cache_type_v")]
+    if "cache_type_k" in flags or "cache_type_v" in flags:
+        same = kinds[0] == kinds[1]
+        terms["kv_dtype"] = Said(
+            kinds[0] if same else f"{kinds[0]} keys, {kinds[1]} values", "stated", "--cache-type-k"
+        )
+    if flags.get("split_mode") in ("row", "tensor"):
+        parts = str(flags.get("tensor_split") or "")
+        if parts:
+            terms["tp"] = Said(len(parts.split(",")), "stated", "--tensor-split")
+    else:
+        fixed(terms, tp=1)
+    default(terms, kv_dtype="f16", prefix_cache=True, overrides=None)
+    fixed(terms, dtype="as in the GGUF files")
+    return terms
+
+
+def drafted(terms: Terms, flags: Given, kind: str, former: bool) -> tuple[str, ...]:
+    """Put the terms about drafts into `terms`. Returns notes."""
+    notes: tuple[str, ...] = ()
+    lookups = {key: flags.get(key) for key in sorted(FLAGS.rows) if "ngram" in key and key in flags}
+    if terms["method"].value == "ngram":
+        name = kind.removeprefix("ngram-").replace("-", "_")
+        for key in (f"spec_ngram_{name}_size_m", "spec_ngram_mod_n_max", "spec_ngram_size_m"):
+            if key in lookups and "k" not in terms:
+                terms["k"] = Said(lookups.pop(key), "stated", flags.names[key])
+        default(terms, k=48)
+        fixed(terms, draft_model=None)
+    if lookups:
+        terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
+    take(terms, flags, "spec_draft_n_max", "k")
+    take(terms, flags, "draft", "k")
+    default(terms, k=16 if former else 3, lookup=None)
+    take(terms, flags, "spec_draft_p_min", "p_min", lambda p: float(str(p)))
+    if not former:
+        default(terms, p_min=0.0)
+    take(terms, flags, "spec_draft_sampling", "draft_sampling")
     default(terms, draft_sampling="greedy")
     probabilistic = terms["draft_sampling"].value == "probabilistic"
     if probabilistic and terms["method"].value == "eagle3":
         probabilistic = False
         notes += ("--spec-draft-sampling probabilistic changes nothing for EAGLE-3 drafts (b11434)",)
     fixed(terms, verification="rejection sampling" if probabilistic else "sampled tokens must match")
-    take(terms, flags, "forced", "forced")
-    default(terms, forced=None)
-    varies = "shorter where the draft is unsure" if terms["p_min"].value else "constant"
-    fixed(terms, varies=varies, window=NOT_APPLIED, capture="baked in at conversion to GGUF", draft_tp=1)
+    take(terms, flags, "spec_synth_len", "forced")
+    take(terms, flags, "spec_synth_rates", "forced", rates_length)
+    take(terms, flags, "spec_draft_type_k", "draft_kv_dtype")
+    default(terms, forced=None, draft_kv_dtype="f16")
+    unsure = "p_min" in terms and terms["p_min"].value
+    fixed(terms, varies="shorter where the draft is unsure" if unsure else "constant", draft_tp=1)
+    if terms["method"].value == "eagle3":
+        fixed(terms, window=NOT_APPLIED, capture="baked in at conversion to GGUF")
     chain(terms)
-    return StatedConfig("llamacpp", where, terms, EXPRESSES, notes)
+    return notes
+
+
+def rates_length(text: object) -> object:
+    """The acceptance length of rates such as `0.8,0.5`, or the text where it is none."""
+    try:
+        return 1 + sum(map(float, str(text).split(",")))
+    except ValueError:
+        return text

@@ -8,92 +8,120 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from specgate.checkpoints.spec_config.flags import Given, Kind, from_argv, from_mapping
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
 from specgate.checkpoints.spec_config.formats.collect_terms import (
+    AS_THE_CHECKPOINT,
     Terms,
-    after,
     chain,
     default,
     fixed,
+    follow,
+    known,
     layers_of,
     name_of,
+    object_text,
     take,
 )
-from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_draft
+from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_draft, resolve_auto
+from specgate.checkpoints.spec_config.tables.lmdeploy import CACHES, DRAFT, FLAGS, SECTION, TURBOMIND
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 from specgate.errors import UsageError
 
-KEYS: Final[Mapping[str, Kind]] = {"method": "text", "model": "text", "num_speculative_tokens": "count"}
-FLAGS: Final[Mapping[str, tuple[str, Kind]]] = {
-    "--speculative-algorithm": ("method", "text"),
-    "--speculative-draft-model": ("model", "text"),
-    "--speculative-num-draft-tokens": ("num_speculative_tokens", "count"),
-    "--backend": ("backend", "text"),
-    "--tp": ("tp", "count"),
-    "--dtype": ("dtype", "text"),
-    "--session-len": ("max_positions", "count"),
-    "--max-batch-size": ("max_batch", "count"),
-    "--enable-prefix-caching": ("prefix_cache", "flag"),
-    "--eager-mode": ("eager", "flag"),
-}
 EXPRESSES: Final = frozenset({
-    "method", "draft_model", "target", "k", "dtype", "tp", "eager", "prefix_cache", "max_positions", "max_batch",
+    "method", "draft_model", "target", "k", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp",
+    "dp", "ep", "cp", "eager", "prefix_cache", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
+KEYS: Final = {"speculative_algorithm": "method", "speculative_draft_model": "model",
+               "speculative_num_draft_tokens": "num_speculative_tokens",
+               "speculative_dflash_block_size": "dflash_block_size"}  # fmt: skip
+"""Flag → field of `SpeculativeConfig`."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    flags = from_argv(argv, FLAGS, ("--spec",), where)
-    return of(flags, where, after(tuple(argv), "api_server"))
+    flags = from_argv(argv, FLAGS, where)
+    free = operands(argv, FLAGS, "api_server")
+    served = free[0] if "api_server" in argv and free else None
+    open_target = unfilled(served)
+    served = None if open_target else served
+    terms = around(flags, served)
+    fields = {KEYS[key]: flags.get(key) for key in KEYS if key in flags}
+    names = {KEYS[key]: name for key, name in flags.names.items() if key in KEYS}
+    return of(
+        Given(fields, names, flags.rows, (*open_target, *flags.undecided), flags.blocked),
+        terms,
+        where,
+        served,
+        flags.text("backend"),
+    )
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
-    """The config of a `SpeculativeConfig`. Raises UsageError for a value of the wrong type."""
-    return of(from_mapping(values, KEYS, where), where, None)
+    """The config of a `SpeculativeConfig` alone. Raises UsageError for a value of the wrong type."""
+    return of(from_mapping(values, SECTION, where), {}, where, None, None)
 
 
-def of(flags: Given, where: str, served: str | None) -> StatedConfig:
+def around(flags: Given, served: str | None) -> Terms:
+    """The terms that are not about drafts."""
     terms: Terms = {}
-    for key in ("tp", "dtype", "prefix_cache", "eager", "max_positions", "max_batch"):
-        take(terms, flags, key, key)
-    default(terms, tp=1, dtype="auto", prefix_cache=False, eager=False)
     if served:
-        terms["target"] = Said(name_of(served), "stated", "api_server")
+        revision = flags.text("revision")
+        terms["target"] = Said(name_of(served) + (f"@{revision}" if revision else ""), "stated", "api_server")
+    for key, term in (
+        ("tp", "tp"), ("dp", "dp"), ("ep", "ep"), ("cp", "cp"), ("dtype", "dtype"), ("eager_mode", "eager"),
+        ("enable_prefix_caching", "prefix_cache"), ("session_len", "max_positions"), ("max_batch_size", "max_batch"),
+        ("max_prefill_token_num", "max_tokens"), ("model_format", "quantization"),
+    ):  # fmt: skip
+        take(terms, flags, key, term)
+    take(terms, flags, "quant_policy", "kv_dtype", lambda policy: CACHES.get(str(policy).lower(), str(policy)))
+    take(terms, flags, "empty_init", "target_weights", lambda on: "dummy" if on else None)
+    take(terms, flags, "hf_overrides", "overrides", object_text)
+    default(terms, tp=1, dp=1, ep=1, cp=1, dtype="auto", kv_dtype="auto", prefix_cache=False, eager=False,
+            quantization=AS_THE_CHECKPOINT, overrides=None, target_weights=AS_THE_CHECKPOINT)  # fmt: skip
+    resolve_auto(terms, served)
+    return terms
+
+
+def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str | None) -> StatedConfig:
+    bounds, none_has = releases(flags.rows)
+    undecided = (*flags.undecided, *((none_has,) if none_has else ()))
+    places = {"target": served} if served else {}
     if "method" not in flags:
-        return StatedConfig("lmdeploy", where, terms, EXPRESSES, flags.notes)
-    notes = flags.notes
-    if flags.values.get("backend") == "turbomind":
+        unclear = "speculative_algorithm" in flags.blocked
+        return StatedConfig(
+            "lmdeploy", where, known(terms), EXPRESSES, (), None, undecided, unclear, places, releases=bounds
+        )
+    notes: tuple[str, ...] = ()
+    if backend == "turbomind":
         notes += ("--backend turbomind: LMDeploy 0.16 warns that TurboMind does not speculate, and goes on without",)
     take(terms, flags, "method", "method")
     take(terms, flags, "model", "draft_model", name_of)
-    take(terms, flags, "num_speculative_tokens", "k")
+    take(terms, flags, "dflash_block_size", "k", lambda size: int(str(size)) - 1)
+    take(terms, flags, "num_speculative_tokens", "k", lambda k: None if "k" in terms else k)
     default(terms, k=1)
     chain(terms)
-    fixed(terms, capture=NO_IDS, varies="constant", forced=None, draft_tp=terms["tp"].value, draft_sampling="greedy")
-    fixed(terms, verification="rejection sampling")
-    draft = str(flags.values["model"]) if "model" in flags else None
-    boundaries = add_draft(terms, draft, served, NO_IDS)
-    return StatedConfig("lmdeploy", where, terms, EXPRESSES, notes, boundaries)
+    fixed(terms, varies="constant", forced=None, draft_sampling="greedy", verification="rejection sampling")
+    follow(terms, "draft_tp", "tp", "fixed")
+    draft = flags.text("model")
+    if draft:
+        places["draft_model"] = draft
+    eagle3 = terms["method"].value == "eagle3"
+    if eagle3:
+        fixed(terms, capture=NO_IDS)
+    boundaries = add_draft(terms, draft, served, NO_IDS if eagle3 else None)
+    return StatedConfig(
+        "lmdeploy", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, releases=bounds
+    )
 
 
-TURBOMIND_KEYS: Final[Mapping[str, Kind]] = {
-    "method": "text", "model": "text", "num_speculative_tokens": "count", "max_path_len": "count",
-    "max_decoding_tokens": "count", "max_non_leaves_per_layer": "count", "capture_layers": "list", "tp": "count",
-    "eagle_debug": "switch", "eagle_metrics_debug": "switch", "enable_target_tree": "switch", "enable_specpv": "switch",
-    "specpv_block_size": "count", "specpv_n_sink_blocks": "count", "specpv_n_retrieval_blocks": "count",
-    "specpv_n_window_blocks": "count", "specpv_n_spec_tokens_buf": "count", "specpv_partial_threshold": "count",
-    "specpv_full_refresh_steps": "count", "max_matching_ngram_size": "count", "is_public_pool": "switch",
-}  # fmt: skip
 TURBOMIND_EXPRESSES: Final = frozenset({
     "method", "draft_model", "k", "path_len", "verified", "non_leaves", "capture", "tp", "tree", "window",
 })  # fmt: skip
-DRAFT_KEYS: Final = ("hidden_units", "vocab_size", "head_num", "size_per_head", "inter_size")
-"""Keys of `model_config` in a draft folder's config.yaml without which the draft does not load."""
 
 
 def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
     """The config of a mapping. Raises UsageError for a value of the wrong type."""
-    keys = from_mapping(values, TURBOMIND_KEYS, where)
+    keys = from_mapping(values, TURBOMIND, where)
     terms: Terms = {}
     take(terms, keys, "method", "method")
     default(terms, method="eagle")
@@ -104,18 +132,23 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
     take(terms, keys, "max_decoding_tokens", "verified")
     take(terms, keys, "max_non_leaves_per_layer", "non_leaves")
     take(terms, keys, "tp", "tp")
-    k, path = terms["k"].value, terms["path_len"].value if "path_len" in terms else 5
-    default(terms, path_len=5, verified=max(2 * int(str(k)), int(str(path))), non_leaves=10, tp=1)
+    default(terms, path_len=5, non_leaves=10, tp=1)
+    k, path = terms["k"].value, terms["path_len"].value
+    if isinstance(k, int) and isinstance(path, int):
+        default(terms, verified=max(2 * k, path))
     take(terms, keys, "capture_layers", "capture", layers_of)
     default(terms, capture="layers [-1]")
-    if keys.values.get("enable_specpv"):
+    if keys.get("enable_specpv"):
         terms["window"] = Said("partial KV in verification (SpecPV)", "stated", "enable_specpv")
     fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
-    notes = keys.notes + single_token(terms, keys)
-    return StatedConfig("turbomind", where, terms, TURBOMIND_EXPRESSES, notes)
+    draft = keys.text("model")
+    return StatedConfig(
+        "turbomind", where, known(terms), TURBOMIND_EXPRESSES, single_token(terms), None, keys.undecided,
+        places={"draft_model": draft} if draft else {}, others=keys.rest(),
+    )  # fmt: skip
 
 
-def single_token(terms: Terms, keys: Given) -> tuple[str, ...]:
+def single_token(terms: Terms) -> tuple[str, ...]:
     """A note where several draft tokens are asked for on several GPUs, which TurboMind does not do."""
     tp, k = terms["tp"].value, terms["k"].value
     if isinstance(tp, int) and isinstance(k, int) and tp > 1 and k > 1:
@@ -132,8 +165,9 @@ def read_draft(values: Mapping[str, object], where: str) -> StatedConfig:
     model = values.get("model_config")
     if not isinstance(model, Mapping):
         raise UsageError(f"{where}: model_config is missing", hint="the config.yaml of a TurboMind draft has it")
-    keys = from_mapping(model, dict.fromkeys(DRAFT_KEYS, "count"), f"{where}: model_config")
-    if missing := [f"model_config.{key}" for key in DRAFT_KEYS if key not in keys]:
+    sizes = {key: value for key, value in model.items() if key in DRAFT}
+    keys = from_mapping(sizes, DRAFT, f"{where}: model_config")
+    if missing := [f"model_config.{key}" for key in DRAFT if key not in keys]:
         raise UsageError(f"{where}: {', '.join(missing)} missing", hint="TurboMind goes on without its draft then")
     hidden, heads, size = (int(str(keys.values[key])) for key in ("hidden_units", "head_num", "size_per_head"))
     if hidden != heads * size:

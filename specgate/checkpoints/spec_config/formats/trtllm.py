@@ -1,182 +1,279 @@
-"""TensorRT-LLM: `speculative_config` of its YAML (1.2 and main of 2026, `tensorrt_llm/llmapi/llm_args.py`), and the
-keys of its former EAGLE builds.
-"""
+"""TensorRT-LLM: `speculative_config` of its YAML, the keys and flags around it, and the keys of former EAGLE builds."""
 
 from __future__ import annotations
 
-from collections import Counter
+import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 from typing import Final
 
-from specgate.checkpoints.spec_config.flags import Given, Kind, from_argv, from_mapping
-from specgate.checkpoints.spec_config.formats.collect_terms import Terms, chain, default, fixed, name_of, take
-from specgate.checkpoints.spec_config.formats.draft_folder import OUTPUTS, add_draft
+import yaml
+
+from specgate.checkpoints.spec_config.files import referred
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
+from specgate.checkpoints.spec_config.formats.collect_terms import (
+    AS_THE_CHECKPOINT,
+    Terms,
+    chain,
+    default,
+    fixed,
+    follow,
+    known,
+    name_of,
+    object_text,
+    take,
+)
+from specgate.checkpoints.spec_config.formats.draft_folder import OUTPUTS, add_draft, resolve_auto
+from specgate.checkpoints.spec_config.formats.static_trees import static_tree, tree_paths
+from specgate.checkpoints.spec_config.tables.trtllm import FLAGS, METHODS, SECTION
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 from specgate.errors import UsageError
-from specgate.files import yamlfile
 
-SECTION: Final = "speculative_config"
-KEYS: Final[Mapping[str, Kind]] = {
-    "decoding_type": "text", "max_draft_len": "count", "max_total_draft_tokens": "count", "speculative_model": "text",
-    "speculative_model_dir": "text", "pytorch_weights_path": "text", "max_concurrency": "count",
-    "draft_len_schedule": "object", "load_format": "text", "acceptance_window": "count",
-    "acceptance_length_threshold": "number", "use_rejection_sampling": "switch", "allow_advanced_sampling": "switch",
-    "eagle_choices": "list", "greedy_sampling": "switch", "posterior_threshold": "number", "use_dynamic_tree": "switch",
-    "dynamic_tree_max_topK": "count", "num_eagle_layers": "count", "max_non_leaves_per_layer": "count",
-    "eagle3_one_model": "switch", "eagle3_layers_to_capture": "list", "eagle3_model_arch": "text",
-    "sa_config": "object", "max_path_len": "count", "max_decoding_tokens": "count",
-    "max_decoding_draft_tokens": "count", "num_nextn_predict_layers": "count",
-}  # fmt: skip
-AROUND: Final[Mapping[str, Kind]] = {
-    "model": "text", "tensor_parallel_size": "count", "dtype": "text", "max_seq_len": "count",
-    "max_batch_size": "count", "disable_overlap_scheduler": "switch", "kv_cache_config": "object",
-    "cuda_graph_config": "object",
-}  # fmt: skip
-FLAGS: Final[Mapping[str, tuple[str, Kind]]] = {
-    "--config": ("config", "text"),
-    "--extra-llm-api-options": ("config", "text"),
-    "--tp-size": ("tensor_parallel_size", "count"),
-    "--max-seq-len": ("max_seq_len", "count"),
-    "--max-batch-size": ("max_batch_size", "count"),
-}
+OPTION: Final = "speculative_config"
 EXPRESSES: Final = frozenset({
-    "method", "draft_model", "target", "k", "path_len", "verified", "topk", "tree", "non_leaves", "varies",
-    "verification", "threshold", "capture", "weights", "dtype", "kv_dtype", "tp", "overlap", "prefix_cache",
-    "max_positions", "max_batch",
+    "method", "draft_model", "k", "path_len", "verified", "topk", "tree", "non_leaves", "varies", "verification",
+    "threshold", "lookup", "capture", "weights", "dtype", "kv_dtype", "quantization", "target_weights", "overrides",
+    "tp", "pp", "ep", "cp", "dp", "eager", "overlap", "prefix_cache", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
-METHODS: Final = {"Eagle3": "eagle3", "Eagle": "eagle", "MTP": "mtp", "DraftTarget": "draft_model", "NGram": "ngram"}
+"""Of its YAML file. The target is named by the command line that takes it."""
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     """The config of a whole file, or of its `speculative_config` alone. Raises UsageError for a bad value."""
-    section = values.get(SECTION, {} if not values or set(values) & set(AROUND) else values)
-    if not isinstance(section, Mapping):
-        raise UsageError(f"{where}: {SECTION} is no mapping", hint="decoding_type, max_draft_len, speculative_model, …")
-    inside = where if section is values else f"{where}: {SECTION}"
-    spec = from_mapping(section, KEYS, inside)
-    around = from_mapping({k: v for k, v in values.items() if k in AROUND}, AROUND, where)
-    terms = terms_around(around)
-    if not section:
-        return StatedConfig("trtllm", where, terms, EXPRESSES)
-    take(terms, spec, "decoding_type", "method", lambda name: METHODS.get(str(name), name))
-    default(terms, method="eagle3")
-    draft = next((str(spec.values[k]) for k in ("speculative_model", "speculative_model_dir") if k in spec), None)
-    if draft:
-        terms["draft_model"] = Said(name_of(draft), "stated", "speculative_model")
-    tree(terms, spec, inside)
-    sampling = "sampled tokens must match"
-    take(terms, spec, "use_rejection_sampling", "verification", lambda on: "rejection sampling" if on else sampling)
-    if spec.values.get("greedy_sampling") is False:
-        terms["verification"] = Said("typical acceptance", "stated", "greedy_sampling")
-        terms["threshold"] = Said(spec.values.get("posterior_threshold"), "stated", "posterior_threshold")
-    default(terms, verification=sampling, threshold=1.0)
-    terms["varies"] = varies(spec)
-    take(terms, spec, "load_format", "weights", lambda form: form if form == "dummy" else None)
-    fixed(terms, draft_sampling="greedy", draft_tp=terms["tp"].value)
-    captured(terms, spec)
-    boundaries = add_draft(terms, draft, None, OUTPUTS) or explicit(spec)
-    return StatedConfig("trtllm", where, terms, EXPRESSES, spec.notes, boundaries)
+    names = {name.replace("-", "_") for name in values}
+    if values and not names & set(FLAGS.rows) - {"load_format"}:
+        return of(Given({OPTION: values}), where, where, None, whole=False)
+    if OPTION in values and values[OPTION] is not None and not isinstance(values[OPTION], Mapping):
+        hint = "decoding_type, max_draft_len, speculative_model, …"
+        raise UsageError(f"{where}: {OPTION} is no mapping", hint=hint)
+    return of(from_mapping(values, FLAGS, where, dashes=True), where, f"{where}: {OPTION}", None, whole=True)
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
-    """The config of a command line: the YAML file that it names, and the flags that win over it.
+    """The config of a command line: its flags, and the YAML file that it names.
 
     Raises UsageError for a file that cannot be read and for bad values.
     """
-    flags = from_argv(argv, FLAGS, ("--spec",), where)
-    values: Mapping[str, object] = {}
-    if "config" in flags:
-        file = Path(str(flags.values["config"]))
-        if not file.is_file():
-            raise UsageError(f"{where}: {flags.names['config']} {file}: no such file")
-        values, where = yamlfile.load(file).data, str(file)
-    over = {key: value for key, value in flags.values.items() if key != "config"}
-    config = read_object({**values, **over}, where)
-    return replace(config, notes=(*config.notes, *flags.notes))
+    flags = from_argv(argv, FLAGS, where)
+    file = referred(flags.text("config"), FLAGS, where)
+    free = [word for word in operands(argv, FLAGS, program(argv)) if word != "serve"]
+    target = free[0] if free and program(argv) else None
+    file_values, one_by_one = file.given.values, dict(settings(argv, where))
+    both = [k for k, value in flags.values.items() if k != "config" and file_values.get(k, value) != value]
+    contradictions = [
+        f"{flags.names[key]} {flags.values[key]}, and {key}: {file_values[key]} in the file: "
+        "which of them counts depends on the release"
+        for key in both
+    ]
+    given = flags.over(file.given)
+    given = Given(
+        merged({key: value for key, value in given.values.items() if key not in both}, one_by_one),
+        given.names,
+        given.rows,
+        (*given.undecided, *file.undecided, *contradictions, *unfilled(target)),
+        given.blocked | set(both),
+    )
+    target = None if unfilled(target) else target
+    inside = f"{flags.text('config') or where}: {OPTION}"
+    return of(given, where, inside, target, whole=not file.missing)
 
 
-def terms_around(around: Given) -> Terms:
+def program(argv: Sequence[str]) -> str:
+    """The word of a command line that starts TensorRT-LLM; "" where there are flags alone."""
+    return next((word for word in argv if word.rsplit("/", 1)[-1] in ("trtllm-serve", "trtllm-bench")), "")
+
+
+def settings(argv: Sequence[str], where: str) -> list[tuple[str, object]]:
+    """(path, value) of every `--set PATH=VALUE`."""
+    texts = [after for before, after in pairwise(argv) if before == "--set"]
+    texts += [word.removeprefix("--set=") for word in argv if word.startswith("--set=")]
+    pairs = []
+    for text in texts:
+        path, equals, value = text.partition("=")
+        try:
+            pairs.append((path, yaml.safe_load(value)))
+        except yaml.YAMLError:
+            raise UsageError(f"{where}: --set {path}: {value[:80]!r} is no value of YAML") from None
+        if not equals:
+            raise UsageError(f"{where}: --set {text[:80]}: PATH=VALUE is needed")
+    return pairs
+
+
+def merged(values: Mapping[str, object], one_by_one: Mapping[str, object]) -> dict[str, object]:
+    """`values` with each of `one_by_one` at its dotted path."""
+    result = dict(values)
+    for path, value in one_by_one.items():
+        first, _, rest = path.partition(".")
+        below = result.get(first)
+        result[first] = merged(below if isinstance(below, Mapping) else {}, {rest: value}) if rest else value
+    return result
+
+
+def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool) -> StatedConfig:
+    target = target or given.text("model")
+    section = given.get(OPTION)
+    spec = from_mapping(section if isinstance(section, Mapping) else {}, SECTION, inside)
+    alone = not whole and "config" not in given
+    terms = {} if alone else around(given, target, whole=whole)
+    bounds, none_has = releases((*given.rows, *spec.rows))
+    undecided = (*given.undecided, *spec.undecided, *((none_has,) if none_has else ()))
+    expresses = EXPRESSES | {"target"} if target else EXPRESSES
+    places = {"target": target} if target else {}
+    if not section:
+        missing = (not whole and not alone) or bool(given.blocked & {OPTION, "config"})
+        return StatedConfig(
+            "trtllm", where, known(terms), expresses, (), None, undecided, missing, places, releases=bounds
+        )
+    draft = next((d for k in ("speculative_model", "speculative_model_dir", "pytorch_weights_path")
+                  if (d := spec.text(k))), None)  # fmt: skip
+    method_of(terms, spec, str(given.get("backend") or "pytorch"))
+    if draft:
+        places["draft_model"] = draft
+        terms["draft_model"] = Said(name_of(draft), "stated", "speculative_model")
+    elif terms["method"].value in ("mtp", "ngram", "suffix", "lookahead"):
+        fixed(terms, draft_model="in the target" if terms["method"].value == "mtp" else None)
+    tree(terms, spec, inside)
+    verifying(terms, spec)
+    terms["varies"] = varies(spec)
+    take(terms, spec, "load_format", "weights", lambda form: "dummy" if form == "dummy" else None)
+    lookups = {key: spec.get(key) for key in LOOKUPS if key in spec}
+    if lookups:
+        terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
+    default(terms, weights=AS_THE_CHECKPOINT, lookup=None)
+    fixed(terms, draft_sampling="greedy")
+    follow(terms, "draft_tp", "tp", "fixed")
+    boundaries = None
+    if terms["method"].value == "eagle3":
+        captured(terms, spec)
+        boundaries = add_draft(terms, draft, target, OUTPUTS) or explicit(spec)
+    for key in ("eagle3_one_model", "num_eagle_layers", "allow_advanced_sampling", "eagle3_model_arch"):
+        spec.get(key)  # no term: how the draft is loaded, or of no effect
+    return StatedConfig(
+        "trtllm", where, known(terms), expresses, (), boundaries, undecided, False, places, spec.rest(), bounds
+    )
+
+
+LOOKUPS: Final = ("max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "max_window_size",
+                  "max_ngram_size", "max_verification_set_size", "enable_global_pool", "sa_config")  # fmt: skip
+
+
+def method_of(terms: Terms, spec: Given, backend: str) -> None:
+    """Put the drafter into `terms`. `Eagle` is EAGLE-3 on the PyTorch back end, which has no other."""
+    take(terms, spec, "decoding_type", "method", lambda name: METHODS.get(str(name).lower(), str(name)))
+    default(terms, method="eagle3")
+    former = "max_path_len" in spec or "max_decoding_draft_tokens" in spec or "max_decoding_tokens" in spec
+    if str(spec.values.get("decoding_type")).lower() == "eagle" and (backend in ("tensorrt", "trt") or former):
+        terms["method"] = Said("eagle", "stated", "decoding_type")
+
+
+def verifying(terms: Terms, spec: Given) -> None:
+    """Put into `terms` how drafts are accepted."""
+    sampling = "sampled tokens must match"
+    take(terms, spec, "use_rejection_sampling", "verification", lambda on: "rejection sampling" if on else sampling)
+    if spec.get("greedy_sampling") is False:
+        terms["verification"] = Said("typical acceptance", "stated", "greedy_sampling")
+        terms["threshold"] = Said(spec.get("posterior_threshold"), "stated", "posterior_threshold")
+    if spec.get("use_relaxed_acceptance_for_thinking"):
+        relaxed = f"the likeliest {spec.get('relaxed_topk') or 1}, within {spec.get('relaxed_delta') or 0} of the first"
+        terms["threshold"] = Said(relaxed, "stated", "use_relaxed_acceptance_for_thinking")
+    default(terms, verification=sampling, threshold=1.0)
+
+
+def around(given: Given, target: str | None, *, whole: bool) -> Terms:
+    """The terms that are not about drafts; with their defaults, where the whole config was read."""
     terms: Terms = {}
-    take(terms, around, "model", "target", name_of)
-    take(terms, around, "tensor_parallel_size", "tp")
-    take(terms, around, "dtype", "dtype")
-    take(terms, around, "max_seq_len", "max_positions")
-    take(terms, around, "max_batch_size", "max_batch")
-    take(terms, around, "disable_overlap_scheduler", "overlap", lambda off: not off)
-    cache = around.values.get("kv_cache_config", {})
-    assert isinstance(cache, Mapping)
-    if isinstance(reuse := cache.get("enable_block_reuse"), bool):
-        terms["prefix_cache"] = Said(reuse, "stated", "kv_cache_config.enable_block_reuse")
-    if isinstance(dtype := cache.get("dtype"), str):
-        terms["kv_dtype"] = Said(dtype, "stated", "kv_cache_config.dtype")
-    default(terms, tp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, overlap=True)
+    if target is not None:
+        revision = given.text("revision")
+        terms["target"] = Said(name_of(target) + (f"@{revision}" if revision else ""), "stated", "model")
+    for key, term in (
+        ("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("context_parallel_size", "cp"),
+        ("moe_expert_parallel_size", "ep"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"),
+        ("max_seq_len", "max_positions"), ("max_batch_size", "max_batch"), ("max_num_tokens", "max_tokens"),
+    ):  # fmt: skip
+        take(terms, given, key, term)
+    if given.get("enable_attention_dp"):
+        terms["dp"] = Said("attention, over the same GPUs", "stated", "enable_attention_dp")
+    take(terms, given, "disable_overlap_scheduler", "overlap", lambda off: not off)
+    take(terms, given, "disable_kv_cache_reuse", "prefix_cache", lambda off: not off)
+    take(terms, given, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
+    take(terms, given, "model_kwargs", "overrides", object_text)
+    take(terms, given, "quant_config", "quantization", object_text)
+    cache = given.get("kv_cache_config")
+    if isinstance(cache, Mapping):
+        if isinstance(reuse := cache.get("enable_block_reuse"), bool):
+            terms["prefix_cache"] = Said(reuse, "stated", "kv_cache_config.enable_block_reuse")
+        if isinstance(dtype := cache.get("dtype"), str):
+            terms["kv_dtype"] = Said(dtype, "stated", "kv_cache_config.dtype")
+    take(terms, given, "cuda_graph_config", "eager", lambda config: True if config == "none" else None)
+    if whole:
+        default(terms, tp=1, pp=1, cp=1, dp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, overlap=True,
+                eager=False, quantization=AS_THE_CHECKPOINT, overrides=None,
+                target_weights=AS_THE_CHECKPOINT)  # fmt: skip
+    resolve_auto(terms, target)
     return terms
+
+
+def choices_of(spec: Given, key: str, where: str) -> list[tuple[int, ...]]:
+    """The paths of a static tree, which may be a text. Raises UsageError for anything else than lists of integers."""
+    value = spec.get(key)
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = None
+    return tree_paths(value, where, key)
 
 
 def tree(terms: Terms, spec: Given, where: str) -> None:
     """The sizes of a chain, of a static tree (`eagle_choices`), of a dynamic one, or of a former build."""
-    if "eagle_choices" in spec:
-        static_tree(terms, choices_of(spec.values["eagle_choices"], where))
-        return
-    take(terms, spec, "max_draft_len", "k")
+    for key in ("eagle_choices", "medusa_choices"):
+        if key in spec:
+            static_tree(terms, choices_of(spec, key, where), key)
+            spec.used.update(("max_draft_len", "max_total_draft_tokens", "max_non_leaves_per_layer"))
+            return
     take(terms, spec, "num_nextn_predict_layers", "k")
+    take(terms, spec, "max_draft_len", "k")
     take(terms, spec, "max_path_len", "path_len")
     take(terms, spec, "max_decoding_tokens", "verified")
     take(terms, spec, "max_decoding_draft_tokens", "verified", lambda n: int(str(n)) + 1)
     take(terms, spec, "max_total_draft_tokens", "verified", lambda n: int(str(n)) + 1)
     take(terms, spec, "max_non_leaves_per_layer", "non_leaves")
-    if "k" not in terms and "path_len" in terms:
-        terms["k"] = Said(max(0, int(str(terms["path_len"].value)) - 1), "stated", "max_path_len")
-    if "k" not in terms:
+    path = terms["path_len"].value if "path_len" in terms else None
+    if "k" not in terms and isinstance(path, int):
+        terms["k"] = Said(max(0, path - 1), "stated", "max_path_len")
+    k = terms["k"].value if "k" in terms else None
+    if not isinstance(k, int):
+        if spec.undecided or terms["method"].value in ("mtp", "auto", "lookahead", "medusa"):
+            return
         raise UsageError(f"{where}: max_draft_len is missing", hint="the number of draft tokens on a path")
-    if spec.values.get("use_dynamic_tree"):
+    if spec.get("use_dynamic_tree"):
         take(terms, spec, "dynamic_tree_max_topK", "topk")
         terms["tree"] = Said("dynamic tree", "stated", "use_dynamic_tree")
-        fixed(terms, path_len=int(str(terms["k"].value)) + 1)
-    elif "verified" not in terms or terms["verified"].value == int(str(terms["k"].value)) + 1:
+        fixed(terms, path_len=k + 1)
+        if "topk" in terms and isinstance(topk := terms["topk"].value, int):
+            fixed(terms, verified=k * topk + 1)
+    elif "verified" not in terms or terms["verified"].value == k + 1:
         chain(terms)
-
-
-def choices_of(value: object, where: str) -> list[tuple[int, ...]]:
-    """The paths of a static tree. Raises UsageError for anything else than lists of integers."""
-    assert isinstance(value, list | tuple)
-    paths = [tuple(path) if isinstance(path, list | tuple) else () for path in value]
-    if not paths or not all(path and all(isinstance(i, int) and i >= 0 for i in path) for path in paths):
-        raise UsageError(f"{where}: eagle_choices: lists of child indices are needed, such as [[0], [0, 0], [1]]")
-    return paths
-
-
-def static_tree(terms: Terms, paths: list[tuple[int, ...]]) -> None:
-    """The sizes that a tree of `paths` has: its depth, its nodes, the widest node, and the nodes with children."""
-    depth = max(map(len, paths))
-    parents = {path[:-1] for path in paths}
-    children = Counter(path[:-1] for path in set(paths))
-    by = "eagle_choices"
-    terms["k"] = Said(depth, "stated", by)
-    terms["path_len"] = Said(depth + 1, "stated", by)
-    terms["verified"] = Said(len(set(paths)) + 1, "stated", by)
-    terms["topk"] = Said(max(children.values()), "stated", by)
-    terms["non_leaves"] = Said(max(Counter(map(len, parents)).values()), "stated", by)
-    terms["tree"] = Said("chain" if len(set(paths)) == depth else "static tree", "stated", by)
 
 
 def varies(spec: Given) -> Said:
     """Change of the draft length at run time."""
+    if str(spec.values.get("decoding_type")).upper() == "AUTO":
+        return Said("by batch size: 5 up to 4, 3 up to 32, off above", "fixed")
     for key, words in (
         ("draft_len_schedule", "by batch size: {}"),
         ("max_concurrency", "off above batch {}"),
         ("acceptance_length_threshold", "off for good below an acceptance length of {}"),
+        ("acceptance_rate_threshold", "off for good below an acceptance rate of {}"),
     ):
         if key in spec:
-            return Said(words.format(spec.values[key]), "stated", key)
+            return Said(words.format(spec.get(key)), "stated", key)
     return Said("constant", "default")
 
 
 def explicit(spec: Given) -> tuple[int, ...] | None:
     """Boundaries of the layers that are named; ids are outputs of layers."""
-    ids = spec.values.get("eagle3_layers_to_capture")
+    ids = spec.get("eagle3_layers_to_capture")
     if not isinstance(ids, list | tuple) or not all(isinstance(i, int) and i >= 0 for i in ids):
         return None
     return tuple(sorted(i + 1 for i in ids))

@@ -40,8 +40,9 @@ def trace(
     Example: specgate diagnose trace FILE --run RUN
 
     FILE is what torch's profiler wrote (.json, .json.gz), as vLLM and SGLang do on /start_profile and /stop_profile, or
-    an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM and
-    SGLang mark their steps; only whole decode steps are counted then.
+    an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM, SGLang
+    and TensorRT-LLM mark their steps; only whole decode steps are counted then. What the trace does not tell, or is not
+    recognised in it, is "not observable".
 
     A list of matrix products that TurboMind writes (eagle3_gemm_shapes_*.json) is shown as a table.
 
@@ -66,7 +67,7 @@ def trace(
     recording = read_trace(file)
     loop = loop_of(recording, steps)
     belongs = belonging(recording, loop, run, cell, steps)
-    block_trace = block_of(loop, belongs, read_patterns(kernels) if kernels else None)
+    block_trace = block_of(recording, loop, belongs, read_patterns(kernels) if kernels else None)
     invariants = [
         from_outside(own_kernels(None, block_trace), block_trace),
         from_outside(quiet_loop(block_trace), block_trace),
@@ -109,13 +110,14 @@ def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | 
     return key
 
 
-def block_of(loop: Loop, cell: str | None, allowed: tuple[str, ...] | None) -> BlockTrace:
+def block_of(recording: Recording, loop: Loop, cell: str | None, allowed: tuple[str, ...] | None) -> BlockTrace:
     """The trace as a run would store it. Without its steps it shows no loop, since prefill is in it."""
+    from specgate.analysis.traces.ranges import ranges_in
     from specgate.contract import BlockTrace
 
     unseen = loop.unseen
     if unseen is None and loop.window.thread is None and loop.steps is None:
-        unseen = "nothing tells the decode steps from the prefill: no ranges, no --steps"
+        unseen = f"nothing tells the decode steps from the prefill: no --steps, and {ranges_in(recording)}"
     return BlockTrace(
         cell=cell or "",
         prompt_set=0,
@@ -127,6 +129,7 @@ def block_of(loop: Loop, cell: str | None, allowed: tuple[str, ...] | None) -> B
         copies=loop.copies,
         calls=loop.calls,
         unseen=unseen,
+        partial=loop.partial,
         loop=loop.figures,
         allowed=allowed,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from specgate.analysis.traces.cuda_calls import allocations, count_copies, waits
 from specgate.analysis.traces.families import Product, attention_in
-from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, Recording, count
+from specgate.analysis.traces.recording import About, Recording
 from specgate.analysis.traces.steps import Loop
 from specgate.contract import Invariant, LoopFigures
 from specgate.files.json_text import to_plain
@@ -27,14 +28,17 @@ def lines(
     gpus = f", {', '.join(dict.fromkeys(recording.devices))}" if recording.devices else ""
     yield f"trace {file.name}: {recording.profiler}{gpus}" + (f", may be of {cell}" if cell else "")
     yield from (f"  {note}" for note in loop.notes)
-    yield f"  {'':24}{'per step':>12}{'in all':>12}"
+    yield f"  {'':24}{'per step':>16}{'in all':>16}"
     for name, number in counts(loop).items():
-        each = loop.per_step(number)
-        yield f"  {name:24}{'—' if each is None else f'{each:,.2f}':>12}{number:>12,}"
-    if (figures := loop.figures) is not None:
+        yield f"  {name:24}" + "".join(f"{cell:>16}" for cell in cells(loop, name, number))
+    reasons = dict.fromkeys(why for name in FIGURES if (why := loop.why_not(*FIGURES[name])))
+    yield from (f"  not observable: {reason}" for reason in reasons)
+    if (figures := loop.figures) is not None and loop.why_not("work") is None:
         yield from busy_lines(loop, figures)
+    else:
+        yield "GPU busy: not observable"
     if loop.kernels:
-        yield "kernels by their time on the GPU"
+        yield "kernels by their time on the GPU" + (", of those that were read" if loop.why_not("work") else "")
         total = sum(loop.kernel_ns.values()) or 1
         for name in sorted(loop.kernels, key=lambda name: -loop.kernel_ns[name])[:SHOWN]:
             share = loop.kernel_ns[name] / total
@@ -61,17 +65,37 @@ def busy_lines(loop: Loop, figures: LoopFigures) -> Iterator[str]:
         yield f"  {figures.waits_elsewhere:,} of the waits on other threads than the loop's"
 
 
+FIGURES: Final[Mapping[str, tuple[About, ...]]] = {
+    "kernels": ("work",),
+    "copies to the host": ("work", "copies"),
+    "other copies and sets": ("work", "copies"),
+    "waits": ("calls", "waits"),
+    "allocations": ("calls", "waits"),
+    "CUDA calls": ("calls",),
+}
+"""Figure → the parts of a recording that it follows from."""
+
+
 def counts(loop: Loop) -> dict[str, int]:
-    """Counts of calls and work, by name."""
-    to_host = count(loop.copies, TO_HOST)
-    return {
-        "kernels": sum(loop.kernels.values()),
-        "copies to the host": to_host,
-        "other copies and sets": sum(loop.copies.values()) - to_host,
-        "waits": count(loop.calls, WAITS) + count(loop.calls, WAITING_COPIES),
-        "allocations": count(loop.calls, ALLOCATIONS),
-        "CUDA calls": sum(loop.calls.values()),
-    }
+    """Counts of calls and work, by name: as many as were seen."""
+    to_host = count_copies(loop.copies, True)
+    seen = (
+        sum(loop.kernels.values()),
+        to_host,
+        sum(loop.copies.values()) - to_host,
+        waits(loop.calls),
+        allocations(loop.calls),
+        sum(loop.calls.values()),
+    )
+    return dict(zip(FIGURES, seen, strict=True))
+
+
+def cells(loop: Loop, name: str, number: int) -> tuple[str, str]:
+    """A count per step and in all. One that cannot be told is at least what was seen."""
+    if loop.why_not(*FIGURES[name]) is not None:
+        return "not observable", f"≥ {number:,}"
+    each = loop.per_step(number)
+    return "—" if each is None else f"{each:,.2f}", f"{number:,}"
 
 
 def us(ns: int) -> str:
@@ -95,11 +119,13 @@ def as_data(
         "told_by": loop.window.told_by,
         "notes": loop.notes,
         "unseen": loop.unseen,
-        "counts": counts(loop),
+        "partial": loop.partial,
+        "counts": {name: None if loop.why_not(*FIGURES[name]) else n for name, n in counts(loop).items()},
+        "at_least": counts(loop),
         "kernels": {name: {"launches": n, "gpu_ns": loop.kernel_ns[name]} for name, n in loop.kernels.items()},
         "copies": dict(loop.copies),
         "calls": dict(loop.calls),
-        "loop": to_plain(LoopFigures, loop.figures) if loop.figures else None,
+        "loop": to_plain(LoopFigures, loop.figures) if loop.figures and loop.why_not("work") is None else None,
         "attention": attention_in(loop.kernels),
         "invariants": [to_plain(Invariant, invariant) for invariant in invariants],
     }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from specgate.backends.eagle3.lib.layout import draft_tensors
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.planted.draft import PlantedDraft
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.heads.tensors import draft_tensors
 
 
 def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> DraftCheckpoint:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.planted.draft import PlantedDraft
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
 from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
+from specgate.checkpoints.heads.tensors import draft_tensors
 
 RECIPE_A = Recipe("A", seed=1, draft_vocab=512, signal=0.75, boundaries=(1, 3, 5))
 RECIPE_EXPERTS = Recipe("A", seed=1, draft_vocab=512, signal=0.8, boundaries=(1, 2, 4), expert_overlap=0.5)

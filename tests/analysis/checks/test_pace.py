@@ -1,0 +1,139 @@
+"""Counts of a server against its chunks, at any pace; and what lies before the first chunk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks, check_steps, least_steps
+from specgate.contract import BASELINE, ENGINE_DECODE_NS, Block, Role, Served, ServedRequest
+from specgate.contract.acceptance import AcceptanceRecord, Totals
+from specgate.errors import InvalidResult
+from tests.analysis.checks.test_served import block, plan
+
+MS = 1_000_000
+K = 3
+STEPS = st.lists(st.integers(1, K + 1), min_size=8, max_size=60)
+
+
+def streamed(events: list[tuple[int, int]], first_ms: int = 10) -> ServedRequest:
+    """A request whose first token comes after `first_ms`; `events`: (ns since then, tokens)."""
+    chunks = [(0, 1), *events]
+    return ServedRequest(0, tuple(first_ms * MS + at for at, _ in chunks), tuple(n for _, n in chunks))
+
+
+def spec(request: ServedRequest, steps: int) -> Block:
+    emitted = sum(request.chunk_tokens) - 1
+    totals = Totals(steps, K * steps, emitted - steps)
+    record = AcceptanceRecord(K, (), (), emitted, 0, totals)
+    made = replace(block(plan().rounds[0], Role(K)), tokens=((1,) * (emitted + 1),), truncated=(0,), prompt_tokens=())
+    return replace(made, served=Served((request,), record), prefill_ns=request.chunk_ns[0])
+
+
+def baseline(first_ms: int, tokens: int) -> Block:
+    request = streamed([(2 * MS * (i + 1), 1) for i in range(tokens)], first_ms)
+    made = replace(block(plan().rounds[0], BASELINE), tokens=((1,) * (tokens + 1),), truncated=(0,), prompt_tokens=())
+    return replace(made, served=Served((request,), None), prefill_ns=request.chunk_ns[0])
+
+
+@given(STEPS, st.integers(1, 6), st.floats(2.0, 50.0))
+def test_no_honest_stream_needs_more_steps_than_it_had(sizes: list[int], together: int, step_ms: float) -> None:
+    """A chunk per step, chunks of several steps, and a chunk per token of each step, some microseconds apart."""
+    ends = [round(step_ms * MS * (i + 1)) for i in range(len(sizes))]
+    per_step = list(zip(ends, sizes, strict=True))
+    groups = [per_step[i : i + together] for i in range(0, len(sizes), together)]
+    joined = [(group[-1][0], sum(n for _, n in group)) for group in groups]
+    per_token = [(end + 20_000 * i, 1) for end, n in per_step for i in range(n)]
+    for events in (per_step, joined, per_token):
+        assert least_steps(streamed(events), K) <= len(sizes)
+        check_steps(spec(streamed(events), len(sizes)), "here")
+    assert least_steps(streamed(per_step), K) == len(sizes), "steps that came apart are all seen"
+
+
+@given(STEPS, st.booleans())
+def test_fewer_steps_than_came_apart_are_refused_with_both_figures(sizes: list[int], per_token: bool) -> None:
+    ends = [5 * MS * (i + 1) for i in range(len(sizes))]
+    events = [
+        (end + 20_000 * i, n if not per_token else 1)
+        for end, n in zip(ends, sizes, strict=True)
+        for i in range(n if per_token else 1)
+    ]
+    claimed = int((len(sizes) - 1) / 1.05) - 1
+    with pytest.raises(InvalidResult, match=rf"counts {claimed} steps .* need {len(sizes)} at least"):
+        check_steps(spec(streamed(events), claimed), "here")
+
+
+def test_a_token_at_a_time_at_an_even_pace_is_no_speculation() -> None:
+    """Each of 60 tokens comes alone, and the server counts 15 steps of 4."""
+    events = [(2 * MS * (i + 1), 1) for i in range(60)]
+    with pytest.raises(InvalidResult, match=r"counts 15 steps for 60 tokens, but its 60 chunks .* need 60 .*1\.000"):
+        check_steps(spec(streamed(events), 15), "here")
+
+
+def pairs_of(first_ms: int, events: list[tuple[int, int]], base_ms: int = 10) -> list[tuple[Block, Block]]:
+    spec_block = spec(streamed(events, first_ms), len(events))
+    return [(baseline(base_ms, spec_block.emitted), spec_block)] * 4
+
+
+EVENTS = [(3 * MS * (i + 1), 3) for i in range(20)]
+"""60 ms of decoding."""
+
+
+@pytest.mark.parametrize(("first_ms", "base_ms"), [(10, 10), (20, 10), (145, 100), (5, 100)])
+def test_a_first_chunk_about_as_late_as_the_baselines_is_taken(first_ms: int, base_ms: int) -> None:
+    check_first_chunks(pairs_of(first_ms, EVENTS, base_ms))
+
+
+@pytest.mark.parametrize(("first_ms", "base_ms", "share"), [(30, 10, "33%"), (160, 100, "100%")])
+def test_a_first_chunk_that_decoding_may_lie_before_is_refused(first_ms: int, base_ms: int, share: str) -> None:
+    with pytest.raises(InvalidResult, match=rf"after {first_ms}\.0 ms .* after {base_ms}\.0 ms.* which is {share}"):
+        check_first_chunks(pairs_of(first_ms, EVENTS, base_ms))
+
+
+def test_one_late_block_of_four_is_a_busy_machine() -> None:
+    late, usual = pairs_of(60, EVENTS), pairs_of(10, EVENTS)
+    check_first_chunks([*late[:2], *usual[:2]])
+    with pytest.raises(InvalidResult, match="first tokens came after"):
+        check_first_chunks([*late, usual[0]])
+
+
+def test_tokens_that_came_with_the_first_chunk_were_not_timed() -> None:
+    def begun_with(tokens: int) -> list[tuple[Block, Block]]:
+        ((base, made), *_) = pairs_of(10, EVENTS)
+        assert made.served is not None
+        (request,) = made.served.requests
+        sizes = (tokens, *request.chunk_tokens[1:])
+        begun = replace(request, chunk_tokens=sizes)
+        return [(base, replace(spec(begun, 30), tokens=((1,) * sum(sizes),)))] * 4
+
+    check_first_chunks(begun_with(1 + K + 1 + 6))
+    with pytest.raises(InvalidResult, match="100 of 356 emitted tokens came with the first chunks"):
+        check_first_chunks(begun_with(30))
+
+
+@pytest.mark.parametrize(
+    ("base", "spec_share", "message"),
+    [
+        (0.98, 0.95, None),
+        (0.5, 0.5, None),  # a slow front end slows down both
+        (1.1, 1.2, None),
+        (1.0, 1.9, "engine's own clock counts .* of decoding, but their chunks came within"),
+        (0.5, 1.0, "the baseline's chunks took 2.00 times as long as its engine decoded by its own clock"),
+        (1.0, 0.4, None),
+    ],
+)
+def test_an_engines_own_clock_is_held_against_the_clients(base: float, spec_share: float, message: str | None) -> None:
+    def clocked(made: Block, share: float) -> Block:
+        return replace(made, counters={**made.counters, ENGINE_DECODE_NS: round(share * made.decoding_ns)})
+
+    pairs = pairs_of(10, [(at, 3) for at in accumulate([20 * MS] * 40)])
+    pairs = [(clocked(a, base), clocked(b, spec_share)) for a, b in pairs]
+    if message is None:
+        check_engine_clock(pairs)
+    else:
+        with pytest.raises(InvalidResult, match=message):
+            check_engine_clock(pairs)

@@ -1,0 +1,126 @@
+"""Servers whose counters and pace contradict what they stream, through a whole run; and honest ones that look alike.
+
+The stub emits 3, 1, 2, 0, 3, 2 accepted drafts and a token each per step, 17 tokens in 6 steps: 2.83.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.backends.servers.helpers import running_stub
+from tests.support.command import Cli
+
+SCENARIO: Final = """\
+# Do a server's counters and pace agree with its stream?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: micro
+family: single
+grid: {context: [24], batch: [2], spec: [3]}
+workload: {prompt_sets: 4, source: random}
+budget: {steps: 68}
+schedule: {rounds: 1, warmup_rounds: 1}
+"""
+POLICY: Final = """\
+schema: specgate.policy/v1
+checks: {rescored_by: none}
+not_judged:
+  - {kind: speed, why: blocks of a stub take some hundred milliseconds}
+  - {kind: tokens, role: baseline, why: the other roles are held to it}
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
+  - {id: acceptance, gate: acceptance, required: true, min: 2.5}
+"""
+RATE: Final = ("--rate", "500", "--draft-cost", "0.1")
+"""A baseline step takes 2 ms and a cycle 2.6 ms."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, str]]:
+    """Role → the URL of its stub."""
+    with ExitStack() as stack:
+        yield {
+            "baseline": stack.enter_context(running_stub("vllm", 0, *RATE)),
+            "spec-3": stack.enter_context(running_stub("vllm", 3, *RATE)),
+        }
+
+
+def judged(cli: Cli, servers: dict[str, str], **faults: dict[str, str]) -> tuple[int, list[dict[str, str]]]:
+    """(exit code, the verdicts of the spec cell that object). `faults`: of the servers of `baseline` and `spec`."""
+    for role, url in servers.items():
+        body = json.dumps(faults.get(role.partition("-")[0], {})).encode()
+        with urlopen(Request(f"{url}/stub/faults", body, method="POST")):
+            pass
+    cli.write("tiny.yaml", SCENARIO)
+    cli.write("policy.yaml", POLICY)
+    urls = [part for role, url in servers.items() for part in ("-o", f"url.{role}={url}")]
+    done = cli.micro("--backend", "vllm", *urls)
+    assert "Traceback" not in done.stderr and done.returncode in (0, 1, 3, 6), done.stderr
+    verdicts = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
+    return done.returncode, [
+        v for v in verdicts if v["cell"].endswith("spec-3") and v["state"] not in ("PASS", "IMPROVED", "SKIPPED")
+    ]
+
+
+HONEST: Final[dict[str, dict[str, dict[str, str]]]] = {
+    "an event per step": {},
+    "several steps in an event": {"spec": {"interval": "3"}, "baseline": {"interval": "4"}},
+    "an event per token": {"spec": {"per_token": ""}},
+    "its own clock agrees": {"spec": {"own_clock": "0.98"}, "baseline": {"own_clock": "0.95"}},
+    "a prefill of the draft, too": {"spec": {"prefill_s": "0.065"}, "baseline": {"prefill_s": "0.05"}},
+    "the first events come together": {"spec": {"holds": "1", "at_once": ""}},
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_server_is_green(cli: Cli, servers: dict[str, str], name: str) -> None:
+    assert judged(cli, servers, **HONEST[name]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("faults", "code", "says"),
+    [
+        (
+            {"spec": {"claims": "3.56"}},
+            "counter_identity",
+            r"counts 38 steps for 136 tokens, but its 48 chunks .* need 4\d at least: .* at most, not 3\.579",
+        ),
+        ({"spec": {"claims": "3.56", "per_token": ""}}, "counter_identity", r"counts 38 steps .* need 4\d at least"),
+        (
+            {"spec": {"holds": "12"}},
+            "clocks_disagree",
+            r"first tokens came after [\d.]+ ms on average, and the baseline's, .* after [\d.]+ ms: .* which is \d+%",
+        ),
+        ({"spec": {"holds": "12", "claims": "3.56"}}, "counter_identity", r"counts 38 steps"),
+        (
+            {"spec": {"holds": "8", "at_once": "", "prefill_s": "0.16"}, "baseline": {"prefill_s": "0.2"}},
+            "clocks_disagree",
+            r"\d+ of 544 emitted tokens came with the first chunks",
+        ),
+        (
+            {"spec": {"own_clock": "1.6"}, "baseline": {"own_clock": "1"}},
+            "clocks_disagree",
+            r"spec-3: the engine's own clock counts [\d.,]+ ms of decoding, but their chunks came within [\d.,]+ ms",
+        ),
+        (
+            {"spec": {"own_clock": "1"}, "baseline": {"own_clock": "0.5"}},
+            "clocks_disagree",
+            r"baseline's chunks took \d\.\d+ times as long as its engine decoded",
+        ),
+    ],
+)
+def test_a_server_that_contradicts_its_stream_is_invalid_with_both_figures(
+    cli: Cli, servers: dict[str, str], faults: dict[str, dict[str, str]], code: str, says: str
+) -> None:
+    exit_code, objections = judged(cli, servers, **faults)
+    records = [v for v in objections if v["rule"] == "records"]
+    assert exit_code == 6 and [(v["state"], v["reason_code"]) for v in records] == [("INVALID", code)]
+    assert re.search(says, records[0]["message"]), records[0]["message"]

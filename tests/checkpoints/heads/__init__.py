@@ -1,0 +1,1 @@
+"""Heads of any trainer, as tensors without files."""

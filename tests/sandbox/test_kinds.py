@@ -1,0 +1,76 @@
+"""Command lines of sandboxes. Podman and systemd-run are not run here: their manuals say what these words mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specgate.sandbox import view as views
+from specgate.sandbox.kinds import KINDS, bubblewrap, podman, systemd_run
+from specgate.sandbox.view import View
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> View:
+    for name in ("runs", "weights", "logs"):
+        (tmp_path / name).mkdir()
+    return View((tmp_path / "runs",), (tmp_path / "weights",), (tmp_path / "logs",))
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specgate.sandbox.kinds.gpu_devices", lambda: ["/dev/nvidia0", "/dev/dri"])
+
+
+@pytest.mark.parametrize("wrap", [wrap for _, _, wrap, _ in KINDS])
+def test_every_command_line_names_folders_devices_and_the_command_last(
+    wrap: object, view: View, tmp_path: Path
+) -> None:
+    command = wrap("box", view, Path("/"), {"A": "1"}, ["python", "-c", "pass"])  # type: ignore[operator]
+    assert command[-3:] == ["python", "-c", "pass"]
+    words = " ".join(command)
+    assert all(
+        text in words for text in (str(tmp_path / "runs"), str(tmp_path / "weights"), "/dev/nvidia0", "/dev/dri")
+    )
+
+
+def test_bubblewrap_hides_processes_and_files_and_dies_as_a_whole(view: View, tmp_path: Path) -> None:
+    words = " ".join(bubblewrap("box", view, tmp_path, {}, ["true"]))
+    for part in ("--unshare-pid", "--die-with-parent", "--cap-drop ALL", "--ro-bind / /", "--unshare-net"):
+        assert part in words
+    assert f"--tmpfs {tmp_path / 'runs'} " in words
+    assert f"--ro-bind {tmp_path / 'weights'} {tmp_path / 'weights'} " in words
+    assert f"--bind {tmp_path / 'logs'} {tmp_path / 'logs'} " in words
+    assert "--dev-bind /dev/nvidia0 /dev/nvidia0 --dev-bind /dev/dri /dev/dri" in words
+    assert "--unshare-net" not in bubblewrap("box", View(network=True), tmp_path, {}, ["true"])
+
+
+def test_podman_gets_the_socket_by_number_and_this_machines_files_read_only(view: View, tmp_path: Path) -> None:
+    command = podman("box", view, tmp_path, {"A": "1"}, ["true"])
+    assert command[:3] == ["sh", "-c", 'exec "$@" 3<&0 0</dev/null']
+    words = " ".join(command)
+    for part in ("--preserve-fds 1", "--read-only", "--name box", "--network none", "--rootfs /", "--env=A=1"):
+        assert part in words
+    assert f"--volume {tmp_path / 'weights'}:{tmp_path / 'weights'}:ro" in words
+
+
+def test_systemd_runs_a_service_with_processes_of_its_own(view: View, tmp_path: Path) -> None:
+    words = " ".join(systemd_run("box", view, tmp_path, {"A": "1"}, ["true"]))
+    for part in ("--pipe", "--unit box", "PrivatePIDs=yes", "ProtectSystem=strict", "KillMode=control-group"):
+        assert part in words
+    assert f"TemporaryFileSystem={tmp_path / 'runs'}" in words and "PrivateNetwork=yes" in words
+
+
+def test_of_nested_folders_the_inner_one_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "runs" / "code"
+    inner.mkdir(parents=True)
+    places = View((tmp_path / "runs",), (tmp_path, inner)).mounts()
+    kinds = dict(places)
+    assert (kinds[tmp_path], kinds[tmp_path / "runs"], kinds[inner]) == ("shown", "empty", "shown")
+    assert [path for path, _ in places] == sorted(kinds, key=lambda path: len(path.parts))
+
+
+def test_what_lies_in_no_empty_folder_is_seen_anyway(tmp_path: Path) -> None:
+    assert Path("/usr") not in dict(View(shown=(Path("/usr"),)).mounts())
+    assert all(path in dict(View().mounts()) for path in views.private_folders() if path.is_dir())
