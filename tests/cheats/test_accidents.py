@@ -7,6 +7,7 @@ import re
 import pytest
 
 from specgate.contract import Run
+from specgate.run import runner
 from tests.cheats.conftest import Cheating, objections
 from tests.support.clocks.starved import fed
 from tests.support.command import Cli
@@ -39,11 +40,19 @@ def test_drafts_from_an_earlier_round_are_seen_by_counts_that_do_not_repeat(chea
     assert {r.reason_code for r in run.cells if r.cell.role.speculative} == {"accepts_do_not_repeat"}
 
 
+@pytest.fixture
+def from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheats are registered as if they came with specgate; here their word on prefills counts as a plug-in's."""
+    monkeypatch.setattr(runner, "ours", lambda backend: False)
+
+
+@pytest.mark.usefixtures("from_outside")
 def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating: Cheating, cli: Cli) -> None:
     code, run = fed(lambda: cheating("InOneGo"), cli.newest, lambda end: end[0] == 0)
     assert (code, objections(run)) == (0, [])
 
 
+@pytest.mark.usefixtures("from_outside")
 @pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsAllPrefillAsDecode", "TellsDecodeAsPrefill"])
 def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_one_token(
     cheating: Cheating, cli: Cli, engine: str
