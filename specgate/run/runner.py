@@ -268,7 +268,7 @@ class Runner:
         alone = dict[Role, int]()
         for round_ in todo:
             for position, role in enumerate(round_.order):
-                first_token_ns = self._first_token_ns(point, role, engine, alone)
+                one_step_ns = self._one_step_ns(point, role, engine, alone)
                 before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
                 if scenario.load is not None:
                     prefill_ns, offered = 0, offered_load(scenario, round_)
@@ -283,24 +283,24 @@ class Runner:
                 answered = decoded.served.prompts if decoded.served is not None else ()
                 own_lengths = tuple(lengths[i] for i in answered) if lengths and answered else lengths
                 memory = self._memory_in_use(engine, decoded)
-                block = replace(block, prompt_tokens=own_lengths, memory=memory, first_token_ns=first_token_ns)
+                block = replace(block, prompt_tokens=own_lengths, memory=memory, one_step_ns=one_step_ns)
                 self._record(replace(block, span_ns=span_ns, cpu=cpu))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:
             self.evidence.gather(point, prompt_set, engine, self.worker_generation)
 
-    def _first_token_ns(self, point: Point, role: Role, engine: EngineWorker, alone: dict[Role, int]) -> int | None:
-        """Time that one token alone takes, by the harness's clock: once for all rounds of a prompt set (`alone`).
+    def _one_step_ns(self, point: Point, role: Role, engine: EngineWorker, alone: dict[Role, int]) -> int | None:
+        """Time that a single step takes with its prefill, by the harness's clock: once for all rounds of a prompt set.
 
-        None where it need not be known, or where no earlier block has shown that the engine prefills and decodes in one
-        go.
+        `alone`: what is known of the set already. None where it need not be known, or where no earlier block has shown
+        that the engine prefills and decodes in one go.
         """
         if point.key not in self._in_one_go or ours(point.backend):
             return None
         if role not in alone:
             began = time.monotonic_ns()
-            engine.decode(role, Budget(new_tokens=1), ())
+            engine.decode(role, Budget(steps=1), ())
             alone[role] = time.monotonic_ns() - began
         return alone[role]
 

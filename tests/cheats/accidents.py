@@ -80,6 +80,7 @@ class Remembers(Honest):
         raise NotImplementedError
 
     def decode(self, role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
+        began = time.perf_counter_ns()
         made = self.engine.decode(role, budget, stop)
         if not role.speculative or budget.steps is None:
             return made
@@ -96,7 +97,9 @@ class Remembers(Honest):
             rows.append(counts)
         accepted = tuple(zip(*rows, strict=True))
         drafted = tuple((role.k,) * len(rows) for _ in accepted)
-        return replace(made, tokens=tuple(tokens), accepted=accepted, drafted=drafted, counters={})
+        step = (time.perf_counter_ns() - began) // budget.steps  # its clock is honest
+        times = {"step_ns": (step,) * budget.steps, "elapsed_ns": step * budget.steps, "phase_ns": {}}
+        return replace(made, tokens=tuple(tokens), accepted=accepted, drafted=drafted, counters={}, **times)
 
 
 class DecodesInThePrefill(Remembers):

@@ -54,7 +54,7 @@ def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating
 
 @pytest.mark.usefixtures("from_outside")
 @pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsAllPrefillAsDecode", "TellsDecodeAsPrefill"])
-def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_one_token(
+def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_a_step(
     cheating: Cheating, cli: Cli, engine: str
 ) -> None:
     code, run = fed(lambda: cheating(engine), cli.newest, lambda end: "clocks_disagree" in reasons(end[1]))

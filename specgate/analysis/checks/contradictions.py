@@ -13,7 +13,7 @@ from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks
 from specgate.analysis.checks.repeats import check_repeats
-from specgate.analysis.checks.verification import check_first_tokens, check_untimed, check_verification
+from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.drafting import check_draft_counts
@@ -73,7 +73,7 @@ def contradictions(
         if cell not in broken:
             untimed = texts if not cell.role.speculative else ()
             of_untimed = (
-                ("clocks_disagree", partial(check_first_tokens, blocks)),
+                ("clocks_disagree", partial(check_first_steps, blocks)),
                 ("slow_where_timed", partial(check_untimed, blocks, untimed)),
             )
             if why := first_of(of_untimed):

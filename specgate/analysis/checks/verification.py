@@ -38,8 +38,8 @@ PASS: Final = 0.05
 """How far the target's pass over K + 1 tokens may be shorter than that over one, by the engine's own phases."""
 UNTIMED: Final = 0.05
 """How far a timed step of the baseline may be longer than an untimed one."""
-FIRST_TOKEN: Final = 0.10
-"""How far a stated prefill may be from the wait for one token alone, beside `SLACK_NS`."""
+FIRST_STEP: Final = 0.10
+"""How far a stated prefill and step may be from the wait for a single step, beside `SLACK_NS`."""
 SLACK_NS: Final = 5_000_000
 MOSTLY: Final = 0.25
 """The same where times scatter too much to tell less: then three of four blocks must be so far off."""
@@ -106,23 +106,22 @@ def check_untimed(blocks: Sequence[Block], texts: Sequence[BaselineText]) -> Non
         )
 
 
-def check_first_tokens(blocks: Sequence[Block]) -> None:
-    """Check that the prefill which an engine states of its blocks is what the harness waited for one token alone.
-    Raises InvalidResult.
+def check_first_steps(blocks: Sequence[Block]) -> None:
+    """Check that prefill and step, as an engine states them of its blocks, are what the harness waited for a single
+    step. Raises InvalidResult.
 
     Time that moves from one to the other is decoding told as prefill, or prefill told as decoding.
     """
-    timed = [(b, b.first_token_ns) for b in blocks if b.first_token_ns is not None]
-    longer = [math.log(max(b.prefill_ns, 1) / (alone + SLACK_NS)) for b, alone in timed]
-    shorter = [math.log(max(alone - SLACK_NS, 1) / max(b.prefill_ns, 1)) for b, alone in timed]
+    timed = [(b, b.one_step_ns) for b in blocks if b.one_step_ns is not None and b.step_ns]
+    stated = [b.prefill_ns + sum(b.step_ns) / len(b.step_ns) for b, _ in timed]
+    longer = [math.log(max(ns, 1) / (alone + SLACK_NS)) for ns, (_, alone) in zip(stated, timed, strict=True)]
+    shorter = [math.log(max(alone - SLACK_NS, 1) / max(ns, 1)) for ns, (_, alone) in zip(stated, timed, strict=True)]
     pairs = [(b, b) for b, _ in timed]
-    if any(surely_beyond(of, pairs, FIRST_TOKEN) or mostly_beyond(of, MOSTLY) for of in (longer, shorter)):
-        stated, alone = (
-            statistics.fmean(of) / 1e6 for of in zip(*((b.prefill_ns, ns) for b, ns in timed), strict=True)
-        )
+    if any(surely_beyond(of, pairs, FIRST_STEP) or mostly_beyond(of, MOSTLY) for of in (longer, shorter)):
+        alone = statistics.fmean(ns for _, ns in timed)
         raise InvalidResult(
-            f"{place_of(timed[0][0])} and {len(timed) - 1} more: the engine says that its prefill takes "
-            f"{stated / 1e6:.4g} ms, but the harness waits {alone / 1e6:.4g} ms for one token alone"
+            f"{place_of(timed[0][0])} and {len(timed) - 1} more: the engine says that its prefill and a step take "
+            f"{statistics.fmean(stated) / 1e6:.4g} ms, but the harness waits {alone / 1e6:.4g} ms for a single step"
         )
 
 
