@@ -98,8 +98,8 @@ class Remembers(Honest):
         accepted = tuple(zip(*rows, strict=True))
         drafted = tuple((role.k,) * len(rows) for _ in accepted)
         step = (time.perf_counter_ns() - began) // budget.steps  # its clock is honest
-        times = {"step_ns": (step,) * budget.steps, "elapsed_ns": step * budget.steps, "phase_ns": {}}
-        return replace(made, tokens=tuple(tokens), accepted=accepted, drafted=drafted, counters={}, **times)
+        made = replace(made, step_ns=(step,) * budget.steps, elapsed_ns=step * budget.steps, phase_ns={}, counters={})
+        return replace(made, tokens=tuple(tokens), accepted=accepted, drafted=drafted)
 
 
 class DecodesInThePrefill(Remembers):
