@@ -24,6 +24,7 @@ from tests.fuzz.targets.checkpoints import (
     shards,
     target_config,
     tokenizer,
+    tokenizer_config,
     torch_weights,
 )
 from tests.fuzz.targets.command_lines import backend_options, command_line
@@ -72,6 +73,7 @@ TARGETS: Final = (
     Target("shards", shards, 250),
     Target("gguf", gguf),
     Target("tokenizer", tokenizer, 250),
+    Target("tokenizer-config", tokenizer_config, 100),
     Target("prompts", prompts, 150),
     Target("corpus", corpus),
     Target("options", backend_options),
