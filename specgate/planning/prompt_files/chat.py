@@ -64,6 +64,12 @@ class ChatTemplate:
         self._compiled: dict[str, Template] = {}
         self._template(DEFAULT)
 
+    @property
+    def name(self) -> str:
+        """The name of the file, and the date of the chats if the template asks for it."""
+        dated = any("strftime_now" in text for text in self._texts.values())
+        return f"{self.file.name}, dated {TODAY:%d %b %Y}" if dated else self.file.name
+
     def render(self, chat: Chat, where: str) -> str:
         """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it.
 

@@ -113,6 +113,7 @@ def test_a_tokenizer_without_a_template_has_none(tmp_path: Path) -> None:
 
 def test_the_date_is_always_the_same(tmp_path: Path) -> None:
     assert rendered(tmp_path, "{{ strftime_now('%d %b %Y') }}", CHATS[0]) == "26 Jul 2024"
+    assert beside(tmp_path / "tokenizer.json").name == "tokenizer_config.json, dated 26 Jul 2024"
 
 
 @pytest.mark.parametrize(
