@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,65 @@ def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
     assert "8 of 12 prompts from mine.jsonl" in page and "Acceptance by category" in page
     verified = cli.run("runs", "verify", folder, pair=False)
     assert verified.returncode == done.returncode and "all as stored" in verified.stdout
+
+
+CHATS = [{"conversations": [{"from": "human", "value": "a" * n}, {"from": "gpt", "value": "b"}]} for n in range(3, 13)]
+GPT_FIRST = [{"conversations": [{"from": "gpt", "value": "b"}, {"from": "human", "value": "a"}]}] * 2
+TEXTS = [{"prompt": "a" * n} for n in range(3, 15)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "template", "options", "says"),
+    [
+        (
+            CHATS + GPT_FIRST,
+            "chat_template.json",
+            (),
+            "8 of 10 prompts from own.jsonl (sharegpt), as chats (template: chat_template.json): … tokens (shortest, "
+            "median, longest); 10 of 12 conversations; 2 left out: first turn is the assistant's",
+        ),
+        (
+            CHATS,
+            None,
+            (),
+            "8 of 10 prompts from own.jsonl (sharegpt), as text (the target's tokenizer has no chat template): … ",
+        ),
+        (
+            CHATS,
+            "chat_template.json",
+            ("--no-chat",),
+            "8 of 10 prompts from own.jsonl (sharegpt), as text (chat: false): … tokens",
+        ),
+        (
+            TEXTS,
+            "chat_template.json",
+            (),
+            "8 of 12 prompts from own.jsonl (lines), as text (--chat makes chats of it): … tokens",
+        ),
+        (
+            TEXTS,
+            "chat_template.json",
+            ("--chat",),
+            "8 of 12 prompts from own.jsonl (lines), as chats (template: chat_template.json): … tokens",
+        ),
+    ],
+)
+def test_plan_run_and_page_say_chats_or_text_and_what_was_left_out(
+    lines: list[Any], template: str | None, options: tuple[str, ...], says: str, cli: Cli
+) -> None:
+    cli.write("own.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    cli.target = shutil.copytree(cli.target, cli.folder / "target")
+    if template:
+        cli.write(f"target/{template}", json.dumps({"chat_template": "<{{ messages[0].content }}>"}))
+    question = ("--backend", "fake", "--prompts", "own.jsonl", *options, *QUESTION)
+    plan = cli.run("scenarios", "plan", *question)
+    done = cli.run("micro", *question, *POLICY)
+    first, second = done.stdout.splitlines()[:2]
+    assert first.startswith("run folder ") and second.startswith("prompts: ")
+    page = html.unescape((cli.newest() / "report.html").read_text())
+    pattern = re.escape(says).replace("…", r"\d+, [\d.]+, \d+")
+    for text in (plan.stdout, second, page):
+        assert re.search(pattern, text), (text[:2000], done.stderr)
 
 
 def test_prefill_is_counted_in_the_tokens_that_the_prompts_have(cli: Cli) -> None:

@@ -94,11 +94,9 @@ class ChatTemplate:
     def _rendered(self, turns: Sequence[Message], variables: Mapping[str, Any]) -> str:
         tools = variables.get("tools") is not None and TOOL_USE in self._texts
         pieces, length = list[str](), 0
-        for piece in self._template(TOOL_USE if tools else DEFAULT).generate(
-            **{"tools": None, "documents": None, **self._variables, **variables},
-            messages=turns,
-            add_generation_prompt=True,
-        ):
+        usual = {"tools": None, "documents": None, "add_generation_prompt": True}
+        context = {**usual, **self._variables, **variables, "messages": turns}
+        for piece in self._template(TOOL_USE if tools else DEFAULT).generate(context):
             pieces.append(piece)
             if (length := length + len(piece)) > LONGEST:
                 raise ValueError(f"more than {LONGEST} characters")

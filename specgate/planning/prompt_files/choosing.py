@@ -77,7 +77,7 @@ class Tokens:
     @property
     def text_why(self) -> str:
         """The reason why a text is not a chat: there is no template, or the format's prompts are no questions."""
-        return self.no_chat or "--chat makes it a chat"
+        return self.no_chat or "--chat makes chats of it"
 
     def of(self, entry: Entry) -> Chosen:
         """The prompt with its tokens. Raises UsageError where it cannot have any."""

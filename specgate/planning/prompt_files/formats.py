@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
 
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
@@ -32,6 +32,9 @@ from specgate.planning.prompt_files.records import (
 
 CATEGORY: Final = 80
 """Characters of a category, which becomes a part of metrics' names."""
+
+REASONS: Final = 16
+"""Reasons that are counted each by itself."""
 
 Content = tuple[int, ...] | str | Chat
 """Token ids, text, or a chat."""
@@ -129,15 +132,19 @@ ROLES: Final[Mapping[str, str]] = {
 """Names that data sets have for the roles of a chat → those of a chat template."""
 SPEAKER: Final = ("role", "from")
 WORDS: Final = ("content", "value", "text")
+NO_TEXT: Final = ("image", "images", "video", "videos", "audio", "audios")
+"""Keys of a conversation about something that is no text."""
 VARIABLES: Final = ("tools", "documents", "reasoning_effort")
 """Keys of a request to a chat end point that its template may read, beside those in `chat_template_kwargs`."""
 
 
 def turns_of(fields: Fields, key: str) -> list[Message]:
-    """The turns of a chat as `{"role": …, "content": …}` with their other keys. Raises LeftOut for content that is no
-    text.
+    """The turns of a chat as `{"role": …, "content": …}` with their other keys. Raises LeftOut for a chat about more
+    than text.
     """
     value = fields.of(key)
+    if other := next((name for name in NO_TEXT if fields.data.get(name)), None):
+        raise LeftOut(f"{other} in it")
     if not isinstance(value, list) or not all(isinstance(t, dict) for t in value):
         fields.wrong(key, value, 'a list of {"role": …, "content": …} was expected')
     turns = list[Message]()
@@ -202,7 +209,8 @@ def first_question(turns: Sequence[Message]) -> str | Chat:
             plain = isinstance(content, str) and not before
             return content if plain else Chat((*before, {"role": "user", "content": content}))
         if role != "system":
-            raise LeftOut(f"first turn is the {role}'s" if role.isidentifier() else f"role {shown(role, 40)}")
+            known = role in ROLES.values()
+            raise LeftOut(f"first turn is the {role}'s" if known else f"first turn is that of {shown(role, 40)}")
         if content:
             before.append({"role": "system", "content": content})
     raise LeftOut("no question" if turns else "no turns")
@@ -241,6 +249,11 @@ def content_in(fields: Fields, key: str) -> Content:
 def is_chat(value: object) -> bool:
     """Return whether the value is a list of one object or more, as turns of a chat are."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def is_texts(value: object) -> TypeGuard[list[str]]:
+    """Return whether the value is a list of texts, as the choices of a question are."""
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
@@ -291,8 +304,9 @@ def question_in(*keys: str, before: str = "", behind: Sequence[str] = (), catego
     """
 
     def reading(fields: Fields) -> tuple[Content, str | None]:
-        parts = (fields.data.get(before), fields.text(*keys), *map(fields.data.get, behind))
-        text = "\n\n".join(part for part in parts if isinstance(part, str) and part)
+        parts = [fields.data.get(before), fields.text(*keys), *map(fields.data.get, behind)]
+        texts = ["\n".join(part) if is_texts(part) else part for part in parts]
+        text = "\n\n".join(part for part in texts if isinstance(part, str) and part)
         return text, fields.category("category", "subset", *category)
 
     return reading
@@ -324,7 +338,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format("humaneval", question_in("prompt"), ("task_id", "prompt", "entry_point"), False),
         Format("mbpp", question_in("text", "prompt"), ("code", "test_list"), True),
         Format("longbench", longbench, ("context", "input", "dataset"), False),
-        Format("gsm8k", question_in("question", before="context"), ("question",), True),
+        Format("gsm8k", question_in("question", before="context", behind=("choices", "options")), ("question",), True),
         Format("math", question_in("problem", category=("subject", "type")), ("problem",), True),
         Format("alpaca", question_in("instruction", behind=("input", "context")), ("instruction",), True),
         Format("vllm-custom", question_in("prompt"), (), True),
@@ -404,7 +418,7 @@ def read_prompts(records: Iterable[Record], reading: Reading) -> PromptFile:
         try:
             entries.append(Entry(record.where, record.number, *reading(Fields(record.where, record.data))))
         except LeftOut as reason:
-            left_out[str(reason)] += 1
+            left_out[str(reason) if str(reason) in left_out or len(left_out) < REASONS else "other reasons"] += 1
     return PromptFile(tuple(entries), left_out)
 
 

@@ -1,7 +1,8 @@
-"""The records of a prompt file: JSON objects, one per line or in one list, or plain lines, read within bounds.
+"""The records of a prompt file: JSON objects, texts or lists, one per line or in one list, or plain lines.
 
-Every odd file ends in a UsageError that names file and line: a folder, a pipe, other encodings than UTF-8, a line that
-is not JSON, a record that is no object, a line of 300 MB. A byte order mark, CRLF line ends and empty lines are fine.
+Every odd file ends in a UsageError that names file and line: a folder, a pipe, a Parquet file, other encodings than
+UTF-8, a line that is not JSON, a record that is a number, a line of 300 MB. A byte order mark, CRLF line ends and empty
+lines are fine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,20 @@ LARGEST: Final = 1 << 30
 LONGEST: Final = 64 << 20
 """Bytes of one line: a prompt of 16 Mi tokens, the longest that is measured."""
 GZIP: Final = b"\x1f\x8b"
+UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+OTHER_FILES: Final[Mapping[bytes, str]] = {
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "a file compressed with zstd",
+    b"\xfd7zXZ": "a file compressed with xz",
+    b"BZh91AY": "a file compressed with bzip2",
+    b"SQLite format 3": "an SQLite file",
+}
+"""First bytes of a file → what it is."""
+TABLES: Final = (".csv", ".tsv")
+HOLDERS: Final = ("data", "rows", "examples", "instances", "prompts", "questions", "train", "test")
+"""Keys of a JSON object that has the list of records, if the file is one object."""
 ONE_PER_LINE: Final = "one JSON object per line, one JSON list of objects, or one plain prompt per line"
 
 
@@ -63,7 +78,33 @@ def sha256_of(content: bytes) -> str:
 def records_of(path: Path, content: bytes) -> Iterator[Record]:
     """The records in the content of `path`, in order. Raises UsageError at the first that is none."""
     text = utf8(path, content)
-    yield from in_list(path, text) if text.lstrip()[:1] == b"[" else in_lines(path, text, object_at)
+    first, _, rest = text.lstrip().partition(b"\n")
+    several = bool(rest.strip()) and is_json(first)
+    if first[:1] == b"[" and not several:
+        yield from in_list(str(path), parsed(str(path), text))
+    elif first[:1] == b"{" and not several and (whole := held_by(text)) is not None:
+        yield from in_list(f"{path}: {whole[0]}", whole[1])
+    else:
+        yield from in_lines(path, text, object_at)
+
+
+def is_json(line: bytes) -> bool:
+    """Return whether a line is a JSON value by itself. A line that is too long is refused later."""
+    try:
+        parse_json(line[: LONGEST + 1])
+    except ValueError:
+        return False
+    return True
+
+
+def held_by(text: bytes) -> tuple[str, object] | None:
+    """Return the key of `HOLDERS` and its list, where the text is one JSON object with such a list; else None."""
+    try:
+        data = parse_json(text[: LONGEST + 1])
+    except ValueError:
+        return None
+    lists = ((key, data[key]) for key in HOLDERS if isinstance(data, dict) and isinstance(data.get(key), list))
+    return next(lists, None)
 
 
 def plain_records_of(path: Path, content: bytes) -> Iterator[Record]:
@@ -72,16 +113,22 @@ def plain_records_of(path: Path, content: bytes) -> Iterator[Record]:
 
 
 def is_plain(path: Path, content: bytes) -> bool:
-    """Return whether the content of `path` begins as text does, and not as JSON."""
+    """Return whether the content of `path` begins as text does, and not as JSON. Raises UsageError for a table."""
     first = utf8(path, content).lstrip()[:1]
-    return bool(first) and first not in b'{["'
+    plain = bool(first) and first not in b'{["'
+    if plain and path.suffix.lower() in TABLES:
+        raise UsageError(f"{path}: a table ({path.suffix})", hint=f"save it as {ONE_PER_LINE}")
+    return plain
 
 
 def utf8(path: Path, content: bytes) -> bytes:
     """Return the content, decompressed and without a byte order mark. Raises UsageError where it is UTF-16."""
     text = decompressed(path, content).removeprefix(b"\xef\xbb\xbf")
-    if text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if text[:2] in UTF_16 or b"\0" in text[:4]:
         raise UsageError(f"{path}: UTF-16 text", hint="save it as UTF-8")
+    for start, what in OTHER_FILES.items():
+        if text.startswith(start):
+            raise UsageError(f"{path}: {what}", hint=f"save it as {ONE_PER_LINE}")
     return text
 
 
@@ -112,19 +159,18 @@ def in_lines(path: Path, text: bytes, read: Callable[[str, bytes], Mapping[str, 
             yield Record(where, number, read(where, line))
 
 
-def in_list(path: Path, text: bytes) -> Iterator[Record]:
+def in_list(where: str, items: object) -> Iterator[Record]:
     """The records of one JSON list."""
-    items = parsed(str(path), text)
     assert isinstance(items, list)
-    for index, data in enumerate(items):
-        where = f"{path}[{index}]"
-        if not isinstance(data, dict):
-            raise UsageError(f"{where}: {shown(data)}: not a JSON object", hint=ONE_PER_LINE)
-        yield Record(where, index + 1, data)
+    for index, item in enumerate(items):
+        place = f"{where}[{index}]"
+        yield Record(place, index + 1, data_of(place, item))
 
 
 def text_at(where: str, line: bytes) -> Mapping[str, Any]:
     """Return a plain line as the record `{"text": line}`. Raises UsageError where it is not UTF-8."""
+    if (at := line.find(b"\0")) >= 0:
+        raise UsageError(f"{where}: a NUL character at byte {at + 1}", hint="plain lines hold text in UTF-8")
     try:
         return {"text": line.decode().strip()}
     except UnicodeDecodeError as error:
@@ -132,11 +178,17 @@ def text_at(where: str, line: bytes) -> Mapping[str, Any]:
 
 
 def object_at(where: str, line: bytes) -> Mapping[str, Any]:
-    """The JSON object in one line."""
-    data = parsed(where, line)
-    if not isinstance(data, dict):
-        raise UsageError(f"{where}: {shown(data)}: not a JSON object", hint=ONE_PER_LINE)
-    return data
+    """The record in one line of JSON."""
+    return data_of(where, parsed(where, line))
+
+
+def data_of(where: str, value: object) -> Mapping[str, Any]:
+    """The object that a record is. A text or a list is that of a prompt. Raises UsageError for other values."""
+    if isinstance(value, str | list):
+        return {"prompt": value}
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: {shown(value)}: not a JSON object", hint=ONE_PER_LINE)
+    return value
 
 
 def parsed(where: str, text: bytes) -> object:

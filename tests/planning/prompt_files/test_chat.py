@@ -176,3 +176,9 @@ def test_a_chat_with_tools_takes_the_template_for_tools(tmp_path: Path) -> None:
     template = beside(tokenizer_with(tmp_path, named))
     assert template.render(Chat(tuple(PARTS), {"tools": [{}, {}]}), "") == "2 tools"
     assert template.render(Chat(tuple(PARTS)), "") == "plain"
+
+
+def test_a_record_may_say_what_the_template_gets(tmp_path: Path) -> None:
+    template = "{{ add_generation_prompt }} {{ thinking is defined }} {{ messages | length }}"
+    chat = Chat(tuple(PARTS), {"add_generation_prompt": False, "messages": []})
+    assert beside(tokenizer_with(tmp_path, template)).render(chat, "") == "False False 1"

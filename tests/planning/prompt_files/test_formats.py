@@ -97,6 +97,7 @@ BRIEF = {"role": "system", "content": "Be brief."}
         ({"question": "Who?", "answers": {}, "context": "Long ago."}, "gsm8k", "Long ago.\n\nWho?"),
         ({"instruction": "Sum up.", "context": "Ago.", "response": "x", "category": "qa"}, "alpaca", "Sum up.\n\nAgo."),
         ({"instruction": "Sing.", "input": "", "output": "La"}, "alpaca", "Sing."),
+        ({"question": "Who?", "choices": ["I", "you"], "answer": 0}, "gsm8k", "Who?\n\nI\nyou"),
         ({"prompt": [ASKED], "chosen": [ANSWER]}, "lines", Chat((ASKED,))),
         ({"prompt": [3, 4]}, "lines", (3, 4)),
         ({"prompt": "Why?", "prompt_id": "0", "messages": [ASKED, ANSWER]}, "lines", Chat((ASKED,), answered=True)),
@@ -148,6 +149,8 @@ IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {}}, {"t
         ({"conversations": [{"from": "system", "value": "I"}]}, "no question"),
         ({"conversations": [{"from": "human", "value": ""}]}, "the question is empty"),
         ({"conversations": [IMAGE]}, "content of type 'image_url'"),
+        ({"conversations": [{"from": "human", "value": "What?"}], "image": "a.png"}, "image in it"),
+        ({"conversations": [{"from": "narrator", "value": "Ago"}]}, "first turn is that of 'narrator'"),
     ],
 )
 def test_a_record_without_a_prompt_is_left_out_and_counted_with_the_reason(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.errors import UsageError
-from specgate.planning.prompt_files.records import LONGEST, content_of, records_of
+from specgate.planning.prompt_files.records import LONGEST, content_of, is_plain, plain_records_of, records_of
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 VALUE: st.SearchStrategy[Any] = st.recursive(
@@ -61,13 +61,18 @@ def test_whatever_the_bytes_are_they_are_records_or_refused_by_name(content: byt
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b'{"a": 1}\n\n[1]\n', "prompts.jsonl:3: [1]: not a JSON object"),
+        (b'{"a": 1}\n\n1\n', "prompts.jsonl:3: 1: not a JSON object"),
         (b'{"a": 1}\r\nplain text\r\n', "prompts.jsonl:2: not JSON"),
         (b'{"a": NaN}', "prompts.jsonl:1: not JSON: NaN is not a number of JSON"),
         (b'{"a": 1e999}', "prompts.jsonl:1: not JSON: 1e999 is too large"),
         (b'{"a": "\\ud800"}', "prompts.jsonl:1: not JSON: half a surrogate pair"),
         (b'{"a": 1}\n{"a": "\xe4"}', "prompts.jsonl:2: not UTF-8 at byte 8: 0xe4"),
         ('{"a": 1}'.encode("utf-16"), "prompts.jsonl: UTF-16 text"),
+        ('{"a": 1}'.encode("utf-16-le"), "prompts.jsonl: UTF-16 text"),
+        (b"PAR1\x15\x00PAR1", "prompts.jsonl: a Parquet file"),
+        (b"\x28\xb5\x2f\xfd\x04", "prompts.jsonl: a file compressed with zstd"),
+        (b'{"a": 1\0}', "prompts.jsonl:1: not JSON"),
+        (b'{\n"a": 1,\n}', "prompts.jsonl:1: not JSON"),
         (b'[{"a": 1}, 2]', "prompts.jsonl[1]: 2: not a JSON object"),
         (b'[{"a": 1}', "prompts.jsonl: not JSON"),
         (b"\x1f\x8b\x08 and then nothing of gzip", "prompts.jsonl: not whole"),
@@ -102,3 +107,38 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=says):
             content_of(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'["Why?", [1, 2], {"a": 1}]',
+        b'"Why?"\n[1, 2]\n{"a": 1}\n',
+        b'{"version": 1, "data": ["Why?", [1, 2], {"a": 1}]}',
+        json.dumps({"prompts": ["Why?", [1, 2], {"a": 1}]}, indent=1).encode(),
+    ],
+)
+def test_texts_and_lists_are_records_too_and_one_object_may_hold_them(content: bytes) -> None:
+    assert read(content) == [{"prompt": "Why?"}, {"prompt": [1, 2]}, {"a": 1}]
+
+
+def test_a_file_of_one_object_or_of_lists_below_each_other_is_read_line_by_line() -> None:
+    assert read(b'{"a": [1]}\n') == [{"a": [1]}]
+    assert read(b"[1, 2]\n[3]\n") == [{"prompt": [1, 2]}, {"prompt": [3]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("p.csv", b"prompt,category\nWhy?,a\n", r"p\.csv: a table \(\.csv\)"),
+        ("p.TSV", b"prompt\tcategory\nWhy?\ta\n", r"p\.TSV: a table \(\.TSV\)"),
+    ],
+)
+def test_a_table_is_not_taken_for_plain_lines(name: str, content: bytes, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        is_plain(Path(name), content)
+
+
+def test_a_nul_character_is_no_plain_text() -> None:
+    with pytest.raises(UsageError, match=r"p\.txt:2: a NUL character at byte 3"):
+        list(plain_records_of(Path("p.txt"), b"Why is this?\nSo\0\n"))
