@@ -25,6 +25,7 @@ from tests.fuzz.targets.checkpoints import (
     shards,
     target_config,
     tokenizer,
+    tokenizer_config,
     torch_weights,
 )
 from tests.fuzz.targets.command_lines import backend_options, command_line
@@ -74,6 +75,7 @@ TARGETS: Final = (
     Target("shards", shards, 250),
     Target("gguf", gguf),
     Target("tokenizer", tokenizer, 250),
+    Target("tokenizer-config", tokenizer_config, 100),
     Target("prompts", prompts, 150),
     Target("corpus", corpus),
     *(Target(f"stream-{name}", stream(name), 60) for name in DIALECTS),

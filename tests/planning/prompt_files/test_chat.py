@@ -113,6 +113,7 @@ def test_a_tokenizer_without_a_template_has_none(tmp_path: Path) -> None:
 
 def test_the_date_is_always_the_same(tmp_path: Path) -> None:
     assert rendered(tmp_path, "{{ strftime_now('%d %b %Y') }}", CHATS[0]) == "26 Jul 2024"
+    assert beside(tmp_path / "tokenizer.json").name == "tokenizer_config.json, dated 26 Jul 2024"
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,9 @@ def test_a_chat_with_tools_takes_the_template_for_tools(tmp_path: Path) -> None:
     template = beside(tokenizer_with(tmp_path, named))
     assert template.render(Chat(tuple(PARTS), {"tools": [{}, {}]}), "") == "2 tools"
     assert template.render(Chat(tuple(PARTS)), "") == "plain"
+
+
+def test_a_record_may_say_what_the_template_gets(tmp_path: Path) -> None:
+    template = "{{ add_generation_prompt }} {{ thinking is defined }} {{ messages | length }}"
+    chat = Chat(tuple(PARTS), {"add_generation_prompt": False, "messages": []})
+    assert beside(tokenizer_with(tmp_path, template)).render(chat, "") == "False False 1"
