@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from specgate.backends.servers.exchange import Json, OtherForm
-from specgate.contract.protocols import masked
+from specgate.contract.protocols import cleaned, masked
 from specgate.errors import BackendError
 
 Piece = tuple[int, bytes]
@@ -58,7 +58,7 @@ class ReportedError(BackendError):
 
 def reported(where: str, failure: object) -> ReportedError:
     text = failure if isinstance(failure, str) else json.dumps(failure)
-    return ReportedError(f"{where}: the server reports an error: {masked(text.strip())[:300]}")
+    return ReportedError(f"{where}: the server reports an error: {cleaned(' '.join(text.split()))[:300]}")
 
 
 def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]:

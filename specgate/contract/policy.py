@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from specgate.contract.scenarios.plan import Cell
-from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text
+from specgate.contract.types import FILLED_IN, Convert, LeavesOut, Length, Range, Share, Text
 from specgate.contract.verdict import Kind
 
 
@@ -110,8 +110,10 @@ class TokenChecks:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(LeavesOut):
     """The rules that a run is judged by, in the order of the file."""
+
+    LEFT_OUT: ClassVar = frozenset({"elsewhere"})
 
     name: Annotated[str, FILLED_IN]
     """The stem of the file."""

@@ -48,14 +48,17 @@ def read(event: Json, tokens_so_far: int) -> Chunk:
     if not choices:
         return Chunk(usage=usage)
     choice = choices[0]
-    finish = choice.get("finish_reason")
+    finish = choice.get("finish_reason") or None
+    if not isinstance(finish, str | None):
+        raise TypeError(f"finish_reason = {finish!r} is no text")
     top = ranking(choice.get("logprobs"))
     return replace(top, tokens=integers(choice, "token_ids"), finish=finish, usage=usage)
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    details, cached = usage.get("prompt_tokens_details"), None
+    if isinstance(details, Mapping) and details.get("cached_tokens") is not None:
+        cached = integer(details, "cached_tokens")
     return Usage(integer(usage, "prompt_tokens"), integer(usage, "completion_tokens"), cached)
 
 

@@ -5,6 +5,7 @@ traces.py        what profilers write
 stored.py        what specgate has stored
 checkpoints.py   what other tools wrote
 typed.py         what is typed
+servers.py       what servers send
 shared.py        exit codes, and inputs as bytes
 """
 
@@ -24,9 +25,11 @@ from tests.fuzz.targets.checkpoints import (
     shards,
     target_config,
     tokenizer,
+    tokenizer_config,
     torch_weights,
 )
 from tests.fuzz.targets.command_lines import backend_options, command_line
+from tests.fuzz.targets.servers import DIALECTS, counters, stream
 from tests.fuzz.targets.stored_files import (
     checked,
     edited_json,
@@ -72,8 +75,11 @@ TARGETS: Final = (
     Target("shards", shards, 250),
     Target("gguf", gguf),
     Target("tokenizer", tokenizer, 250),
+    Target("tokenizer-config", tokenizer_config, 100),
     Target("prompts", prompts, 150),
     Target("corpus", corpus),
+    *(Target(f"stream-{name}", stream(name), 60) for name in DIALECTS),
+    *(Target(f"counters-{name}", counters(name), 60) for name in DIALECTS),
     Target("options", backend_options),
     Target("command-line", command_line, 30),
 )

@@ -97,6 +97,12 @@ def test_cached_tokens_are_read_by_either_name_and_are_not_none_where_they_are_n
     assert read(*samples).cached == cached
 
 
+def test_a_counter_under_the_name_of_a_gateway_is_named_beside_the_one_that_is_missing() -> None:
+    text = NEEDED.replace("vllm:", "ray_vllm_")
+    with pytest.raises(BackendError, match="no counter vllm:num_requests_running, but ray_vllm_num_requests_running:"):
+        adapter_named("vllm").meter().read(cast(Client, Scraped(f"{text}vllm:generation_tokens_total 41\n")))
+
+
 @pytest.mark.parametrize("digits", [20, 400, 5000])
 def test_a_counter_of_many_digits_is_refused(digits: int) -> None:
     with pytest.raises(BackendError, match=r"is no count|not Prometheus"):
