@@ -421,7 +421,9 @@ class SpeculativeLoop:
     def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
         """As `protocols.ScoresTokens.score`. Raises BackendError where prompt and continuation do not fit."""
         if self.prompts or self._scored is None:
-            self._scored = ScoredText(self)
+            drafter = self.drafter if isinstance(self.drafter, EagleDrafter) else None
+            self._scored = ScoredText(self.model, drafter, self.sampler, self.max_positions)
+        self.prompts, self._last = [], None  # the caches hold another text from now on
         return self._scored.score(prompt, continuation, positions)
 
     @torch.inference_mode()
