@@ -26,6 +26,7 @@ from tests.fuzz.targets.checkpoints import (
     target_config,
     tensor_headers,
     tokenizer,
+    tokenizer_config,
     torch_weights,
 )
 from tests.fuzz.targets.command_lines import backend_options, command_line
@@ -79,6 +80,7 @@ TARGETS: Final = (
     Target("shards", shards, 250),
     Target("gguf", gguf),
     Target("tokenizer", tokenizer, 250),
+    Target("tokenizer-config", tokenizer_config, 100),
     Target("prompts", prompts, 150),
     Target("corpus", corpus),
     *(Target(f"stream-{name}", stream(name), 60) for name in DIALECTS),
