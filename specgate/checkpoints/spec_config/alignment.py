@@ -9,7 +9,7 @@ from typing import Final
 from specgate.checkpoints.spec_config.contents import other_content
 from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_CHECKPOINT
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS
-from specgate.checkpoints.spec_config.terms import TERMS, Breaks, Said, StatedConfig, shown
+from specgate.checkpoints.spec_config.terms import DRAFTERS, TERMS, Breaks, Said, StatedConfig, shown
 from specgate.errors import ExitCode
 
 CHECKPOINTS: Final = ("draft_model", "target")
@@ -80,7 +80,7 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
     differences: list[Difference] = []
     same: list[tuple[str, str]] = []
     one_sided: list[str] = []
-    undecided = [f"{name}: {text}" for name, side in zip(names, sides, strict=True) for text in side.undecided]
+    undecided = [f"{name}: {text}" for name, side in zip(names, sides, strict=True) for text in not_known(side)]
     if first.speculative != second.speculative and not any(s.unclear for s in sides if not s.speculative):
         differences.append(one_speculates(first, second))
     for term in TERMS:
@@ -110,6 +110,13 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
     broken = [f"{name}: {rule}" for name, side in zip(names, sides, strict=True) for rule in side.broken()]
     notes = [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in side.notes]
     return Alignment(first, second, *map(tuple, (differences, undecided, one_sided, same, broken, notes)))  # type: ignore[arg-type]
+
+
+def not_known(config: StatedConfig) -> Iterator[str]:
+    """Yield what one config leaves open by itself."""
+    yield from config.undecided
+    if (method := config.value("method")) is not None and method not in DRAFTERS:
+        yield f"drafter {shown(method)}: none that is known"
 
 
 def labels(first: StatedConfig, second: StatedConfig) -> tuple[str, str]:

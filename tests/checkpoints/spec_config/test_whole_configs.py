@@ -81,6 +81,15 @@ def test_a_file_is_read_in_the_yaml_that_engines_read(here: Path, text: str) -> 
     assert beside("serve.yaml", f"vllm serve /m/t {flags}").exit_code is ExitCode.PASS
 
 
+def test_a_false_that_older_releases_pass_over_is_said(here: Path) -> None:
+    file = yaml_of(here, "serve.yaml", SERVE)
+    for source in (file, f"vllm serve --config {file}"):
+        assert "enable-prefix-caching: false: releases before 0.28.0 pass over it" in " ".join(
+            read_source(source).notes
+        )
+    assert not read_source(SAME).notes
+
+
 def test_keys_that_are_numbers_are_read(here: Path) -> None:
     (here / "x.yaml").write_text("speculative_config:\n  decoding_type: Eagle3\n  max_draft_len: 3\n"
                                  "  draft_len_schedule: {4: 3, 8: 2}\n")  # fmt: skip
@@ -163,6 +172,42 @@ def test_a_flag_and_a_key_of_tensorrt_llm_that_contradict_each_other_are_not_kno
     config = read_source("trtllm-serve /m/t --tp_size 4 --config x.yaml")
     assert config.value("tp") is None and "depends on the release" in " ".join(config.undecided)
     assert read_source("trtllm-serve /m/t --set kv_cache_config.dtype=fp8").value("kv_dtype") == "fp8"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SGLANG.replace("EAGLE3", "EAGLE4"),
+        SECTION.replace('"eagle3"', '"eagle4"'),
+        '{"speculative_config": {"decoding_type": "Eagle4", "max_draft_len": 3, "speculative_model": "d"}}',
+        "lmdeploy:--speculative-algorithm eagle4 --speculative-draft-model d",
+        "llama-server -m t -md d --spec-type draft-eagle4",
+    ],
+)
+def test_a_drafter_that_nobody_has_heard_of_is_not_known(source: str) -> None:
+    result = beside(source, source)
+    assert result.exit_code is ExitCode.NOT_JUDGED and "none that is known" in " ".join(result.undecided)
+
+
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [
+        ("vllm:-sc.method qwen3_next_mtp -sc.num_speculative_tokens 1", "mtp"),
+        ("lmdeploy:--speculative-algorithm deepseek_mtp", "mtp"),
+        (
+            "sglang:--model-path t --speculative-algorithm NEXTN --speculative-num-steps 1 --speculative-eagle-topk 1",
+            "mtp",
+        ),
+        ("sglang:--speculative-algorithm standalone --speculative-draft-model-path d", "draft_model"),
+        ("sglang:--speculative-algorithm DFLASH --speculative-dflash-block-size 8", "dflash"),
+        ('{"speculative_config": {"decoding_type": "Draft_Target", "max_draft_len": 3}}', "draft_model"),
+        ('{"speculative_config": {"decoding_type": "DFlash", "max_draft_len": 3}}', "dflash"),
+        ("llama-server -m t --spec-type ngram-mod", "ngram"),
+        ("vllm:--speculative-model [ngram] --num-speculative-tokens 5 --ngram-prompt-lookup-max 4", "ngram"),
+    ],
+)
+def test_a_drafter_has_one_name_in_all_formats(source: str, method: str) -> None:
+    assert read_source(source).value("method") == method
 
 
 def test_a_section_alone_says_nothing_of_what_stands_around_it() -> None:

@@ -110,6 +110,9 @@ config                                                     text     ?       -
 """)  # fmt: skip
 """Flags of the server, and keys of the YAML file of its `--config`."""
 
+FALSE_COUNTS: Final = "0.28.0"
+"""The first release in which `key: false` in the file of `--config` switches something off. Older ones pass over it."""
+
 REMOVED: Final = {
     "speculative_model": "model", "num_speculative_tokens": "num_speculative_tokens",
     "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size",
