@@ -74,7 +74,10 @@ class Validity:
                 return inflated(rule, key, *lengths)
             if forced := made_up(rule, result, record, run):
                 return forced
-            return complete(rule, result, *short_drafts(result, record, run), *positions(result, record, run))
+            if others := not_the_drafts(rule, result):
+                return others
+            also = (*short_drafts(result, record, run), *positions(result, record, run), *drafted_along(result))
+            return complete(rule, result, *also)
         return complete(rule, result)
 
 
@@ -135,6 +138,29 @@ def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunVi
     step = "look for what forces it: SGLANG_SIMULATE_ACC_LEN, TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS, "
     step += "rejection_sample_method, --spec-synth-len; -o force_al says it"
     return verdict(rule, key, State.INVALID, "looks_forced", message, evidence, step)
+
+
+def not_the_drafts(rule: Rule, result: CellResult) -> Verdict | None:
+    """The verdict on more accepted drafts than the pair's own draft has right along the text, beyond rounding."""
+    drafts = result.rescored.drafts if result.rescored else None
+    if drafts is None or drafts.claimed <= drafts.allowed:
+        return None
+    message = (
+        f"{drafts.claimed} draft tokens are said to be accepted in {drafts.cycles} cycles, but the pair's draft, run "
+        f"along the text by a second engine, has {drafts.drafted} right there ({drafts.allowed:.0f} allowed)"
+    )
+    evidence = {"cycles": drafts.cycles, "claimed": drafts.claimed, "drafted": drafts.drafted}
+    step = "drafts come from elsewhere: another draft, a text that was decoded before, or an earlier request's"
+    return verdict(rule, result.cell.key, State.INVALID, "not_the_drafts", message, evidence, step)
+
+
+def drafted_along(result: CellResult) -> Iterator[str]:
+    """Say what the pair's draft has right along the text, or why nobody has looked."""
+    drafts = result.rescored.drafts if result.rescored else None
+    if drafts is not None and drafts.unchecked is not None:
+        yield f"drafts not checked: {drafts.unchecked}"
+    elif drafts is not None:
+        yield f"{drafts.claimed} drafts accepted in {drafts.cycles} cycles, {drafts.drafted} by the pair's draft alone"
 
 
 def known_cause(result: CellResult, run: RunView) -> str:

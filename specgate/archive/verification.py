@@ -299,6 +299,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         notes += report_notes
     if made_here(stored):
         return Verification(run, files, (*differences, *computed), tuple(notes))
+    computed = [d for d in computed if not d.later]
     if not computed:
         notes.append(f"the run was made by {made_by(stored)}")
     return Verification(run, files, tuple(differences), tuple(notes), tuple(computed), that_version(stored))

@@ -62,7 +62,6 @@ class ChatTemplate:
         assert settings.template_file is not None
         self.file, self._texts, self._variables = settings.template_file, settings.templates, settings.variables
         self._compiled: dict[str, Template] = {}
-        self._template(DEFAULT)
 
     @property
     def name(self) -> str:
@@ -71,7 +70,8 @@ class ChatTemplate:
         return f"{self.file.name}, dated {TODAY:%d %b %Y}" if dated else self.file.name
 
     def render(self, chat: Chat, where: str) -> str:
-        """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it.
+        """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it or is
+        no Jinja.
 
         `where`: the place of the messages, for the error.
         """
@@ -140,10 +140,7 @@ class ChatTemplate:
 
 
 def chat_template(settings: TokenizerSettings) -> ChatTemplate | str:
-    """The template of a tokenizer with these settings, or the reason why it has none.
-
-    Raises UsageError for a template that is no Jinja.
-    """
+    """The template of a tokenizer with these settings, or the reason why it has none."""
     if DEFAULT in settings.templates:
         return ChatTemplate(settings)
     if settings.templates:

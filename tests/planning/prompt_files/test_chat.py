@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from specgate.backends.eagle3.pairs.shipped import demo_target
 from specgate.checkpoints.tokenizer_settings import read_settings
-from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
+from specgate.errors import CheckpointError, UsageError
 from specgate.planning.prompt_files.chat import Chat, ChatTemplate, chat_template
 from tests.pairs.tiny import write_tokenizer
 
@@ -76,20 +75,6 @@ def test_a_chat_is_rendered_as_transformers_renders_it(
         chat, tokenize=False, add_generation_prompt=True
     )
     assert ours == theirs
-
-
-@pytest.mark.slow("transformers reads 49,152 tokens")
-def test_the_demo_targets_template_is_rendered_as_transformers_renders_it() -> None:
-    try:
-        target = demo_target()
-    except EnvironmentRefused as error:
-        pytest.skip(str(error))
-    template = beside(target / "tokenizer.json")
-    theirs = AutoTokenizer.from_pretrained(target)
-    for chat in CHATS:
-        assert template.render(Chat(tuple(chat)), "") == theirs.apply_chat_template(
-            chat, tokenize=False, add_generation_prompt=True
-        )
 
 
 def test_a_template_in_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
