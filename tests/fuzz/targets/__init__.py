@@ -24,6 +24,7 @@ from tests.fuzz.targets.checkpoints import (
     gguf,
     shards,
     target_config,
+    tensor_headers,
     tokenizer,
     tokenizer_config,
     torch_weights,
@@ -32,6 +33,7 @@ from tests.fuzz.targets.command_lines import backend_options, command_line
 from tests.fuzz.targets.servers import DIALECTS, counters, stream
 from tests.fuzz.targets.stored_files import (
     checked,
+    compared,
     edited_json,
     edited_lines,
     edited_yaml,
@@ -59,6 +61,8 @@ TARGETS: Final = (
     Target("journal", stored("samples/blocks.jsonl", edited_lines), 60),
     Target("engines", stored("samples/engines.jsonl", edited_lines), 60),
     Target("verified", verified, 30),
+    *(Target(f"ab-{name}", compared(f"{name}.json"), 30) for name in ("asked", "processes")),
+    Target("ab-blocks", compared("new/samples/blocks.jsonl"), 30),
     Target("ledger", ledger),
     Target("ledger-entries", ledger_entries),
     Target("ledger-head", ledger_head),
@@ -70,6 +74,7 @@ TARGETS: Final = (
     Target("draft-config", draft_config, 250),
     Target("generation-config", generation_config, 250),
     Target("draft-weights", draft_weights),
+    Target("tensor-headers", tensor_headers, 100),
     Target("draft-vocabulary", draft_vocabulary),
     Target("torch-weights", torch_weights),
     Target("shards", shards, 250),

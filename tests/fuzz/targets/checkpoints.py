@@ -64,6 +64,16 @@ def draft_weights(folder: Path) -> Ready:
     )
 
 
+def tensor_headers(folder: Path) -> Ready:
+    """The header of a safetensors file, as everything that reads names, types and places of tensors has it."""
+    from specgate.checkpoints.arrays import arrays_of_file
+
+    _, draft = seeds.a_pair(folder)
+    file = draft / "model.safetensors"
+    data = file.read_bytes()
+    return Ready(safetensors([data]), data, lambda: arrays_of_file(file), file, CHECKPOINT)
+
+
 def draft_vocabulary(folder: Path) -> Ready:
     """The map from draft to target vocabulary: `d2t` and `t2d` with odd offsets and marks."""
     import torch
