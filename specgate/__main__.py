@@ -1,5 +1,8 @@
 """`python -m specgate`, and the script `specgate`."""
 
+import sys
+from os.path import dirname, realpath
+
 
 def main() -> None:
     # Processes that a run starts import this module again, and need nothing of the command line.
@@ -8,5 +11,14 @@ def main() -> None:
     command_line()
 
 
+def leave_working_folder() -> None:
+    """Import nothing from the working folder, which `python -m` puts first and the script does not: unless it is the
+    checkout that specgate itself runs from.
+    """
+    if not sys.flags.safe_path and realpath(sys.path[0]) != dirname(dirname(realpath(__file__))):
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    leave_working_folder()
     main()

@@ -38,7 +38,9 @@ METHODS: Final[Mapping[str, Any]] = {
     for name, member in vars(ability).items()
     if callable(member) and not name.startswith("_") and name != "open"
 }
-MARKS: Final = ("name", "description", "serves_load", "samples", "logit_options", "switches_prefix_cache", "bit_exact")
+LISTS: Final = ("logit_options", "draft_options", "other_drafts")
+"""Members that are tuples of names."""
+MARKS: Final = ("name", "description", "serves_load", "samples", "switches_prefix_cache", "bit_exact", *LISTS)
 """Members that are data."""
 ENGINE_LIBRARIES: Final = ("torch", "cupy", "transformers", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
 """Libraries that a back end may import in `open`, but not when it is loaded or asked whether it is available."""
@@ -63,8 +65,7 @@ class BackendApart:
         about: Any = asked(entry.name, entry.value, "", "[]", tuple(sys.path), current() is not None)
         self.__dict__.update(about["marks"])
         self.libraries: Sequence[str] = about["libraries"]
-        if "logit_options" in about["marks"]:
-            self.logit_options = tuple(about["marks"]["logit_options"])
+        self.__dict__.update((name, tuple(about["marks"][name])) for name in LISTS if name in about["marks"])
         for name in about["methods"]:
             self.__dict__[name] = partial(self._call, entry, name)
 

@@ -114,13 +114,24 @@ def _allowed(entry: EntryPoint) -> bool:
     return names is None or (entry.dist is not None and entry.dist.name in names.split(","))
 
 
+def _installed(group: str) -> Iterator[EntryPoint]:
+    """Yield the entry points in `group` of installed distributions. Metadata that lies in the checkout which specgate
+    runs from is none: a checkout declares its own plug-ins (`built_in`).
+    """
+    home = Path(__file__).resolve().parents[1]
+    checkout = home if (home / "pyproject.toml").is_file() else None
+    for entry in entry_points(group=group):
+        if entry.dist is None or Path(str(entry.dist.locate_file(""))).resolve() != checkout:
+            yield entry
+
+
 @cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
     """Name → entry point of every plug-in in `group`, built-in ones first. Raises UsageError where two plug-ins have
     one name.
     """
     entries = {name: EntryPoint(name, value, g) for g, name, value in built_in() if g == group}
-    for entry in filter(_allowed, entry_points(group=group)):
+    for entry in filter(_allowed, _installed(group)):
         if entry.name in entries:
             raise UsageError(
                 f"plug-in {entry.value}: {group} already has the name {entry.name!r} ({entries[entry.name].value})"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ import pytest
 from specgate import plugins
 from specgate.contract.protocols import Availability, Backend, Engine, Gate, OpenRequest, Report
 from specgate.errors import EnvironmentRefused, UsageError
+from tests.support.command import ROOT
 
 
 class Lame:
@@ -96,3 +102,26 @@ def test_the_fake_engine_is_never_the_default(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("specgate.backends.eagle3.reference.backend.find_spec", lambda name: None)
     with pytest.raises(EnvironmentRefused, match="torch is not installed"):
         plugins.default_backend()
+
+
+def test_nothing_is_loaded_from_the_working_folder_but_from_the_checkout_that_runs(tmp_path: Path) -> None:
+    for name in ("torch", "yaml", "click", "evil"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the working folder')\n")
+    metadata = tmp_path / "evil-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[specgate.backends]\nevil = evil:BACKEND\n")
+    without = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for folder, environment in ((tmp_path, {**without, "PYTHONPATH": str(ROOT)}), (ROOT, without)):
+        command = [sys.executable, "-m", "specgate", "machine", "backends"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "fake" in done.stdout and "evil" not in done.stdout, done.stdout + done.stderr
+
+
+def test_metadata_in_the_checkout_declares_no_plug_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for place, known in ((ROOT, False), (tmp_path, True)):
+        entry = EntryPoint("lame", f"{__name__}:LAME", "specgate.backends")
+        vars(entry).update(dist=SimpleNamespace(name="lame", locate_file=lambda path, place=place: place / path))
+        monkeypatch.setattr(plugins, "entry_points", lambda group, entry=entry: [entry])
+        plugins.registered.cache_clear()
+        assert ("lame" in plugins.registered("specgate.backends")) == known

@@ -18,7 +18,7 @@ from specgate.contract import PairRef, Policy, Scenario
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Format
 from specgate.contract.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
-from specgate.contract.types import Length
+from specgate.contract.types import ASCENDING, REPEATS, Length, Range
 from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files import manifest
 from specgate.files.journal import Journal
@@ -36,6 +36,11 @@ SCHEMA: Final = "specgate.ab/v2"
 PAGE: Final = "ab.html"
 FILES: Final[tuple[tuple[Format, str], ...]] = (("html", PAGE), ("md", "ab.md"), ("junit", "junit.xml"))
 """Format of the view `ab` → the file that it becomes."""
+MOST_GROUPS: Final = 100
+"""Prompt sets that a process visits, and ABBA groups of a role on a visit."""
+MOST_LOOKS: Final = 64
+MOST_BLOCKS: Final = 1 << 20
+"""Blocks of a whole comparison. Its schedule is laid out before it is judged."""
 FOLDERS: Final = frozenset(
     {*manifest.FOLDERS, *SIDES, *(f"{side}/{sub}" for side in SIDES for sub in manifest.FOLDERS)}
 )
@@ -55,17 +60,29 @@ class Asked:
     pair: PairRef
     policy: Policy
     scenarios: Mapping[str, Scenario]
-    pairs: int
-    visits: int
-    quads: int
+    pairs: Annotated[int, Range(ge=1, le=REPEATS)]
+    visits: Annotated[int, Range(ge=1, le=MOST_GROUPS)]
+    quads: Annotated[int, Range(ge=1, le=MOST_GROUPS)]
     margins: Margins
     prompts: Mapping[str, Mapping[str, object]]
     started: str
     argv: tuple[str, ...]
     tool_version: str
-    looks: Annotated[tuple[int, ...], Length(1)]
+    looks: Annotated[tuple[Annotated[int, Range(ge=1, le=REPEATS)], ...], Length(1, MOST_LOOKS), ASCENDING]
     bandwidth: Bandwidth | None = None
     begun_with: Mapping[str, str | None] = field(default_factory=dict)
+
+    def contradiction(self) -> str | None:
+        """Return why no comparison can be like that, or none that anybody could judge; None if one can."""
+        if self.looks[-1] != self.pairs:
+            return f"looks: {list(self.looks)}: the last one is not pairs, {self.pairs}"
+        if self.sides.keys() != {*SIDES}:
+            return f"sides: {', '.join(self.sides) or 'none'}: {' and '.join(SIDES)} were expected"
+        if not self.scenarios:
+            return "scenarios: there are none"
+        grids = ((len(s.grid.context) * len(s.grid.batch), len(s.roles)) for s in self.scenarios.values())
+        blocks = 4 * self.pairs * self.visits * self.quads * sum(points * roles for points, roles in grids)
+        return f"{blocks} blocks: at most {MOST_BLOCKS} can be judged" if blocks > MOST_BLOCKS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +156,8 @@ class AbFolder:
         stored = read_record(Asked, self.path / ASKED, SCHEMA)
         if stored is None:
             raise InvalidResult(f"{self.path / ASKED}: missing")
+        if why := stored.contradiction():
+            raise InvalidResult(f"{self.path / ASKED}: {why}")
         return stored
 
     def _check_schema(self) -> None:

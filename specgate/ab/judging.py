@@ -107,7 +107,6 @@ def find(
                 journals[name].texts,
                 tuple(journals[name].logits.values()),
                 asked=settings.policy.checks,
-                run_id=name,
                 followed=journals[name].followed,
             ),
             near_ties=near_ties(settings.policy),

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from specgate.ab.folder import FOLDERS, AbFolder, Asked, Processes
+from specgate.ab.folder import FOLDERS, MOST_LOOKS, AbFolder, Asked, Processes
 from specgate.ab.judging import interim_looks
 from specgate.ab.request import AbRequest
 from specgate.contract import Block, Margin
 from specgate.contract.samples.rescoring import BaselineText
 from specgate.contract.two_builds import SIDES, Word
+from specgate.contract.types import REPEATS
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.json_text import to_plain
 from specgate.files.manifest import MANIFEST
@@ -74,7 +75,10 @@ def with_more(folder: AbFolder, stored: Asked, processes: Processes, more: int |
     if ended and len(looked) == len(stored.looks) and last.word is Word.CANNOT_TELL and more is None:
         raise UsageError(f"{path}: all its process pairs are measured", hint="--processes N says how many more")
     total = stored.looks[-1] + (more or 0)
-    return replace(stored, pairs=total, looks=(*stored.looks, total) if more else stored.looks)
+    settings = replace(stored, pairs=total, looks=(*stored.looks, total) if more else stored.looks)
+    if total > REPEATS or len(settings.looks) > MOST_LOOKS or settings.contradiction():
+        raise UsageError(f"{path}: with {total} process pairs it cannot be judged", hint="begin a new comparison")
+    return settings
 
 
 def expanded(argument: str) -> str:

@@ -306,7 +306,8 @@ class AbRunner:
             point, roles = self._own(name, visit.point), tuple(dict.fromkeys(q.role for q in visit.groups))
             round_ = Round(point, visit.prompt_set, index, roles, warmup=False)
             with named(name):
-                self._block(name, round_, group, place, number, workers[name], shared[name])
+                idle = [worker.pid for other_name, worker in workers.items() if other_name != name]
+                self._block(name, round_, group, place, number, workers[name], shared[name], idle)
 
     def _block(
         self,
@@ -317,8 +318,9 @@ class AbRunner:
         number: int,
         worker: EngineWorker,
         shared_ns: int,
+        idle: Sequence[int],
     ) -> None:
-        scenario, before = self.sides[name].plan.scenarios[round_.point.scenario], self.cpus.read(worker.pid)
+        scenario, before = self.sides[name].plan.scenarios[round_.point.scenario], self.cpus.read(worker.pid, idle)
         asked_ns = time.monotonic_ns()
         prefill_ns = shared_ns
         if scenario.whole_requests:

@@ -206,6 +206,8 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         looks=request.looks,
         begun_with=begun_with(sides),
     )
+    if why := settings.contradiction():
+        raise UsageError(why, hint="fewer --processes, --quads or --prompt-sets")
     return settings, prompts
 
 

@@ -29,10 +29,10 @@ from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, total_of
 from specgate.analysis.requests.figures import distributions
 from specgate.analysis.requests.timing import requests_of
-from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
+from specgate.analysis.tokens.comparison import check_tokens, repeats_of
 from specgate.analysis.tokens.continuations import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
-from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
+from specgate.analysis.tokens.rescoring import check_scores
 from specgate.contract import (
     BASELINE,
     LOSSY,
@@ -76,17 +76,13 @@ class Checked:
 
     `rescorings`: point key → scores of its tokens by a second engine.
     `asked`: how far the run set out to check tokens.
-    `drawn_by`: near-tie settings that chose which tokens were rescored. They differ from the judging policy's when a
-        stored run is judged again.
     """
 
     texts: Sequence[BaselineText] = ()
     logits: Sequence[LogitSample] = ()
     rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
     asked: TokenChecks = field(default_factory=TokenChecks)
-    run_id: str = ""
     followed: Sequence[Followed] = ()
-    drawn_by: NearTies | None = None
 
 
 class Deferred(Mapping[str, Value]):
@@ -148,7 +144,7 @@ def measure(
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
     records, aside, known = records or Checked(), aside or {}, known or Known()
-    of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound)
+    of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound, records.texts)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, cell_blocks in of.items():
         by_point[cell.point] += cell_blocks
@@ -194,23 +190,12 @@ def measure(
 
     result_of = in_brief if brief else reduced
     cells = tuple(result_of(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
-    for_scoring = comparisons if records.drawn_by is None else by_near_ties(comparisons, margins, records.drawn_by)
     scores = {
-        point: scores_of(by_point[point], for_scoring, rescoring, records)
+        point: scores_of(by_point[point], rescoring, records.asked)
         for point in plan.points
         if (rescoring := records.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
-
-
-def by_near_ties(
-    comparisons: Iterable[Comparison], margins: Sequence[Margin], ties: NearTies
-) -> tuple[Comparison, ...]:
-    """`comparisons` whose divergences are near ties where `ties` says so."""
-    return tuple(
-        replace(c, tokens=replace(c.tokens, divergences=with_margins(c.tokens.divergences, c.cell, margins, ties)))
-        for c in comparisons
-    )
 
 
 def is_lossy(cell: Cell, check_facts: CheckFacts) -> bool:
@@ -230,16 +215,17 @@ def sound_blocks(
     margins: Sequence[Margin],
     check_facts: CheckFacts,
     sound: set[int] | None = None,
+    texts: Sequence[BaselineText] = (),
 ) -> tuple[dict[Cell, list[Block]], dict[Cell, Contradiction]]:
     """(cell → its measured blocks, cell → the contradiction in its records, whose blocks are then left out).
 
-    `sound`: see `contradictions`.
+    `sound`, `texts`: see `contradictions`.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
-    broken = contradictions(plan, of, margins, check_facts, sound)
+    broken = contradictions(plan, of, margins, check_facts, sound, texts)
     for cell in broken:
         of[cell] = []
     return of, broken
@@ -249,29 +235,15 @@ Scores = Mapping[Cell, ScoreCheck | str]
 """Cell → what a second engine said of its tokens, or why that contradicts the journal."""
 
 
-def scores_of(
-    blocks: Sequence[Block], comparisons: Sequence[Comparison], rescoring: Rescoring, records: Checked
-) -> Scores:
+def scores_of(blocks: Sequence[Block], rescoring: Rescoring, checks: TokenChecks) -> Scores:
     """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks."""
-    draw_list = to_be_scored(blocks, comparisons, records)
     scores: dict[Cell, ScoreCheck | str] = {}
     for cell in {b.cell for b in blocks}:
         try:
-            scores[cell] = check_scores(cell, [d for d in draw_list if d.block.cell == cell], rescoring, records.asked)
+            scores[cell] = check_scores(cell, blocks, rescoring, checks)
         except InvalidResult as error:
             scores[cell] = str(error)
     return scores
-
-
-def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], records: Checked) -> list[Draw]:
-    """The tokens of one point that a second engine is asked about. `blocks`: its measured blocks that are sound."""
-    return draws(records.run_id, blocks, near_ties_of(comparisons, blocks), records.asked.positions)
-
-
-def near_ties_of(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> dict[Cell, list[Divergence]]:
-    """Cell → its near ties, for the cells of `blocks`."""
-    cells = {b.cell for b in blocks}
-    return {c.cell: [d for d in c.tokens.divergences if d.near_tie] for c in comparisons if c.cell in cells}
 
 
 def rescored(result: CellResult, scores: Scores) -> CellResult:

@@ -28,6 +28,9 @@ from specgate.machine import inventory
 from specgate.redaction import masked_data
 from specgate.run.ending import report_files
 
+EMPTY: Final[tuple[object, ...]] = (None, False, [], {})
+"""Values of a key that has nothing to say."""
+
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
     """Every place where the stored JSON differs from `again`, after that has been converted as it is for storing."""
@@ -41,7 +44,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
             inner = f"{place}.{key}" if place else str(key)
             if key not in was or key not in now:
                 why = "is missing" if key not in was else "does not follow from the samples"
-                yield Difference(file, inner, why, absent=key not in was)
+                yield Difference(file, inner, why, later=key not in was and now[key] in EMPTY)
             elif was[key] is not now[key]:
                 yield from _differing(file, inner, was[key], now[key])
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
@@ -51,7 +54,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
         if not same_figure(was, now):
             yield Difference(file, place, f"{short(was)}; recomputed: {short(now)}")
     elif type(was) is not type(now) or was != now:
-        yield Difference(file, place, f"{short(was)}; recomputed: {short(now)}", absent=was is None)
+        yield Difference(file, place, f"{short(was)}; recomputed: {short(now)}")
 
 
 def same_figure(was: float, now: float) -> bool:

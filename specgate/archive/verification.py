@@ -220,7 +220,10 @@ def last_entry(path: Path, run: str) -> Entry | None:
 def unended(path: Path) -> str | None:
     """Sentence on the run or the comparison in the folder `path` whose ending was cut, or that never ended, with the
     command that brings it to its end; None where it has ended, or where the ledger or a manifest contradict that.
+
+    Raises UsageError where there is neither.
     """
+    folder = None if is_comparison(path) else RunFolder.open(path, read_only=True)
     if (ending := cut(path)) is not None:
         kind, verdict = "full", "not reached"
         if ending.entry is not None:
@@ -228,12 +231,11 @@ def unended(path: Path) -> str | None:
         command = f"specgate {kind} --resume {shlex.quote(str(path))}"
         return f"its ending was cut: verdict {verdict}, and not everything is stored. {command} finishes it"
     ledger = Ledger(path.absolute().parent)
-    if is_comparison(path):
+    if folder is None:
         if not never_ended(path, ledger, FOLDERS):
             return None
         command = f"specgate ab --resume {shlex.quote(str(path))}"
     else:
-        folder = RunFolder.open(path, read_only=True)
         if stored_result(path).get("status") != "running" or not never_ended(path, ledger):
             return None
         command = resume_command(folder.read_run(), path)
@@ -297,6 +299,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         notes += report_notes
     if made_here(stored):
         return Verification(run, files, (*differences, *computed), tuple(notes))
+    computed = [d for d in computed if not d.later]
     if not computed:
         notes.append(f"the run was made by {made_by(stored)}")
     return Verification(run, files, tuple(differences), tuple(notes), tuple(computed), that_version(stored))

@@ -69,13 +69,16 @@ class TokenizerSettings:
 
     `special`: name (`bos_token`, …) → token; a chat template has them as variables. `extra`: special tokens without a
     name. `added`: id → token of the added tokens. `templates`: name → the chat template of that name, in Jinja; without
-    one called `default` a chat has none. `template_file`: their place, for messages.
+    one called `default` a chat has none. `template_file`: their place, for messages. `prepend_scheme`: of a tokenizer
+    that transformers builds anew as one of Llama's with sentence pieces, "first", "always" or "never": the texts that
+    get a space before them.
     """
 
     special: Mapping[str, Token] = field(default_factory=dict)
     extra: Sequence[Token] = ()
     added: Mapping[int, Token] = field(default_factory=dict)
     split_special_tokens: bool = False
+    prepend_scheme: str | None = None
     templates: Mapping[str, str] = field(default_factory=dict)
     template_file: Path | None = None
 
@@ -91,6 +94,8 @@ class TokenizerSettings:
         """
         from tokenizers import AddedToken
 
+        if self.prepend_scheme is not None:
+            rebuild(tokenizer, self.prepend_scheme)
         known = tokenizer.get_added_tokens_decoder().values()
         flags, names = {repr(token) for token in known}, {str(token.content) for token in known}
         named = set(self.variables.values())
@@ -122,6 +127,8 @@ def read_settings(tokenizer_file: Path) -> TokenizerSettings:
     of_map = old.get("extra_special_tokens") or ([] if extra else old.get("additional_special_tokens")) or []
     if isinstance(extra, dict):
         values, extra = values | extra, []
+    if not (isinstance(extra, list) and isinstance(of_map, list)):
+        raise CheckpointError(f"{file}: extra_special_tokens: {shown(extra)}: a list of tokens was expected")
     values |= {key: plain(value) for key, value in old.items() if key.endswith("_token")}
     special = {key: token_of(file, key, value) for key, value in values.items() if value is not None}
     extras = [token_of(file, "extra_special_tokens", value) for value in [*extra, *map(plain, of_map)]]
@@ -131,9 +138,30 @@ def read_settings(tokenizer_file: Path) -> TokenizerSettings:
         extra=extras,
         added=added_tokens(file, config, {t["content"] for t in (*special.values(), *extras)}),
         split_special_tokens=config.get("split_special_tokens") is True,
+        prepend_scheme=prepend_scheme(tokenizer_file.parent, config),
         templates=templates,
         template_file=place,
     )
+
+
+def prepend_scheme(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The scheme of a tokenizer whose class is Llama's, and whose model is no other; else None."""
+    of_llama = str(config.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
+    if not of_llama or json_object(folder / "config.json").get("model_type", "llama") != "llama":
+        return None
+    if config.get("add_prefix_space") is False:
+        return "never"
+    return "always" if config.get("legacy") else "first"
+
+
+def rebuild(tokenizer: Tokenizer, scheme: str) -> None:
+    """Give `tokenizer` the parts of transformers' LlamaTokenizer, if it has no byte-level ones and is of pairs."""
+    from tokenizers import models, pre_tokenizers
+
+    if isinstance(tokenizer.model, models.BPE) and "ByteLevel" not in f"{tokenizer.pre_tokenizer}{tokenizer.decoder}":
+        tokenizer.normalizer = None
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
+        tokenizer.model.fuse_unk, tokenizer.model.byte_fallback, tokenizer.model.unk_token = True, True, None
 
 
 def json_object(file: Path) -> Mapping[str, Any]:
@@ -200,8 +228,8 @@ def chat_templates(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, s
 
 def named_templates(file: Path, value: Any) -> dict[str, str]:
     """The templates in the key `chat_template`: a text, or several texts by name."""
-    if isinstance(value, list) and all(isinstance(t, dict) and {"name", "template"} <= t.keys() for t in value):
-        value = {t["name"]: t["template"] for t in value}
+    if isinstance(value, list) and all(isinstance(t, dict) and isinstance(t.get("name"), str) for t in value):
+        value = {t["name"]: t.get("template") for t in value}
     templates: dict[str, str] = value if isinstance(value, dict) else {DEFAULT: value}
     if all(isinstance(text, str) for text in (*templates, *templates.values())):
         return templates

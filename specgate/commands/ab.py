@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PERCENT = click.FloatRange(0, 100, min_open=True)
 MOST: Final = 200
 """Processes of each side."""
+MOST_LOOKS: Final = 64
+"""Numbers of processes after which the words are judged (`ab.folder`)."""
 
 
 @command(short_help="Judge a change: two builds of an engine in one session.")
@@ -83,7 +85,8 @@ def counts_of(text: str) -> tuple[int, ...]:
     """`8` or `8,16`. Raises UsageError for anything but ascending numbers from 1 to MOST."""
     parts = text.split(",")
     counts = tuple(int(part) for part in parts if part.strip().isdecimal())
-    if len(counts) < len(parts) or list(counts) != sorted({*counts}) or not 1 <= counts[0] <= counts[-1] <= MOST:
+    ascending = len(parts) == len(counts) <= MOST_LOOKS and list(counts) == sorted({*counts})
+    if not ascending or not 1 <= counts[0] <= counts[-1] <= MOST:
         raise UsageError(f"--processes {text}", hint=f"write 8, or 8,16: ascending numbers up to {MOST}")
     return counts
 

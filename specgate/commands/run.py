@@ -112,9 +112,12 @@ def full(status: bool, as_json: bool, **options: Any) -> None:
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
     if status:
         from specgate.commands.status import show_status
+        from specgate.sandbox.isolation import isolated
 
         take_machines(options)
-        show_status(request_of("full", options), as_json=as_json)
+        request = request_of("full", options)
+        with isolated(request.isolate, request.out):
+            show_status(request, as_json=as_json)
     else:
         _measure("full", options)
 

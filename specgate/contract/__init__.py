@@ -74,6 +74,7 @@ from specgate.contract.scenarios.scenario import LatencyLimits, Machine, RunKind
 from specgate.contract.scenarios.workload import PASS_ROUNDS, Budget, Grid, Schedule, Workload
 from specgate.contract.token_check import (
     Divergence,
+    DraftCheck,
     FollowCheck,
     Followed,
     LogitCheck,
@@ -119,6 +120,7 @@ __all__ = [
     "DepthBin",
     "Distribution",
     "Divergence",
+    "DraftCheck",
     "Draws",
     "EngineFacts",
     "EngineIdentity",

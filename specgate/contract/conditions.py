@@ -282,7 +282,7 @@ class CpuUse:
     `wall_ns`: the time between the two readings.
     `cpus`: how many CPUs the run may use. `offered`: how many CPUs' time that is; less where a control group limits it.
     `busy_ns`: the time that the usable CPUs worked or were stolen, added up.
-    `ours_ns`: the CPU time of the harness and of all that it has started.
+    `ours_ns`: the CPU time of the harness and of all that it has started, but for the idle engine of the other side.
     `stolen_ns`: the time that a hypervisor took from the CPU that it took most from.
     `wanted_ns`: the time that the engine's threads ran or waited for a CPU, added up.
     `waited_ns`: how long the harness's thread or a thread of the engine waited for a CPU while it could have run: the

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from specgate.contract.scenarios.plan import Cell
-from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text
+from specgate.contract.types import FILLED_IN, Convert, LeavesOut, Length, Range, Share, Text
 from specgate.contract.verdict import Kind
 
 
@@ -90,11 +90,13 @@ class TokenChecks:
     rescored_by: Annotated[str, Convert(engine_or_none, {"const": "none"})] = "reference"
     """The back end that scores a sample of the tokens again; `none`, or empty, for none."""
     positions: Annotated[int, Range(ge=1, le=65_536)] = 64
-    """Tokens of every cell that it scores."""
+    """Tokens of every cell that it scores, at least; at least eight of every text."""
     within_s: Annotated[float, Range(gt=0, le=86_400)] = 120.0
-    """Seconds that it may take for one point, loading included. Beyond that nothing is scored."""
+    """Seconds that each of its answers may take, and loading. Beyond that it is asked once more, and then given up."""
     max_gap: Annotated[float, Range(ge=0, le=100)] = 0.5
-    """A token that is not its greedy choice is a near tie if the gap between their logits is at most this."""
+    """A token that is not its greedy choice is a near tie if the gap between their logits is at most this; in float32,
+    at most an eighth of it.
+    """
     max_near_ties: Share = 0.1
     """The largest share of scored tokens that may be near ties."""
     followed: Annotated[int, Range(ge=0, le=4096)] = 8
@@ -108,8 +110,10 @@ class TokenChecks:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(LeavesOut):
     """The rules that a run is judged by, in the order of the file."""
+
+    LEFT_OUT: ClassVar = frozenset({"elsewhere"})
 
     name: Annotated[str, FILLED_IN]
     """The stem of the file."""

@@ -222,6 +222,23 @@ class TokenCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCheck:
+    """Accepted drafts of a sample of a cell's cycles, beside what the pair's own draft has right there.
+
+    `cycles`: how many were looked at. `claimed`: draft tokens that the engine says were accepted in them.
+    `drafted`: draft tokens that the second engine's run of the draft has right. Rounding alone moves it to either side.
+    `allowed`: so many may be claimed.
+    `unchecked`: why the draft was not run along the texts; None where it was.
+    """
+
+    cycles: int = 0
+    claimed: int = 0
+    drafted: int = 0
+    allowed: float = 0.0
+    unchecked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreCheck:
     """Result of a second engine's scores of a sample of a cell's tokens.
 
@@ -232,10 +249,11 @@ class ScoreCheck:
     `gap_max`: the largest gap in logits between its greedy choice and the emitted token. Where tokens are wrong, those
         that float32 has settled are left out.
     `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
-    `unscored`: why it scored nothing; None where it did.
+    `unscored`: why it scored nothing; None where it did. `lost`: because its process was ended or hung, twice.
     `again`: how many lay too far from its choice in the scenario's dtype and were scored once more in float32.
     `settled`: how many of these are near ties in float32, and count as such.
     `unsettled`: why they were not scored once more, where it was tried; else None.
+    `drafts`: of a spec cell, in a run that asked for it.
     """
 
     engine: str
@@ -249,3 +267,5 @@ class ScoreCheck:
     again: int = 0
     settled: int = 0
     unsettled: str | None = None
+    lost: bool = False
+    drafts: DraftCheck | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 LARGEST: Final = (1 << 63) - 1
 """The largest integer that is read: it fits into 64 bits."""
@@ -120,6 +120,26 @@ def _plain(function: Callable[[Any], object]) -> dict[str, object]:
 
 class FilledIn:
     """Mark of a field that specgate fills in: stored files have it, and a file that a user writes cannot set it."""
+
+
+class LeavesOut:
+    """Base of a noun of which the fields `LEFT_OUT` are not stored where they are None."""
+
+    __slots__ = ()
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return the schema of `source`, written without those fields."""
+        schema = handler(source)
+        writing = {"type": "function-wrap", "function": cls.without_none, "is_field_serializer": False}
+        handler.resolve_ref_schema(schema)["serialization"] = writing
+        return schema
+
+    @classmethod
+    def without_none(cls, value: object, write: Callable[[object], dict[str, object]]) -> dict[str, object]:
+        """Return what is stored of `value`."""
+        return {k: v for k, v in write(value).items() if v is not None or k not in cls.LEFT_OUT}
 
 
 class HarnessOnly:

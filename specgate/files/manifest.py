@@ -39,8 +39,8 @@ class Difference:
     file: str
     place: str
     why: str
-    absent: bool = False
-    """Whether the file stores nothing there, or null."""
+    later: bool = False
+    """Whether the file is only without a key that has nothing to say: it is older than the key."""
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.why}" if self.place else f"{self.file}: {self.why}"

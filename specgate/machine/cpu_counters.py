@@ -72,11 +72,13 @@ class CpuProbe:
         self._quota = cpu_quota()
         self._offered = min(float(len(self._cpus)), self._quota or math.inf)
 
-    def read(self, engine: int) -> Counters:
-        """The counters now, before a block. `engine`: the number of the engine's process."""
+    def read(self, engine: int, idle: Sequence[int] = ()) -> Counters:
+        """The counters now, before a block. `engine`: the number of the engine's process. `idle`: those of other
+        engines, which have nothing to do meanwhile: their CPU time counts as others'.
+        """
         unread: dict[str, str] = {}
         parents = asked(unread, "ours_ns", self._parents)
-        ours = None if parents is None else descendants(self._harness, parents)
+        ours = None if parents is None else descendants(self._harness, parents, without=idle)
         return self._counters(ours, [engine] if parents is None else descendants(engine, parents), unread)
 
     def read_again(self, before: Counters) -> Counters:
@@ -238,12 +240,12 @@ def why(error: Exception) -> str:
     return f"no field {error}" if isinstance(error, KeyError) else str(error)
 
 
-def descendants(root: int, parents: Mapping[int, int]) -> list[int]:
-    """`root` and everything that it has started, directly or not."""
+def descendants(root: int, parents: Mapping[int, int], without: Sequence[int] = ()) -> list[int]:
+    """`root` and everything that it has started, directly or not; `without` some of these and all that they started."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
     tree = [root]
     for pid in tree:
-        tree += children.get(pid, ())
+        tree += [child for child in children.get(pid, ()) if child not in without]
     return tree

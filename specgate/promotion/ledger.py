@@ -136,8 +136,8 @@ class Ledger:
 
         A verdict that was reached counts, also where the harness was ended before it could be entered: `cut`.
         """
-        decided = dict(self._cut())  # before the lines: what is entered meanwhile is seen there
         with disk(self.file):
+            decided = dict(self._cut())  # before the lines: what is entered meanwhile is seen there
             files = self._stable()
         lines, torn = split(files.lines)
         entries = tuple(self._entries(lines, files.head))

@@ -87,9 +87,8 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         run, known = replace(run, required_decisions=early_stop.required_decisions(plan, policy)), Known()
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
-    drawn_by = near_ties(own) if stopped_by is not None else None
     stored = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
-    records = Checked(*stored, policy.checks, run.id, journal.followed, drawn_by)
+    records = Checked(*stored, policy.checks, journal.followed)
     ties, check_facts = near_ties(policy), CheckFacts(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
     aside = set_aside(hosts)

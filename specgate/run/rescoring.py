@@ -2,37 +2,90 @@
 
 The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
 computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
-the tokens are the engine's own word. Tokens that it finds wrong, where they are few, it scores once more in float32 if
-the policy asks for that: its own rounding in a shorter dtype may be what parts the two.
+the tokens are the engine's own word. A process that is ended or hangs gets a second try, in a new one.
+
+Along the texts it runs the pair's own draft, where the engine drafts chains with it and shows its cycles. Tokens that
+it finds wrong, where they are few, it scores once more in float32 if the policy asks for that: its own rounding in a
+shorter dtype may be what parts the two.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import CheckFacts
-from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
+from specgate.analysis.reduce import sound_blocks
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.tokens.rescoring import Draw, in_doubt
+from specgate.analysis.tokens.rescoring import Draw, draws, in_doubt
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import read_any_target
-from specgate.contract import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook, TokenChecks
+from specgate.contract import (
+    Block,
+    EngineFacts,
+    Plan,
+    Point,
+    RescoredText,
+    Rescoring,
+    Score,
+    SecondLook,
+    TokenChecks,
+)
 from specgate.contract.cycle_budget import Bandwidth
-from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesLogitOptions
-from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError
+from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesDraftOptions, StatesLogitOptions
+from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError, WorkerLost
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
-from specgate.planning.gates import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.engine_process.launch import Launch
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
 from specgate.sandbox.isolation import current
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of a point's texts. `undrafted`: why the draft was not run along them; None where it was."""
+
+    texts: tuple[RescoredText, ...]
+    undrafted: str | None
+
+
+class SecondEngine:
+    """The process of a second engine, started by `start` when it is first asked, and once more where it is lost."""
+
+    def __init__(self, start: Callable[[], EngineWorker]) -> None:
+        self._start = start
+        self._worker: EngineWorker | None = None
+        self.facts: EngineFacts | None = None
+
+    def ask(self, question: Callable[[EngineWorker], T]) -> T:
+        """Return the answer to `question`. Raises WorkerLost where a second process is lost, too."""
+        try:
+            return question(self._running())
+        except WorkerLost:
+            self.close()
+            return question(self._running())
+
+    def _running(self) -> EngineWorker:
+        if self._worker is None:
+            self._worker = self._start()
+            self.facts = self._worker.facts()
+        return self._worker
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None
 
 
 class Rescorer:
@@ -55,54 +108,63 @@ class Rescorer:
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
-        pending = {p: draws for p in points if p.key not in self.done and (draws := self._draws(p, journal))}
+        pending = {p: blocks for p in points if p.key not in self.done and (blocks := self._sound(p, journal))}
         for _, group in groupby(pending, key=self._engine_key):
             self._score_points({p: pending[p] for p in group})
 
-    def _draws(self, point: Point, journal: Journal) -> list[Draw]:
-        """Tokens of `point` to be scored; [] if it has no sound block."""
+    def _sound(self, point: Point, journal: Journal) -> list[Block]:
+        """The blocks of `point` that tokens are drawn from."""
         alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
-        records = Checked(journal.texts, asked=self.asked, run_id=self.folder.id, followed=journal.followed)
-        ties = near_ties(self.config.policy)
         check_facts = CheckFacts(self.engines, self.bandwidth)
-        _, comparisons = measure(
-            alone, blocks, journal.margins, ties, records, forced=journal.forced, check_facts=check_facts
-        )
-        sound = [
-            b for of_cell in sound_blocks(alone, blocks, journal.margins, check_facts)[0].values() for b in of_cell
-        ]
-        return to_be_scored(sound, comparisons, records) if sound else []
+        of_cells, _ = sound_blocks(alone, blocks, journal.margins, check_facts, texts=journal.texts)
+        return [b for of_cell in of_cells.values() for b in of_cell]
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
-        scenario = self.plan.scenarios[point.scenario]
-        return scenario.dtype, scenario.rope, scenario.sampling, tuple(self._options(point).items())
+        scenario, undrafted = self.plan.scenarios[point.scenario], self._why_undrafted(point)
+        return scenario.dtype, scenario.rope, scenario.sampling, undrafted, tuple(self._options(point).items())
 
-    def _score_points(self, pending: Mapping[Point, Sequence[Draw]]) -> None:
+    def _score_points(self, pending: Mapping[Point, Sequence[Block]]) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
-        worker: EngineWorker | None = None
-        why: str | None = None
-        doubts: list[tuple[Rescoring, Point, list[Draw]]] = []
+        why, lost, doubts = None, False, list[tuple[Rescoring, Point, list[Draw]]]()
+        # Only now, when every token is there and no engine that emitted any is left.
+        seeded = {
+            p: (seed := secrets.token_hex(16), draws(seed, of, self.asked.positions)) for p, of in pending.items()
+        }
+        samples = {point: of for point, (_, of) in seeded.items()}
+        undrafted = self._why_undrafted(next(iter(pending)))
+        engine = SecondEngine(lambda: self._open(samples))
         try:
-            for point, draws in pending.items():
-                began, texts = time.monotonic_ns(), []
+            for point, (seed, of) in seeded.items():
+                began, scored = time.monotonic_ns(), Scored((), undrafted)
                 try:
                     why = why or self.why_not(point)
                     if why is None:
-                        worker = worker or self._open(pending)
-                        texts = self._score(worker, point, draws)
+                        scored = engine.ask(partial(self._score, point=point, samples=of, undrafted=undrafted))
                 except OtherCode:
                     raise
                 except SpecgateError as error:
-                    why = str(error)
-                rescoring = self._first_look(point, worker, texts, why, (began, time.monotonic_ns()))
-                if doubted := self._in_doubt(rescoring, point, draws):
+                    why, lost = str(error), isinstance(error, WorkerLost)
+                facts = engine.facts
+                rescoring = Rescoring(
+                    point=point.key,
+                    engine=self.asked.rescored_by or "none",
+                    device=facts.device if facts else None,
+                    dtype=facts.dtype if facts else None,
+                    texts=scored.texts,
+                    unscored=why,
+                    span_ns=(began, time.monotonic_ns()),
+                    seed=seed,
+                    count=self.asked.positions,
+                    lost=lost,
+                    undrafted=scored.undrafted,
+                )
+                if doubted := self._in_doubt(rescoring, point, of):
                     doubts.append((rescoring, point, doubted))
                 else:
                     self._store(rescoring)
         finally:
-            if worker is not None:
-                worker.close()
+            engine.close()
         self._look_again(doubts)
 
     def _look_again(self, doubts: Sequence[tuple[Rescoring, Point, list[Draw]]]) -> None:
@@ -110,24 +172,22 @@ class Rescorer:
 
         The engine's first failure is the reason for all that are left.
         """
-        worker: EngineWorker | None = None
         why: str | None = None
+        engine = SecondEngine(lambda: self._open({p: of for _, p, of in doubts}, self.asked.second_look))
         try:
             for rescoring, point, doubted in doubts:
-                began, texts = time.monotonic_ns(), []
+                began, texts = time.monotonic_ns(), tuple[RescoredText, ...]()
                 try:
                     if why is None:
-                        worker = worker or self._open({p: draws for _, p, draws in doubts}, self.asked.second_look)
-                        texts = self._score(worker, point, doubted)
+                        texts = engine.ask(partial(self._score, point=point, samples=doubted, undrafted="")).texts
                 except OtherCode:
                     raise
                 except SpecgateError as error:
                     why = str(error)
-                look = SecondLook(tuple(texts), why, (began, time.monotonic_ns()))
+                look = SecondLook(texts, why, (began, time.monotonic_ns()))
                 self._store(replace(rescoring, again=look))
         finally:
-            if worker is not None:
-                worker.close()
+            engine.close()
 
     def why_not(self, point: Point) -> str | None:
         """Reason that nothing of `point` can be scored, as far as that is known without loading an engine."""
@@ -157,10 +217,37 @@ class Rescorer:
             return f"back end {self.asked.rescored_by} decodes greedily"
         return None
 
+    def _why_undrafted(self, point: Point) -> str | None:
+        """Reason that the pair's draft is not run along the texts of `point`; None where it is to be."""
+        facts, backend = self.engines[point.key], plugins.backend(point.backend)
+        if self.config.pair.draft is None:
+            return "the pair has no draft"
+        if self.plan.scenarios[point.scenario].sampling is not None:
+            return "the tokens are drawn"
+        if facts.acceptance not in (None, "real", "planted"):
+            return f"what drafts is {facts.acceptance}"
+        options = engine_options(self.config, self.plan.scenarios[point.scenario])
+        others = set(backend.other_drafts) if isinstance(backend, StatesDraftOptions) else options.keys()
+        if named := sorted(others & options.keys()):
+            return f"option {named[0]} may draft otherwise than in chains of the pair's draft"
+        return None
+
     def _open(self, pending: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
-        longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in pending.items())
+        """Start the second engine: with the pair's draft, where cycles are drawn and it can load it."""
+        longest = max(p.context + max(len(t) for d in of for t in d.block.tokens) for p, of in pending.items())
         log = f"rescoring-{dtype}.log" if dtype else "rescoring.log"
-        worker = self.opened(next(iter(pending)), longest, log, dtype)
+        k = max((d.block.role.k for of in pending.values() for d in of if d.starts), default=0)
+        point = next(iter(pending))
+        if dtype is not None or self._why_undrafted(point) is not None:
+            k = 0
+        try:
+            worker = self.opened(point, longest, log, dtype, k)
+        except (WorkerLost, OtherCode):
+            raise
+        except SpecgateError:
+            if not k:
+                raise
+            worker = self.opened(point, longest, log, dtype)
         if dtype is not None and worker.facts().dtype != dtype:
             worker.close()
             raise BackendError(f"back end {self.asked.rescored_by} computes in {worker.facts().dtype}, not in {dtype}")
@@ -175,10 +262,10 @@ class Rescorer:
             return []
         return in_doubt(draws, rescoring.texts, self.asked)
 
-    def opened(self, point: Point, longest: int, log: str, dtype: str | None = None) -> EngineWorker:
+    def opened(self, point: Point, longest: int, log: str, dtype: str | None = None, k: int = 0) -> EngineWorker:
         """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
 
-        `dtype`: what it computes with in the place of the scenario's.
+        `dtype`: what it computes with in the place of the scenario's. `k`: the longest chain that it is to draft.
         """
         scenario = self.plan.scenarios[point.scenario]
         pair = replace(self.config.pair, rope=scenario.rope_keys) if scenario.rope else self.config.pair
@@ -187,11 +274,11 @@ class Rescorer:
             dtype=dtype or scenario.dtype,
             max_batch=1,
             max_positions=longest,
-            max_k=0,
+            max_k=k,
             perf_mode=False,
             logs=self.folder.log(""),
             sampling=scenario.sampling,
-            options=self._options(point),
+            options=self._options(point, drafting=k > 0),
         )
         isolation = current()
         launch = Launch(sources=isolation.sources if isolation else None)
@@ -202,45 +289,48 @@ class Rescorer:
             raise OtherCode(what, hint=f"before the first engine it was {self.target_sha256}: measure anew")
         return worker
 
-    def _options(self, point: Point) -> dict[str, str]:
-        """The options that make the second engine's target the one that was measured."""
+    def _options(self, point: Point, *, drafting: bool = False) -> dict[str, str]:
+        """The options that make the second engine's target, and when `drafting` its draft, those that were measured."""
         options_of_engine = engine_options(self.config, self.plan.scenarios[point.scenario])
         second = second_backend(self.asked) if self.asked and self.asked.rescored_by else None
         backends = [plugins.backend(point.backend), *([second] if second else [])]
         stated = [set(b.logit_options) if isinstance(b, StatesLogitOptions) else set[str]() for b in backends]
+        if drafting:
+            for names, b in zip(stated, backends, strict=True):
+                names |= set(b.draft_options) if isinstance(b, StatesDraftOptions) else set[str]()
         return {name: value for name, value in options_of_engine.items() if all(name in options for options in stated)}
 
-    def _score(self, worker: EngineWorker, point: Point, draws: Sequence[Draw]) -> list[RescoredText]:
-        """Score `draws` in as few passes as possible: one over each text that no other one begins with."""
+    def _score(self, worker: EngineWorker, *, point: Point, samples: Sequence[Draw], undrafted: str | None) -> Scored:
+        """Score `samples` in as few passes as possible: one over each text that no other one begins with. Texts of the
+        same prompt come one after the other. `undrafted`: why the draft is not run along them.
+        """
+        if undrafted is None and not any(draw.starts for draw in samples):
+            undrafted = "the engine does not show its cycles"
+        if undrafted is None and not worker.facts().has_draft:
+            undrafted = f"back end {worker.facts().backend} cannot load the draft"
         passes: list[tuple[Draw, list[Draw]]] = []
-        for draw in sorted(draws, key=lambda d: len(d.block.tokens[d.slot]), reverse=True):
+        for draw in sorted(samples, key=lambda d: (d.place, -len(d.block.tokens[d.slot]))):
             covering = next((under for longest, under in passes if begins(longest, draw)), None)
             if covering is None:
                 passes.append((draw, [draw]))
             else:
                 covering.append(draw)
-        scores: dict[int, dict[int, Score]] = {}
+        texts: dict[int, RescoredText] = {}
         for longest, under in passes:
-            prompt = self.prompts[point.key].measured[longest.block.prompt_set].token_ids[longest.slot]
+            prompt_set, prompt = longest.place
+            ids = self.prompts[point.key].measured[prompt_set].token_ids[prompt]
             positions = sorted({p for draw in under for p in draw.positions})
-            new_scores = worker.score(prompt, longest.block.tokens[longest.slot], positions)
-            if new_scores is None or len(new_scores) != len(positions):
+            scores = worker.score(ids, longest.block.tokens[longest.slot], positions)
+            if scores is None or len(scores) != len(positions):
                 raise BackendError(f"back end {worker.facts().backend} scores no tokens")
-            by_position = dict(zip(positions, new_scores, strict=True))
-            scores |= {id(draw): by_position for draw in under}
-        return [rescored(draw, scores[id(draw)]) for draw in draws]
-
-    def _first_look(
-        self,
-        point: Point,
-        worker: EngineWorker | None,
-        texts: Sequence[RescoredText],
-        why: str | None,
-        span_ns: tuple[int, int],
-    ) -> Rescoring:
-        facts = worker.facts() if worker is not None else None
-        device, dtype = (facts.device, facts.dtype) if facts else (None, None)
-        return Rescoring(point.key, self.asked.rescored_by or "none", device, dtype, tuple(texts), why, span_ns)
+            by_position, by_start = dict(zip(positions, scores, strict=True)), dict[int, int]()
+            if undrafted is None:
+                by_start, undrafted = drafted_along(worker, under)
+            texts |= {id(draw): rescored(draw, by_position, by_start) for draw in under}
+        ordered = tuple(texts[id(draw)] for draw in samples)
+        if undrafted is not None:
+            ordered = tuple(replace(text, starts=(), drafted=()) for text in ordered)
+        return Scored(ordered, undrafted)
 
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
@@ -266,15 +356,35 @@ def second_backend(checks: TokenChecks) -> Backend | None:
 
 def begins(longer: Draw, shorter: Draw) -> bool:
     """True if the text of `longer` begins with that of `shorter`, after the same prompt."""
-    if (longer.block.prompt_set, longer.slot) != (shorter.block.prompt_set, shorter.slot):
+    if longer.place != shorter.place:
         return False
     text = shorter.block.tokens[shorter.slot]
     return longer.block.tokens[longer.slot][: len(text)] == text
 
 
-def rescored(draw: Draw, scores: Mapping[int, Score]) -> RescoredText:
-    block = draw.block
-    new_scores = tuple(scores[p] for p in draw.positions)
+def drafted_along(worker: EngineWorker, samples: Sequence[Draw]) -> tuple[dict[int, int], str | None]:
+    """(start of a cycle → tokens that the draft has right there, why there are none), of the text scored last."""
+    starts = sorted({start for draw in samples for start in draw.starts})
+    if not starts:
+        return {}, None
+    try:
+        counts = worker.drafted(starts, max(draw.block.role.k for draw in samples))
+    except WorkerLost:
+        raise
+    except BackendError as error:
+        return {}, error.message
+    if counts is None:
+        return {}, f"back end {worker.facts().backend} runs no draft along a text"
+    return dict(zip(starts, counts, strict=True)), None
+
+
+def rescored(draw: Draw, scores: Mapping[int, Score], drafted: Mapping[int, int]) -> RescoredText:
+    """The answers to what was drawn of a text. A chain is no longer than the role's."""
+    block, k = draw.block, draw.block.role.k
+    starts = draw.starts if drafted else ()
     return RescoredText(
-        block.cell.key, block.prompt_set, block.round, draw.slot, draw.positions, draw.tokens, new_scores
+        *(block.cell.key, block.prompt_set, block.round, draw.slot, draw.positions, draw.tokens),
+        scores=tuple(scores[p] for p in draw.positions),
+        starts=starts,
+        drafted=tuple(min(drafted[start], k) for start in starts),
     )

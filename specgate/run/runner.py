@@ -128,6 +128,7 @@ class Runner:
         )
         self.cpus, self.memory = CpuProbe(), MemoryProbe(())
         self.failures: dict[str, str] = {}
+        self._in_one_go = {b.point.key for b in self.blocks if b.own_prefill and b.served is None}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
         self.total = sum(len(r.order) for p in self.todo for r in plan.rounds_of(p) if r.warmup or not self._done(r))
@@ -264,8 +265,10 @@ class Runner:
             shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         elif not todo:  # so that the engine knows which prompts the evidence that is missing is about
             engine.serve(rounds[0].order[0], ids, scenario.budget, offered_load(scenario, rounds[0]), ())
+        alone = dict[Role, int]()
         for round_ in todo:
             for position, role in enumerate(round_.order):
+                one_step_ns = self._one_step_ns(point, role, engine, alone)
                 before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
                 if scenario.load is not None:
                     prefill_ns, offered = 0, offered_load(scenario, round_)
@@ -280,11 +283,26 @@ class Runner:
                 answered = decoded.served.prompts if decoded.served is not None else ()
                 own_lengths = tuple(lengths[i] for i in answered) if lengths and answered else lengths
                 memory = self._memory_in_use(engine, decoded)
-                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=own_lengths, memory=memory))
+                block = replace(block, prompt_tokens=own_lengths, memory=memory, one_step_ns=one_step_ns)
+                self._record(replace(block, span_ns=span_ns, cpu=cpu))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:
             self.evidence.gather(point, prompt_set, engine, self.worker_generation)
+
+    def _one_step_ns(self, point: Point, role: Role, engine: EngineWorker, alone: dict[Role, int]) -> int | None:
+        """Time that a single step takes with its prefill, by the harness's clock: once for all rounds of a prompt set.
+
+        `alone`: what is known of the set already. None where it need not be known, or where no earlier block has shown
+        that the engine prefills and decodes in one go.
+        """
+        if point.key not in self._in_one_go or ours(point.backend):
+            return None
+        if role not in alone:
+            began = time.monotonic_ns()
+            engine.decode(role, Budget(steps=1), ())
+            alone[role] = time.monotonic_ns() - began
+        return alone[role]
 
     def _memory_in_use(self, engine: EngineWorker, decoded: Decoded) -> MemoryUse | None:
         """After a block; None where the engine only pretends to decode."""
@@ -349,6 +367,8 @@ class Runner:
     def _record(self, block: Block) -> None:
         self.folder.append(block)
         self.blocks.append(block)
+        if block.own_prefill and block.served is None:
+            self._in_one_go.add(block.point.key)
         self.finished += 1
         self.progress(block, self.finished, self.total)
 

@@ -53,6 +53,8 @@ CANDIDATES: Final = 20
 """Tokens that an engine is asked to rank where texts part: as many as vLLM shows by default (`--max-logprobs`)."""
 LOGIT_POSITIONS: Final = 32
 """Tokens of every slot whose logits are sampled."""
+UNFORESEEN: Final = random.SystemRandom()
+"""Draws that no engine can know before."""
 LOGIT_DEPTH: Final = 128
 """They are among this many first tokens, because the decode run that shows them stops and waits at every step."""
 
@@ -80,6 +82,7 @@ class TokenEvidence:
         self.texts, self.margins = folder.lines(BaselineText), folder.lines(Margin)
         self.logits, self.followed = folder.keyed(LogitSample), folder.lines(Followed)
         self.sampled_after: str | None = None
+        self._whole_set: dict[str, int] = {}
         self._ranked: dict[tuple[str, int, int, tuple[int, ...]], TopTokens | None] = {}
 
     def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
@@ -109,7 +112,8 @@ class TokenEvidence:
             timed = max(len(tokens) - 1 for tokens in self.blocks[-1].tokens)
             began = time.monotonic_ns()
             if (text := engine.extend(steps - timed)) is not None:
-                self._store_text(point, prompt_set, worker_generation, text, began)
+                more = max(map(len, text.tokens)) - 1 - timed
+                self._store_text(point, prompt_set, worker_generation, text, began, max(more, 0))
 
     def _record_text(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
         """Decode the baseline's text from the prompt, where it is still not known far enough."""
@@ -117,12 +121,15 @@ class TokenEvidence:
             budget = Budget(steps=steps, ignore_eos=self.plan.scenarios[point.scenario].budget.ignore_eos)
             began = time.monotonic_ns()
             decoded = engine.decode(BASELINE, budget, ())
-            self._store_text(point, prompt_set, worker_generation, Text(decoded.tokens, decoded.finish), began)
+            text = Text(decoded.tokens, decoded.finish)
+            self._store_text(point, prompt_set, worker_generation, text, began, len(decoded.step_ns))
 
-    def _store_text(self, point: Point, prompt_set: int, worker_generation: int, text: Text, began_ns: int) -> None:
+    def _store_text(
+        self, point: Point, prompt_set: int, worker_generation: int, text: Text, began_ns: int, steps: int = 0
+    ) -> None:
         finish = tuple(map(Finish, text.finish))
         span = (began_ns, time.monotonic_ns())
-        stored = BaselineText(point, prompt_set, worker_generation, text.tokens, finish, span)
+        stored = BaselineText(point, prompt_set, worker_generation, text.tokens, finish, span, steps)
         self.folder.append(stored)
         self.texts.append(stored)
 
@@ -206,7 +213,7 @@ class TokenEvidence:
         if self.sampled_after is None:
             return True
         sets = sorted({r.prompt_set for r in self.plan.rounds_of(point) if not r.warmup})
-        return prompt_set == random.Random(f"{self.folder.id} {point.key}").choice(sets)
+        return prompt_set == self._whole_set.setdefault(point.key, UNFORESEEN.choice(sets))
 
     # ── margins ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -298,8 +305,7 @@ class TokenEvidence:
         deep = min(LOGIT_DEPTH, *map(len, texts)) if texts else 0
         if deep < 2:
             return
-        source = random.Random(f"{self.folder.id} {point.key} logits {texts}")
-        positions = tuple(sorted(source.sample(range(1, deep), min(LOGIT_POSITIONS, deep - 1))))
+        positions = tuple(sorted(UNFORESEEN.sample(range(1, deep), min(LOGIT_POSITIONS, deep - 1))))
         for role in self.plan.scenarios[point.scenario].roles:
             began = time.monotonic_ns()
             sampled = engine.logits(role, positions)

@@ -14,6 +14,7 @@ from specgate.backends.fake.engine import FakeEngine
 from specgate.contract import Finish
 from specgate.contract.protocols import Text
 from tests.pairs.tiny import write_random_pair
+from tests.sandbox import needs_bubblewrap
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
 
@@ -164,6 +165,13 @@ def test_the_baselines_text_goes_on_between_the_groups_where_the_engine_can_exte
 def test_builds_that_do_not_fit_beside_each_other_run_one_after_the_other(cli: Cli) -> None:
     ab(cli, "--same", "--apart", code=0)
     assert result(cli)["beside"] is False and set(words(cli).values()) == {"SAME"}
+
+
+@needs_bubblewrap
+def test_in_sandboxes_never_both_builds_are_loaded_and_the_sandbox_is_stored(cli: Cli) -> None:
+    ab(cli, "--same", "--isolate", code=0)
+    assert result(cli)["beside"] is False
+    assert '"sandbox": "bubblewrap ' in (newest(cli) / "asked.json").read_text()
 
 
 def test_a_comparison_holds_and_an_edit_anywhere_is_seen(cli: Cli) -> None:

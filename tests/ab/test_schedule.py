@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.ab.folder import AbFolder
 from specgate.ab.schedule import plan_of, schedule_of
 from specgate.contract import Scenario
+from specgate.errors import InvalidResult
 from specgate.planning.plan import points_of
 from specgate.planning.scenario import shipped as shipped_scenarios
+from tests.fuzz import seeds
 
 
 def scenario() -> Scenario:
@@ -73,3 +80,28 @@ def test_another_seed_draws_another_order() -> None:
         for s in (one, other)
     ]
     assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"quads": 10**9}, "quads: must be at most"),
+        ({"pairs": 10**9}, "pairs: must be at most"),
+        ({"visits": 10**9}, "visits: must be at most"),
+        ({"pairs": 10_000, "looks": [10_000], "visits": 100, "quads": 100}, "blocks: at most"),
+        ({"looks": [10**9]}, "looks[0]: must be at most"),
+        ({"looks": [3, 2]}, "looks: must ascend"),
+        ({"looks": [2]}, "the last one is not pairs"),
+        ({"looks": list(range(1, 70))}, "looks: "),
+        ({"scenarios": {}}, "scenarios: there are none"),
+        ({"sides": {}}, "sides: none"),
+    ],
+)
+def test_a_stored_comparison_that_nobody_could_lay_out_is_refused_at_once(
+    tmp_path: Path, edit: dict[str, object], message: str
+) -> None:
+    folder = AbFolder.open(seeds.a_comparison(tmp_path))
+    file = folder.path / "asked.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **edit}))
+    with pytest.raises(InvalidResult, match=re.escape(message)):
+        folder.asked()

@@ -462,3 +462,18 @@ def test_a_kept_run_of_the_source_of_today_is_held_against_pictures(cli: Cli) ->
 @pytest.mark.parametrize("kept", KEPT)
 def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: str, tmp_path: Path) -> None:
     assert contradictions_in_kept(unpacked(kept, tmp_path)) == []
+
+
+def test_a_run_under_the_name_of_another_is_noticed_beside_the_ledger_of_that_one(cli: Cli) -> None:
+    for _ in range(2):
+        assert cli.micro("--backend", "fake").returncode == 0
+    first, second = sorted((cli.folder / "runs").glob("*-micro-*"))
+    here = cli.folder / "here"
+    here.mkdir()
+    for ledger in (cli.folder / "runs").glob("ledger.*"):
+        shutil.copy(ledger, here)
+    for name, code in ((first.name, 6), ("renamed", 0), (second.name, 0)):
+        moved = shutil.copytree(second, here / name)
+        done = cli.run("runs", "verify", moved, pair=False)
+        assert done.returncode == code, done.stdout
+        assert ("the folder has the name of another run, which ended with PASS" in done.stdout) == (code == 6)

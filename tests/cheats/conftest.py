@@ -1,24 +1,41 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from specgate import plugins
+from specgate.backends.eagle3.pair_tools.plant.command import Wish
 from specgate.contract import Run, Verdict
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.session import carry_out
+from tests.cheats.accidents import ENGINES as ACCIDENTS
 from tests.cheats.engines import ENGINES
+from tests.eagle3.pair_tools.plant.conftest import CONTEXT, shared
 from tests.support.command import NOT_SCORED, Cli
 
 Cheating = Callable[[str], tuple[int, Run]]
 
 
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A planted pair, whose draft is right in some of its cycles and wrong in others."""
+    base = tmp_path_factory.getbasetemp()
+    own = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    planted = shared(own, "a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
+    assert planted.draft is not None
+    return planted.target, planted.draft
+
+
 @pytest.fixture
 def cheating(cli: Cli, monkeypatch: pytest.MonkeyPatch, no_processes: None) -> Iterator[Cheating]:
     """A micro run on the cheat with this name, without pages. Returns the exit code and the run."""
-    entries = tuple(("specgate.backends", e.__name__, f"tests.cheats.engines:PLUGIN_{e.__name__}") for e in ENGINES)
+    entries = tuple(
+        ("specgate.backends", e.__name__, f"{e.__module__}:PLUGIN_{e.__name__}") for e in (*ENGINES, *ACCIDENTS)
+    )
     built_in = (*plugins.built_in(), *entries)
     monkeypatch.setattr(plugins, "built_in", lambda: built_in)
     plugins.registered.cache_clear()

@@ -22,17 +22,16 @@ times as long.
 
 
 class Honest:
-    """Base of the cheats below: it hands every call on to a reference engine with an oracle for a drafter."""
+    """Base of the cheats below: it hands every call on to a reference engine."""
 
     def __init__(self, request: OpenRequest) -> None:
         self.request = request
-        self.engine: ReferenceEngine = open_engine(replace(request, options={"drafter": "oracle"}))
+        self.engine: ReferenceEngine = open_engine(request)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
     def facts(self) -> Any:
-        # A cheat says that acceptance is the pair's own.
         return replace(self.engine.facts(), backend="cheat", acceptance=None, warnings=())
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:

@@ -17,13 +17,17 @@ def test_an_honest_engine_is_green_and_all_of_its_text_was_compared(cheating: Ch
     assert (code, objections(run)) == (0, [])
     for comparison in run.comparisons:
         check = comparison.tokens
-        # 2 slots × 4 prompt sets × 2 rounds of 6 steps that emit k + 1 tokens each, and a prefill token.
-        assert check.compared_tokens == check.emitted_tokens == 16 * (6 * (comparison.cell.role.k + 1) + 1)
+        # 2 slots × 4 prompt sets × 2 rounds of 6 steps that emit 1 to k + 1 tokens each, and a prefill token.
+        assert 16 * 7 < check.compared_tokens == check.emitted_tokens < 16 * (6 * (comparison.cell.role.k + 1) + 1)
         assert check.whole_sets == (0, 1, 2, 3)
         assert check.logits is not None and check.logits.compared > 0 and check.logits.different == 0
     for result in run.cells:
         assert result.rescored is not None and result.rescored.unscored is None
-        assert result.rescored.scored >= 7 and result.rescored.wrong == 0
+        assert result.rescored.scored >= 64 - 8 and result.rescored.wrong == 0
+        if result.cell.role.speculative:
+            drafts = result.rescored.drafts
+            assert drafts is not None and drafts.unchecked is None
+            assert 0 < drafts.claimed == drafts.drafted < drafts.cycles * result.cell.role.k
     assert {"blocks", "text", "logits", "rescoring"} == run.check_seconds.keys()
 
 

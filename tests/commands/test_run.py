@@ -10,14 +10,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specgate.cli import main
 from specgate.files.run_folder import RunFolder
+from specgate.planning.request import Request
+from specgate.run.session import began_isolated
 from tests.conftest import Killed
 from tests.pairs.tiny import write_random_pair
+from tests.sandbox import needs_bubblewrap
 from tests.support import in_process
 from tests.support.clocks.starved import fed
 from tests.support.command import POLICY, ROOT, Cli
@@ -318,3 +322,26 @@ def test_an_own_scenario_that_is_slower_than_plain_decoding_fails_under_the_ship
     record = json.loads((cli.newest() / "run.json").read_text())
     red = {v["rule"] for v in record["verdicts"] if v["state"] == "FAIL" and v["required"]}
     assert red == {"other-speed"} and record["not_judged"] == []
+
+
+@needs_bubblewrap
+def test_a_run_in_sandboxes_says_so_and_goes_on_in_them(cli: Cli) -> None:
+    done = cli.micro("--backend", "fake", "--isolate")
+    assert done.returncode == 0 and "engines run in bubblewrap" in done.stdout
+    isolated_run = cli.newest()
+    assert "bubblewrap" in (isolated_run / "report.html").read_text()
+    again = Request(kind="micro", argv=(), plain=True, out=isolated_run.parent, resume=isolated_run)
+    assert began_isolated(again)
+    assert cli.run("runs", "verify", isolated_run, pair=False).returncode == 0
+    assert cli.micro("--backend", "fake").returncode == 0
+    assert not began_isolated(replace(again, resume=cli.newest()))
+    assert "--isolate holds it" in (cli.newest() / "report.html").read_text()
+    status = cli.run("full", "--status", "--isolate", "--policy", "policy.yaml", "--backend", "fake")
+    assert "sandbox" not in status.stdout, status.stdout
+
+
+def test_without_a_sandbox_a_run_that_wants_one_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specgate.sandbox.isolation.installed", list)
+    done = cli.micro("--backend", "fake", "--isolate")
+    assert done.returncode == 4 and "install bubblewrap" in done.stderr
+    assert not (cli.folder / "runs").exists() or not list((cli.folder / "runs").glob("2*"))

@@ -23,6 +23,7 @@ from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program, request_of, running_stub
 from tests.backends.servers.test_process import eventually
+from tests.sandbox import needs_bubblewrap
 from tests.support import in_process
 from tests.support.command import SCENARIO, UNDRAWN, Cli
 
@@ -150,6 +151,26 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
     ):
         assert "No baseline was measured: no speed-up is claimed" in sentence
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+
+
+@needs_bubblewrap
+@pytest.mark.slow("starts servers")
+def test_servers_that_are_started_here_run_in_the_engines_sandbox(cli: Cli) -> None:
+    server = program(cli.folder, "vllm", "--rate 500")
+    done = cli.micro_apart("--backend", "vllm", "-o", f"program={server}", "--isolate", "--spec", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = {c.cell.role.name: c.values for c in RunFolder.open(cli.newest()).read_run().cells}
+    # Processes have other numbers in a sandbox, and their memory is seen all the same.
+    assert all((of["peak_host_memory_bytes"].value or 0) > 1 << 20 for of in figures.values())
+    assert (cli.newest() / "logs" / "vllm-baseline.log").stat().st_size
+
+
+@needs_bubblewrap
+@pytest.mark.slow("starts servers")
+def test_an_engine_in_a_sandbox_reaches_a_server_that_runs_already(cli: Cli) -> None:
+    with running_stub("vllm", 3, "--rate", "500") as url:
+        done = cli.run_apart("smoke", "--backend", "vllm", "--isolate", "-o", f"url.spec-3={url}")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow("starts servers")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specgate.ab.folder import RESULT, AbFolder, Asked, Processes, result_json
+from specgate.ab.judging import result_of, schedules
+from specgate.ab.schedule import plan_of as plan_of_side
 from specgate.contract import State
 from specgate.contract.tape import SCHEMA as TAPE
+from specgate.contract.two_builds import SIDES, Margins, Process, Side
+from specgate.files.run_folder import RunFolder
 from specgate.machine.noise_profile import CellNoise, NoiseProfile
 from specgate.promotion.ledger import Entry, Ledger
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import ROOT
-from tests.support.factories import scenario
+from tests.support.factories import POLICY as POLICY_OF_RUNS
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
 from tests.support.stored_runs import store
 
 SCENARIO = """\
@@ -106,6 +113,39 @@ def lines_of(file: Path) -> list[Any]:
 def a_run(folder: Path) -> Path:
     """A finished run with two cells and a handful of blocks."""
     return store(folder / "run", scenarios=(scenario(prompt_sets=2, steps=4, spec=(2,)),), steps=4)
+
+
+def a_comparison(folder: Path) -> Path:
+    """A comparison of two builds: three process pairs of a handful of blocks."""
+    of = scenario(prompt_sets=2, steps=4, spec=(2,))
+    settings = Asked(
+        sides={name: Side(name, "fake") for name in SIDES},
+        pair=run_of(plan_of(of), ()).pair,
+        policy=POLICY_OF_RUNS,
+        scenarios={of.name: of},
+        pairs=3,
+        visits=1,
+        quads=1,
+        margins=Margins(),
+        prompts={},
+        started="2026-11-22T10:00:00+00:00",
+        argv=("specgate", "ab"),
+        tool_version="0.1.0",
+        looks=(2, 3),
+    )
+    for sub in (".", *SIDES):
+        (folder / "ab" / sub / "samples").mkdir(parents=True)
+    comparison = AbFolder(RunFolder(folder / "ab"))
+    comparison.write_asked(settings)
+    for pair in schedules(settings):
+        for side in comparison.sides.values():
+            for made in blocks_of(plan_of_side((of,), [pair], "fake"), steps=4):
+                side.append(replace(made, worker_generation=pair.number))
+    ended = tuple(Process(name, n, name == "old", 10**9) for n in range(3) for name in SIDES)
+    comparison.write_processes(Processes(ended, ended="2026-11-22T10:01:00+00:00"))
+    result = result_of(comparison, settings, comparison.journals(), comparison.processes())
+    comparison.top.write_json(RESULT, result_json(result))
+    return folder / "ab"
 
 
 def a_ledger(folder: Path, entries: int = 3) -> Path:

@@ -183,6 +183,7 @@ def test_descendants_are_found_to_any_depth_and_strangers_are_not() -> None:
     parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 5, 7: 9}
     assert sorted(descendants(2, parents)) == [2, 3, 4]
     assert sorted(descendants(1, parents)) == [1, 2, 3, 4, 5, 6]
+    assert sorted(descendants(1, parents, without=[2])) == [1, 5, 6]
 
 
 def test_a_counter_that_went_back_counts_as_nothing() -> None:

@@ -27,6 +27,8 @@ class CupyBackend:
     bit_exact: Literal[True] = True
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
+    draft_options: tuple[str, ...] = ("capture", "draft_kv")
+    other_drafts: tuple[str, ...] = ("specpv", "tree")
 
     def available(self) -> Availability:
         missing = [name for name in ("cupy", "torch") if find_spec(name) is None]

@@ -12,6 +12,7 @@ target.py          the target's forward pass, with the hidden states that the dr
 gpt_oss.py         gpt-oss' forward pass, its packed tensors, and how many experts rows reach
 partial.py         verification over a part of the cache, and over all of it now and then
 tree.py            trees of draft tokens in the place of chains
+scoring.py         another engine's text: scores of its tokens, and the pair's draft run along it
 stages.py          what every stage of both passes gives, for `specgate diagnose parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 kv_planes.py       caches in formats narrower than what is computed in

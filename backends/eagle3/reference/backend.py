@@ -18,6 +18,8 @@ class ReferenceBackend:
     bit_exact: Literal[True] = True
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
+    draft_options: tuple[str, ...] = ("capture", "draft_kv")
+    other_drafts: tuple[str, ...] = ("drafter", "specpv", "tape", "tree")
 
     def available(self) -> Availability:
         if find_spec("torch") is None:

@@ -143,10 +143,16 @@ class EagleDrafter:
         if rows == 0:
             return
         assert features is not None
-        hidden = project_features(self.weights, self.geometry, features[:, :rows])
+        self.take_in(slot, following, features[:, :rows], positions[:, :rows])
+
+    def take_in(self, slot: int, following: Tensor, features: Tensor, positions: Tensor) -> Tensor:
+        """Extend the draft over rows of a slot, the next tokens [1, T] of which are `following`. Returns its hidden
+        states [T, Hd] there.
+        """
+        hidden = project_features(self.weights, self.geometry, features)
         check_finite(hidden, "the draft's hidden states")
         cache = self.cache.slots(slot, slot + 1)
-        draft_layer(self.weights, self.geometry, self.table, cache, following, hidden, positions[:, :rows])
+        return draft_layer(self.weights, self.geometry, self.table, cache, following, hidden, positions).stream[0]
 
     def prefilled(self, features: Sequence[Tensor | None], first_token: Tensor, length: Tensor) -> None:
         rows = torch.cat([f for f in features if f is not None])
@@ -162,7 +168,7 @@ class EagleDrafter:
         token, hidden = draft_token(self.weights, self.geometry, stream)
         tokens, position = [token], self.pending.start + self.pending.count
         for _ in range(k - 1):
-            stream = self._step(token[:, None], hidden[:, None], position[:, None])[:, 0]
+            stream = self.take_step(token[:, None], hidden[:, None], position[:, None])[:, 0]
             token, hidden = draft_token(self.weights, self.geometry, stream)
             tokens.append(token)
             position = position + 1
@@ -180,7 +186,7 @@ class EagleDrafter:
         going, sure, tokens = slots.active, torch.ones(len(hidden), device=self.device), list[Tensor]()
         while len(tokens) < k and going.any():
             if tokens:
-                hidden = self._step(tokens[-1][:, None], hidden, position[:, None])
+                hidden = self.take_step(tokens[-1][:, None], hidden, position[:, None])
                 position = position + 1
             token, log_prob, hidden = likeliest_tokens(self.weights, self.geometry, hidden, 1)
             tokens.append(token[:, 0, 0])
@@ -198,7 +204,7 @@ class EagleDrafter:
         def head(rows: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
             return likeliest_tokens(self.weights, self.geometry, rows, ranks)
 
-        return grow_tree(growth, stream, self.pending.start + self.pending.count, head, self._step)
+        return grow_tree(growth, stream, self.pending.start + self.pending.count, head, self.take_step)
 
     def verified(self, features: Tensor | None, tokens: Tensor, emitted: Tensor, start: Tensor) -> None:
         assert features is not None
@@ -213,9 +219,10 @@ class EagleDrafter:
         rows = torch.arange(pending.tokens.shape[1], device=self.device)
         hidden = project_features(self.weights, self.geometry, pending.features)
         check_finite(hidden, "the draft's hidden states")
-        stream = self._step(pending.tokens, hidden, pending.start[:, None] + rows)
+        stream = self.take_step(pending.tokens, hidden, pending.start[:, None] + rows)
         return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
 
-    def _step(self, tokens: Tensor, hidden: Tensor, positions: Tensor, tree: TreeRows | None = None) -> Tensor:
+    def take_step(self, tokens: Tensor, hidden: Tensor, positions: Tensor, tree: TreeRows | None = None) -> Tensor:
+        """Run `tokens` [B, T] with `hidden` [B, T, Hd] at `positions` [B, T]; return the hidden states there."""
         cache = self.cache.slots(0, len(tokens))
         return draft_layer(self.weights, self.geometry, self.table, cache, tokens, hidden, positions, tree).stream

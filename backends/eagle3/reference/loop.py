@@ -27,6 +27,7 @@ from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.eagle3.reference.partial import LooksElsewhere, PartialVerifier
 from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
+from specgate.backends.eagle3.reference.scoring import ScoredText
 from specgate.backends.eagle3.reference.state import Playback, Recorder, Slots, StopRule, as_accepted, commit
 from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score
@@ -138,6 +139,7 @@ class SpeculativeLoop:
         self.prompts: list[Tensor] = []
         self.drafting = False
         self._last: tuple[Role, Slots, StopRule] | None = None
+        self._scored: ScoredText | None = None
 
     def _drafter(self, drafts: DraftCheckpoint | StandIn | None) -> Drafter | None:
         if drafts is None:
@@ -417,33 +419,19 @@ class SpeculativeLoop:
 
     @torch.inference_mode()
     def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
-        """As `protocols.ScoresTokens.score`, in one pass over prompt and continuation, chunk by chunk.
+        """As `protocols.ScoresTokens.score`. Raises BackendError where prompt and continuation do not fit."""
+        if self.prompts or self._scored is None:
+            drafter = self.drafter if isinstance(self.drafter, EagleDrafter) else None
+            self._scored = ScoredText(self.model, drafter, self.sampler, self.max_positions)
+        self.prompts, self._last = [], None  # the caches hold another text from now on
+        return self._scored.score(prompt, continuation, positions)
 
-        Raises BackendError where they do not fit.
-        """
-        row_tokens = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
-        tokens = [*prompt, *continuation][: max(row_tokens) + 1]
-        self._check_fit([tokens], draft=False)
-        self.prompts, self._last = [], None  # the cache holds another text from now on
-        scores = list[Score]()
-        for start in range(0, len(tokens), self.model.prefill_rows):
-            chunk = torch.tensor([tokens[start : start + self.model.prefill_rows]], device=self.device)
-            at = torch.arange(start, start + chunk.shape[1], device=self.device)[None]
-            rows = [row for row in sorted(row_tokens) if start <= row < start + chunk.shape[1]]
-            stream, _ = self.model.forward(slice(0, 1), chunk, at, (), [row - start for row in rows] or LAST)
-            if rows:
-                logits = self.model.logits(stream)[0]
-                check_finite(logits, "the target's logits")
-                if self.sampler:
-                    self.sampler.begin([prompt])
-                    before = (continuation[: row + 1 - len(prompt)] for row in rows)
-                    sampled = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
-                    logits = torch.stack(sampled).to(self.device)
-                emitted = torch.tensor([row_tokens[row] for row in rows], device=self.device)
-                best = target_argmax(logits)
-                of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
-                scores += [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]
-        return tuple(scores)
+    @torch.inference_mode()
+    def drafted(self, starts: Sequence[int], k: int) -> tuple[int, ...]:
+        """As `protocols.DraftsAlong.drafted`."""
+        if self.prompts or self._scored is None:
+            raise BackendError("drafts along a text: no text was scored before")
+        return self._scored.drafted(starts, k)
 
     def close(self) -> None:
         """Nothing to release: memory is freed when the process ends."""

@@ -218,7 +218,7 @@ class SampledDrafter(EagleDrafter):
         token, hidden, distribution = self._draw(self._extend(self.pending), keys)
         tokens, proposed, position = [token], [distribution], self.pending.start + self.pending.count
         for i in range(1, k):
-            stream = self._step(token[:, None], hidden[:, None], position[:, None])[:, 0]
+            stream = self.take_step(token[:, None], hidden[:, None], position[:, None])[:, 0]
             token, hidden, distribution = self._draw(stream, keys.after(i))
             tokens.append(token)
             proposed.append(distribution)

@@ -38,7 +38,7 @@ def show_stages(
     """
     if not 0 < len(prompt) <= loop.max_positions:
         raise BackendError(f"{len(prompt)} tokens for an engine of {loop.max_positions} positions")
-    loop.prompts, loop._last = [], None  # the caches hold this prompt from now on
+    loop.prompts, loop._last, loop._scored = [], None, None  # the caches hold this prompt from now on
     tokens = torch.tensor([list(prompt)], device=loop.device)
     drafter = loop.drafter if isinstance(loop.drafter, EagleDrafter) else None
     tail = Tail(rows)

@@ -4,11 +4,12 @@
     identities.py       identities of counts, and the ends of texts
     drafting.py         request-steps with fewer drafts than K, and acceptance lengths that they inflate
     experts.py          experts touched, against what routing allows
+    repeats.py          accept counts of the same prompt in several rounds
     served.py           the same for engines behind a server, which show requests but no steps; and figures of these
     pace.py             a server's counters and clocks against the chunks that it streamed
     clocks.py           the engine's clock against the harness's, and step times against the whole
     floors.py           step times against what memory allows
-    verification.py     speed-ups against the tokens that a step emits
+    verification.py     speed-ups against the tokens that a step emits, and timed steps against untimed ones
 
 Pure: the same blocks, budget and engine facts give the same answer, so that a stored run is judged again offline.
 """

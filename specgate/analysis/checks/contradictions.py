@@ -12,11 +12,12 @@ from specgate.analysis.checks.clocks import check_pairs, check_times, check_unex
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks
-from specgate.analysis.checks.verification import check_verification
+from specgate.analysis.checks.repeats import check_repeats
+from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.drafting import check_draft_counts
-from specgate.contract import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
+from specgate.contract import BASELINE, BaselineText, Block, Budget, Cell, EngineFacts, Margin, Plan
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult
 
@@ -51,8 +52,11 @@ def contradictions(
     margins: Sequence[Margin],
     check_facts: CheckFacts,
     sound: set[int] | None = None,
+    texts: Sequence[BaselineText] = (),
 ) -> dict[Cell, Contradiction]:
     """Cell → the first contradiction among its blocks (`of`, without warm-up) and its margins, where there is one.
+
+    `texts`: untimed texts of the baseline.
 
     `sound`: ids of blocks in which an earlier call with the same `check_facts` saw no contradiction. This call adds its
     own.
@@ -66,12 +70,23 @@ def contradictions(
         if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], check_facts, sound)):
             broken[cell] = why
     for cell, blocks in of.items():
+        if cell not in broken:
+            untimed = texts if not cell.role.speculative else ()
+            of_untimed = (
+                ("clocks_disagree", partial(check_first_steps, blocks)),
+                ("slow_where_timed", partial(check_untimed, blocks, untimed)),
+            )
+            if why := first_of(of_untimed):
+                broken[cell] = why
+    for cell, blocks in of.items():
         baseline = Cell(cell.point, BASELINE)
         # Only clocks that stand up by themselves are compared with each other.
         if cell.role.speculative and broken.keys().isdisjoint((cell, baseline)):
             pairs = list(pairs_of([*of.get(baseline, ()), *blocks], cell))
             whole = whole_requests(plan, cell)
+            repeats = blocks if repeats_accepts(plan, cell, check_facts) else ()
             checks = (
+                ("accepts_do_not_repeat", partial(check_repeats, repeats)),
                 ("clocks_disagree", partial(check_pairs, pairs, whole)),
                 ("clocks_disagree", partial(check_first_chunks, [] if whole else pairs)),
                 ("clocks_disagree", partial(check_engine_clock, pairs)),
@@ -80,6 +95,13 @@ def contradictions(
             if why := first_of(checks):
                 broken[cell] = why
     return broken
+
+
+def repeats_accepts(plan: Plan, cell: Cell, check_facts: CheckFacts) -> bool:
+    """True if the drafts of `cell` follow from its text alone: nothing is drawn, forced, scripted or shared by load."""
+    scenario, facts = plan.scenarios[cell.point.scenario], check_facts.engines.get(cell.point.key)
+    own = facts is not None and facts.acceptance not in ("forced", "scripted")
+    return own and scenario.sampling is None and scenario.load is None
 
 
 def contradiction(

@@ -4,6 +4,7 @@ comparison.py     tokens of a spec cell compared with the baseline's
 last_place.py     one unit in the last place of an engine's logits, seen in the gaps between them
 divergences.py    how close the two tokens are where texts part, all of them together
 continuations.py  how plain decoding goes on from a text that left the baseline's
+drafts_along.py   accepted drafts that an engine claims, beside those that the pair's draft has right
 rescoring.py      what a second engine says of a sample of tokens
 repetition.py     loops in generated text, which inflate acceptance, and rounds that do not repeat the same tokens
 """

@@ -1,90 +1,112 @@
-"""Check a second engine's scores of the tokens of a cell. The tokens are drawn after they were emitted."""
+"""Check a second engine's scores of the tokens of a cell, and its run of the pair's draft along them.
+
+Tokens and cycles are drawn when the last token is there, from a seed that nobody knows before. Every text contributes:
+of texts that are equally long, n drawn tokens all miss junk that is a share p of them with a chance of (1 − p)^n at
+most, however it is spread.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.contract import Block, Cell, Divergence, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
+from specgate.analysis.tokens.comparison import first_difference
+from specgate.analysis.tokens.drafts_along import check_drafts, whole_cycles
+from specgate.contract import BASELINE, Block, Cell, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
+from specgate.contract.types import Tokens
 from specgate.errors import InvalidResult
+
+LEAST_OF_TEXT: Final = 8
+"""Tokens that are drawn of every text at least, and as many cycles."""
+CYCLES: Final = 128
+"""Cycles of a cell along which the draft is run, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Tokens to be scored: those of `block` in `slot` at `positions`, ascending."""
+    """Tokens to be scored: those of `block` in `slot` at `positions`, ascending.
+
+    `starts`: cycles of that slot, ascending, each by the index of the last token before it.
+    """
 
     block: Block
     slot: int
     positions: tuple[int, ...]
+    starts: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens at `positions`."""
         return tuple(self.block.tokens[self.slot][p] for p in self.positions)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The prompt set and the prompt that the slot answers."""
+        return place_of_slot(self.block, self.slot)
 
-def draws(
-    run_id: str, blocks: Sequence[Block], near_ties: Mapping[Cell, Sequence[Divergence]], count: int
-) -> list[Draw]:
-    """`count` tokens of every cell of a point, fewer where it has emitted fewer; and of every cell with near ties, as
-    many from one text behind its near tie, where the comparison with the baseline has ended.
 
-    `blocks`: the measured blocks of the point. The draw depends on the run's id, which no engine is told, and on the
-    tokens themselves. So it can be repeated and cannot be foreseen. All cells get the same prompts, so that one pass
-    over the longest text scores every text that it begins with. Texts shorter than `count` need several prompts.
+def place_of_slot(block: Block, slot: int) -> tuple[int, int]:
+    """Return (prompt set, index of the prompt in it) of a slot. A server may have refused some prompts of the set."""
+    answered = block.served.prompts if block.served is not None else ()
+    return block.prompt_set, answered[slot] if answered else slot
+
+
+def draws(seed: str, blocks: Sequence[Block], count: int) -> list[Draw]:
+    """At least `count` tokens of every cell of a point, and `LEAST_OF_TEXT` of each of its texts, as far as there are
+    so many; and its cycles, where the engine shows them. Rounds that repeat a text count as one.
+
+    Of a text that leaves the baseline's of the same prompt, as many are drawn again from that place on, which is among
+    them.
+
+    `blocks`: the measured blocks of the point.
     """
-    blocks = [block for block in blocks if block.answered_all]
-    source = drawing(run_id, blocks)
-    last = {(b.cell, b.prompt_set): b for b in sorted(blocks, key=lambda b: b.round)}
-    cells = sorted({b.cell for b in blocks}, key=lambda cell: cell.key)
-    places = sorted({(b.prompt_set, slot) for b in blocks for slot in range(len(b.tokens))})
-    left = dict.fromkeys(cells, count)
-    drawn_texts = []
-    for prompt_set, slot in source.sample(places, len(places)):
-        for cell in cells:
-            if left[cell] and (block := last.get((cell, prompt_set))):
-                drawn_texts.append(drawn(source, block, slot, 0, left[cell]))
-                left[cell] -= len(drawn_texts[-1].positions)
-    for cell in sorted(near_ties, key=lambda cell: cell.key):
-        if ties := near_ties[cell]:
-            tie = source.choice(ties)
-            parted = next(b for b in blocks if (b.cell, b.prompt_set, b.round) == (cell, tie.prompt_set, tie.round))
-            drawn_texts.append(drawn(source, parted, tie.slot, tie.position, count))
-    return drawn_texts
+    texts = defaultdict[Cell, dict[object, list[tuple[Block, int]]]](dict)
+    first: dict[tuple[int, int], tuple[int, ...]] = {}
+    for block in sorted(blocks, key=lambda b: (b.role != BASELINE, b.cell.key, b.prompt_set, b.round)):
+        for slot, tokens in enumerate(block.tokens):
+            place = place_of_slot(block, slot)
+            first.setdefault(place, tokens)
+            texts[block.cell].setdefault((place, tokens), []).append((block, slot))
+    samples = []
+    for cell, of_cell in texts.items():
+        source = random.Random(f"{seed} {cell.key}")
+        each = max(LEAST_OF_TEXT, math.ceil(count / len(of_cell)))
+        cycles = max(LEAST_OF_TEXT, math.ceil(CYCLES / len(of_cell)))
+        for emitters in of_cell.values():
+            block, slot = source.choice(emitters)
+            samples.append(drawn(source, block, slot, first[place_of_slot(block, slot)], each, cycles))
+    return samples
 
 
-def drawn(source: random.Random, block: Block, slot: int, first: int, count: int) -> Draw:
-    """`count` tokens of `slot` from index `first` on, that one among them where it is not 0."""
-    rest = range(first, len(block.tokens[slot]))
-    positions = set(source.sample(rest, min(count, len(rest)))) | ({first} if first else set())
-    return Draw(block, slot, tuple(sorted(positions)))
+def drawn(source: random.Random, block: Block, slot: int, first: tuple[int, ...], count: int, cycles: int) -> Draw:
+    """`count` tokens of a text and so many `cycles`. `first`: the baseline's text of the prompt."""
+    text = block.tokens[slot]
+    positions = set(source.sample(range(len(text)), min(count, len(text))))
+    if (parted := first_difference(first, text)) is not None:
+        behind = range(parted, len(text))
+        positions |= {parted, *source.sample(behind, min(count, len(behind)))}
+    starts = [cycle.start for cycle in whole_cycles(block, slot)] if block.role.speculative else []
+    return Draw(block, slot, tuple(sorted(positions)), tuple(sorted(source.sample(starts, min(cycles, len(starts))))))
 
 
-def drawing(run_id: str, blocks: Sequence[Block]) -> random.Random:
-    """A source of draws that follows from the run's id and the tokens of `blocks`."""
-    digest = hashlib.sha256(run_id.encode())
-    for block in blocks:
-        digest.update(repr((block.cell.key, block.prompt_set, block.round, block.tokens)).encode())
-    return random.Random(digest.digest())
-
-
-def check_scores(cell: Cell, chosen: Sequence[Draw], rescoring: Rescoring, checks: TokenChecks) -> ScoreCheck:
+def check_scores(cell: Cell, blocks: Sequence[Block], rescoring: Rescoring, checks: TokenChecks) -> ScoreCheck:
     """Reduce the scores of `cell` in `rescoring` to one result.
 
-    `chosen`: what was drawn of the cell. Raises InvalidResult where other tokens were scored.
+    `blocks`: the measured blocks of its point. Raises InvalidResult where other tokens were scored than the seed draws,
+    or than they emitted.
     """
     engine = ", ".join(filter(None, (rescoring.engine, rescoring.dtype, rescoring.device)))
     texts = texts_of(cell, rescoring.texts)
     if rescoring.unscored is not None:
-        return ScoreCheck(engine, unscored=rescoring.unscored)
-    if [place_of(text) for text in texts] != [place_of_draw(draw) for draw in chosen]:
-        raise InvalidResult(f"{cell.key}: samples/rescored.jsonl scores other tokens than the run's id draws")
+        return ScoreCheck(engine, unscored=rescoring.unscored, lost=rescoring.lost)
+    check_drawn(cell, blocks, texts, rescoring)
     scored = sum(len(text.scores) for text in texts)
     gaps = [gap for text in texts for gap in gaps_in(text)]
-    near_ties = sum(is_near_tie(gap, checks) for gap, _ in gaps)
+    near_ties = sum(is_near_tie(gap, checks, rescoring.dtype) for gap, _ in gaps)
     doubted = set(doubtful(gaps, scored, checks)) if checks.second_look != "none" else set[Place]()
     again, near = scored_in_float32(cell, rescoring, checks)
     settled = [gap for gap in gaps if gap[1] in doubted & near]
@@ -101,17 +123,51 @@ def check_scores(cell: Cell, chosen: Sequence[Draw], rescoring: Rescoring, check
         again=sum(place in doubted & again for _, place in gaps),
         settled=len(settled),
         unsettled=rescoring.again.unscored if rescoring.again and doubted else None,
+        drafts=check_drafts(cell, blocks, texts, rescoring),
     )
 
 
-def is_near_tie(gap: float, checks: TokenChecks) -> bool:
-    """True if a token that lies so far below the second engine's choice may still be right.
+def check_drawn(cell: Cell, blocks: Sequence[Block], texts: Sequence[RescoredText], rescoring: Rescoring) -> None:
+    """Check that what was scored of `cell` is what its blocks emitted, and what the seed draws. Raises InvalidResult.
+
+    Of a run without a seed, nobody can tell what should have been drawn.
+    """
+    file, emitted = "samples/rescored.jsonl", dict[tuple[int, int], Tokens]()
+    for block in blocks:
+        if block.cell == cell:
+            emitted[block.prompt_set, block.round] = block.tokens
+    for text in texts:
+        of_slots = emitted.get((text.prompt_set, text.round), ())
+        tokens = of_slots[text.slot] if text.slot < len(of_slots) else ()
+        if [tokens[p] if p < len(tokens) else None for p in text.positions] != list(text.tokens):
+            raise InvalidResult(f"{cell.key}: {file} scores other tokens than were emitted")
+        if len(text.scores) != len(text.tokens) or len(text.drafted) != len(text.starts):
+            raise InvalidResult(f"{cell.key}: {file} has not one score per token, or not one count per cycle")
+    if rescoring.seed is None:
+        return
+    drafted = rescoring.undrafted is None
+    expected = [
+        (d.block.prompt_set, d.block.round, d.slot, d.positions, d.starts if drafted else ())
+        for d in draws(rescoring.seed, blocks, rescoring.count)
+        if d.block.cell == cell
+    ]
+    if [(t.prompt_set, t.round, t.slot, t.positions, t.starts) for t in texts] != expected:
+        raise InvalidResult(f"{cell.key}: {file} scores other tokens than its seed draws")
+
+
+def is_near_tie(gap: float, checks: TokenChecks, dtype: str | None = None) -> bool:
+    """True if a token that lies so far below the second engine's choice may still be right. `dtype`: what both computed
+    with.
 
     A gap that is negative or not a number is no near tie: the scores then contradict themselves.
     """
-    return 0 <= gap <= checks.max_gap
+    return 0 <= gap <= checks.max_gap * (FINER if dtype == "float32" else 1)
 
 
+FINER: Final = 1 / 8
+"""How much finer than bfloat16 an engine rounds that computes in float32, at least: TF32, as its products may be, has
+three bits more.
+"""
 Place = tuple[int, int, int, int]
 """Prompt set, round, slot and index of a token."""
 ONE_ROUNDING: Final = 0.5**0.5
@@ -184,14 +240,3 @@ def placed(text: RescoredText) -> Iterator[tuple[Place, int, Score]]:
     """(Its place, token, its score) of every scored token of `text`."""
     for position, token, score in zip(text.positions, text.tokens, text.scores, strict=True):
         yield (text.prompt_set, text.round, text.slot, position), token, score
-
-
-def place_of(text: RescoredText) -> tuple[object, ...]:
-    """Key that a text of the journal must share with its draw."""
-    return text.prompt_set, text.round, text.slot, text.positions, text.tokens, len(text.scores)
-
-
-def place_of_draw(draw: Draw) -> tuple[object, ...]:
-    """The same of the draw."""
-    b = draw.block
-    return b.prompt_set, b.round, draw.slot, draw.positions, draw.tokens, len(draw.positions)

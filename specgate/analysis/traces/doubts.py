@@ -62,8 +62,13 @@ def without_each_other(
         names = ", ".join(sorted({call.name for call in idle})[:NAMED])
         yield Doubt("work", f"{len(idle):,} of {launches:,} launches have no work on a GPU ({names})")
     moved = [call for call in calls if kind_of(call.name) in ("copy", "waiting copy", "set")]
-    if lost := sum(not kinds.get(call.correlation, set()) & {"copy", "set"} for call in moved):
-        yield Doubt("copies", f"{lost:,} of {len(moved):,} calls that copy or set memory show no copy on a GPU")
+    if lost := [call for call in moved if not kinds.get(call.correlation, set()) & {"copy", "set"}]:
+        reason = f"{len(lost):,} of {len(moved):,} calls that copy or set memory show no copy on a GPU"
+        yield Doubt("copies", reason)
+        if any(call.correlation not in kinds for call in lost):
+            yield Doubt("busy", reason)
+    if twice := len(work) - len(set(work)):
+        yield Doubt("work", f"{twice:,} pieces of work are recorded twice")
 
 
 def outside_others(idle: Sequence[Call], busy: Sequence[Call]) -> list[Call]:
@@ -84,7 +89,7 @@ def nested_in(call: Call, ordered: Sequence[Call]) -> bool:
 
 def nested(one: Call, other: Call) -> bool:
     outer, inner = (one, other) if one.begin_ns <= other.begin_ns else (other, one)
-    return one.thread == other.thread and inner.end_ns <= outer.end_ns
+    return one.thread == other.thread and inner.end_ns <= outer.end_ns and one.name != other.name
 
 
 def shared_numbers(calls: Sequence[Call]) -> dict[int, bool]:

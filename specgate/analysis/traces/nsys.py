@@ -34,6 +34,8 @@ COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "Hto
 _VERSION: Final = re.compile(r"(?:_ptsz|_ptds)?_v\d{4,5}$")
 """The version of the CUDA release that a runtime function's name carries: cudaStreamSynchronize_v3020."""
 _PROCESS_BITS: Final = 24
+NVTX_RANGES: Final = (59, 60)
+"""Types of events that are ranges: pushed and popped, or started and ended."""
 MOST_NS: Final = 1 << 62
 """No time of a trace is that late: it is a century after 1970."""
 
@@ -56,8 +58,9 @@ def read_nsys(file: Path) -> Recording:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return Export(database).recording()
-    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        raise Malformed(f"the database cannot be read: {error}") from error
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError) as error:
+        # SQLite takes the length of a text from the file, and runs out of memory if it is a wrong one.
+        raise Malformed(f"the database cannot be read: {str(error) or 'out of memory'}") from error
 
 
 class Export:
@@ -86,7 +89,9 @@ class Export:
             *self.kept("MEMCPY", "work", self.copy, *WORK_COLUMNS, "bytes", "copyKind", "srcKind", "dstKind"),
             *self.kept("MEMSET", "work", self.memory_set, *WORK_COLUMNS),
         ]
-        marks = [*self.kept("NVTX_EVENTS", "all", self.mark, "start", "end", "text", "textId", "globalTid")]
+        marks = [
+            *self.kept("NVTX_EVENTS", "all", self.mark, "start", "end", "eventType", "text", "textId", "globalTid")
+        ]
         return Recording("nsys", calls, work, marks, self.devices(), self.begin_ns(), doubts=tuple(self.doubts()))
 
     def kept(self, kind: str, about: About, read: Callable[[Row, str], T | None], *columns: str) -> Iterator[T]:
@@ -105,11 +110,15 @@ class Export:
         return Call(name, *times(row, kind), thread_of(thread), self.correlated(row["correlationId"], thread))
 
     def mark(self, row: Row, kind: str) -> Mark | None:
-        """A range. Marks of one moment, and ranges that were not closed, have no end."""
-        if row["end"] is None or not (row["text"] or row["textId"] is not None):
+        """A range; None for a mark of one moment. A range that was not closed ends where it begins."""
+        opened = row["end"] is None and row["eventType"] in NVTX_RANGES
+        if row["end"] is None and not opened:
             return None
-        name = printable(str(row["text"])) if row["text"] else self.name(row["textId"], f"{kind}.textId")
-        return Mark(name, *times(row, kind), thread_of(row["globalTid"]))
+        if not isinstance(text := row["text"], str | None):
+            raise Malformed(f"{kind}.text: {text}: a text is needed")
+        name = printable(text) if text is not None else self.name(row["textId"], f"{kind}.textId")
+        begin, end = times({**row, "end": row["start"]} if opened else row, kind)
+        return Mark(name, begin, end, thread_of(row["globalTid"]))
 
     def kernel(self, row: Row, kind: str) -> Work:
         name = row["demangledName"] if row["demangledName"] is not None else row["shortName"]

@@ -48,10 +48,11 @@ class Mark(NamedTuple):
     thread: str
 
 
-About = Literal["all", "work", "copies", "calls", "waits", "end"]
+About = Literal["all", "work", "copies", "busy", "calls", "waits", "end"]
 """Part of a recording of which more may have happened than was seen.
 
-`work`: kernels, copies, and the time that the GPU was busy. `copies`: copies alone. `calls`: waits, allocations and all
+`work`: kernels, copies, and the time that the GPU was busy. `copies`: copies alone.
+`busy`: that time alone. `calls`: waits, allocations and all
 other calls. `waits`: waits and allocations alone. `end`: whatever came last, so that nothing can be called absent.
 """
 

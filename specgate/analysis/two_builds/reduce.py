@@ -23,6 +23,10 @@ from specgate.contract.two_builds import Margins, Process, Quantity, TextChange,
 
 LEAST_PROMPTS: Final = 3
 """Prompts that all begin with another token before the weights are doubted."""
+UNEVEN_SHARE: Final = 0.1
+"""By how much of the usable CPUs' time what others use may differ between the blocks of the two sides."""
+LEAST_COUNTED_NS: Final = 1_000_000_000
+"""Nanoseconds of blocks before their shares are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ def compare_builds(
     trouble = (
         *facts_trouble(old, new),
         *token_trouble(tokens, judged_new[1]),
+        *load_trouble(old, new),
         *(weights_trouble(texts) if then is not None else ()),
     )
     quantities = with_words(
@@ -149,6 +154,26 @@ def weights_trouble(texts: Sequence[TextChange]) -> Iterator[str]:
                 f"{cell.cell}: all {cell.prompts} prompts begin with another token in the new build: other weights, "
                 "another tokeniser or another prompt template; two builds are compared on the same weights"
             )
+
+
+def load_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:
+    """Yield the reason that one side was measured on a busier machine. The idle engine of the other side counts as
+    others, too: one that is never idle slows the other build down.
+    """
+    shares = {side.name: others_share(side.blocks) for side in (old, new)}
+    known = {name: share for name, share in shares.items() if share is not None}
+    if len(known) == len(shares) and max(known.values()) - min(known.values()) > UNEVEN_SHARE:
+        texts = [f"{share:.0%} beside {name}'s blocks" for name, share in known.items()]
+        yield f"others, the idle side among them, used the CPUs unevenly: {', '.join(texts)}: measure with --apart"
+
+
+def others_share(blocks: Sequence[Block]) -> float | None:
+    """Share of the usable CPUs' time that others used beside `blocks`; None where too little was counted."""
+    counted = [cpu for block in blocks if (cpu := block.cpu) and cpu.busy_ns is not None and cpu.ours_ns is not None]
+    offered = sum(cpu.wall_ns * cpu.cpus for cpu in counted)
+    if sum(cpu.wall_ns for cpu in counted) < LEAST_COUNTED_NS:
+        return None
+    return sum((cpu.busy_ns or 0) - (cpu.ours_ns or 0) for cpu in counted) / offered
 
 
 def repetition_warnings(side: SideSamples, cells: Sequence[CellResult]) -> Iterator[str]:

@@ -9,7 +9,7 @@ EAGLE-1 (`fc` over embedding and hidden state). vLLM itself calls d2t `draft_id_
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,14 +34,16 @@ RENAMED: Final = (
     (re.compile(r"aux_norm_mid\.(.+)"), r"fc_norm.1.\1"),
     (re.compile(r"aux_norm_high\.(.+)"), r"fc_norm.2.\1"),
 )
-LAYER: Final = re.compile(r"(?:(?:midlayer|layers)\.(?P<index>\d+)|midlayer)\.(?P<rest>.+)")
-ANCHORS: Final = (re.compile(r"(?P<prefix>(?:.+\.)?)fc\.weight"), re.compile(rf"(?P<prefix>(?:.+?\.)?){LAYER.pattern}"))
-"""What stands before these names is the prefix of the whole head."""
-PARTS: Final = re.compile(
-    r"(midlayer|layers\.\d+|fc|fc_norm|input_norm|norm|lm_head|embed_tokens|aux_norm_\w+|[dt]2[dt])\..+"
-    r"|[dt]2[dt]|draft_id_to_target_id"
+LAYER: Final = re.compile(
+    r"(?:midlayer|mid_layer|layers?|blocks?|decoder_layers?|h)(?:\.(?P<index>\d{1,6}))?\.(?P<rest>(?!\d)[^.]+(?:\..+)?)"
 )
-"""Names of a head, without its prefix."""
+"""A tensor of a decoder layer."""
+TOP: Final = re.compile(
+    r"(fc|fc_norm|input_norm|norm|lm_head|embed_tokens|aux_norm_\w+|[dt]2[dt])\..+|[dt]2[dt]|draft_id_to_target_id"
+)
+"""The other tensors of a head. What stands before such a name, or before that of a layer, is a prefix."""
+LONGEST: Final = 12
+"""Parts of a tensor's name without its prefix, at most."""
 OF_BOTH: Final = ("lm_head.weight", "embed_tokens.weight")
 """A head without one of these borrows the target's, which may be stored beside it."""
 OTHER_KINDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -85,17 +87,12 @@ def head_names(names: Iterable[str], folder: Path) -> HeadNames:
     Raises CheckpointError where two names mean the same tensor.
     """
     unwrapped = {name: ".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names}
-    origins = {name: origin(unwrapped[name]) for name in unwrapped}
-    own = {name: text for name, text in unwrapped.items() if origins[name] is None}
-    prefix = prefix_of(own.values())
-    inner = {name: without_prefix(text, prefix) for name, text in own.items()}
-    inside = {canonical(text, one_layer=True) for name, text in inner.items() if own[name].startswith(prefix)}
-    strangers = [n for n, text in inner.items() if not own[n].startswith(prefix) and foreign(text, inside)]
-    inner = {name: text for name, text in inner.items() if name not in strangers}
-    layers = tuple(sorted({number_of(match) for text in inner.values() if (match := LAYER.fullmatch(text))}))
+    origins = {name: origin(text) for name, text in unwrapped.items()}
+    own, strangers = of_head({name: text for name, text in unwrapped.items() if origins[name] is None})
+    layers = tuple(sorted({int(match["index"] or 0) for core in own.values() if (match := LAYER.fullmatch(core))}))
     stored: dict[str, str] = {}
-    for name, text in sorted(inner.items(), key=lambda item: not own[item[0]].startswith(prefix)):
-        if (known := stored.setdefault(canonical(text, one_layer=len(layers) == 1), name)) != name:
+    for name, core in own.items():
+        if (known := stored.setdefault(canonical(core, one_layer=len(layers) == 1), name)) != name:
             raise CheckpointError(f"{folder}: tensors {known} and {name} are the same weight", hint="keep one")
     return HeadNames(stored, layers, tuple(unread(origins, strangers)))
 
@@ -108,41 +105,49 @@ def origin(name: str) -> str | None:
     return next((what for text, what in LEFT_OVER.items() if any(re.fullmatch(text, part) for part in parts)), None)
 
 
-def prefix_of(names: Iterable[str]) -> str:
-    """The prefix of the head, such as `model.`: what stands before `fc.weight`, or else before its layer."""
-    texts = sorted(names, key=len)
-    for anchor in ANCHORS:
-        if matches := [match for text in texts if (match := anchor.fullmatch(text))]:
-            return matches[-1]["prefix"]
-    return ""
+def of_head(names: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """(name → the same without its prefix, names of another model that is stored beside the head).
 
-
-def without_prefix(name: str, prefix: str) -> str:
-    """`name` without `prefix`, or without as many of its first parts as it has: lm_head and maps stand outside."""
-    parts = prefix.split(".")[:-1]
-    for count in range(len(parts), 0, -1):
-        start = ".".join(parts[:count]) + "."
-        if name.startswith(start):
-            return name.removeprefix(start)
-    return name
-
-
-def foreign(name: str, inside: Collection[str]) -> bool:
-    """True if a name outside of the head's prefix is no part of it: weights of the whole model, for instance. `inside`:
-    canonical names below the prefix.
+    The head's prefix is what stands before `fc.weight`. Its other parts have that prefix or the beginning of it, and
+    where a part is not among these, any other one. `names`: name → the same without wrappers.
     """
-    return not PARTS.fullmatch(name) or (name in OF_BOTH and name in inside)
+    divided = {name: divide(text) for name, text in names.items()}
+    prefix = max((before for before, core in divided.values() if core == "fc.weight"), key=len, default="")
+    near = {(part_of(core), before) for before, core in divided.values() if core and prefix.startswith(before)}
+    parts = {part for part, _ in near}
+    own, strangers = {}, []
+    for name, (before, core) in divided.items():
+        if not core:
+            is_own = names[name].startswith(prefix) or any(re.search(kind, names[name]) for kind, *_ in OTHER_KINDS)
+        elif prefix.startswith(before):
+            is_own = before == prefix or core not in OF_BOTH or (part_of(core), prefix) not in near
+        else:
+            is_own = part_of(core) not in parts
+        if is_own:
+            own[name] = core or names[name].removeprefix(prefix)
+        else:
+            strangers.append(name)
+    return own, strangers
 
 
-def number_of(match: re.Match[str]) -> int:
-    return int(match["index"] or 0)
+def divide(name: str) -> tuple[str, str]:
+    """(prefix, name of a head's tensor); ("", "") where no end of `name` is one."""
+    parts = name.split(".")
+    ends = (".".join(parts[i:]) for i in range(max(0, len(parts) - LONGEST), len(parts)))
+    core = next((end for end in ends if LAYER.fullmatch(end) or TOP.fullmatch(end)), "")
+    return (name.removesuffix(core), core) if core else ("", "")
+
+
+def part_of(core: str) -> str:
+    """The part of a head that a tensor belongs to: its layer, or a module beside it."""
+    return "layer" if LAYER.fullmatch(core) else core.split(".")[0]
 
 
 def canonical(name: str, *, one_layer: bool) -> str:
     """A tensor's name in the layout of the EAGLE authors. `one_layer`: its decoder layer is `midlayer`, as only one is
     there.
     """
-    if (match := LAYER.fullmatch(name)) and (one_layer or match["index"] is None):
+    if (match := LAYER.fullmatch(name)) and one_layer:
         return f"midlayer.{match['rest']}"
     for pattern, replacement in RENAMED:
         if pattern.fullmatch(name):
@@ -164,7 +169,15 @@ def unread(origins: Mapping[str, str | None], strangers: Iterable[str]) -> Itera
 
 
 def refuse_other_kinds(head: HeadNames, folder: Path) -> None:
-    """Raise UnsupportedDraft for a head that is no EAGLE-3 head of one decoder layer, with the one cause."""
+    """Raise UnsupportedDraft for a head that is no EAGLE-3 head of one decoder layer, with the one cause; and
+    CheckpointError where there is none at all.
+    """
+    if not head.layers and not any(TOP.fullmatch(name) for name in head.stored):
+        tensors = listed([*head.stored.values()][:3]) or "none"
+        raise CheckpointError(
+            f"{folder}: no tensor of an EAGLE-3 head among {len(head.stored)} ({tensors})",
+            hint="a head has fc.weight, norm.weight and one decoder layer (midlayer.* or layers.0.*)",
+        )
     for pattern, kind, hint in OTHER_KINDS:
         if name := next((name for name in head.stored if re.search(pattern, name)), None):
             raise UnsupportedDraft(f"{folder}: tensor {head.stored[name]}: {kind}", hint=hint)

@@ -87,6 +87,12 @@ class StatedConfig:
         yield from broken_rules(sizes)
 
 
+DRAFTERS: Final = frozenset({
+    "eagle", "eagle3", "mtp", "draft_model", "ngram", "ngram_gpu", "suffix", "lookahead", "medusa", "mlp_speculator",
+    "pard", "dflash", "dspark", "uno", "auto", "custom_class", "extract_hidden_states",
+})  # fmt: skip
+"""Values of `method`, which every format translates its own names into."""
+
 Breaks = Literal["acceptance", "speed", "nothing"]
 """Which figures of two engines cannot be compared where a term differs. Speed cannot either, where acceptance cannot.
 `nothing`: figures at temperature 0, which is what specgate measures, can be compared all the same.

@@ -76,6 +76,19 @@ class ScoresTokens(Protocol):
 
 
 @runtime_checkable
+class DraftsAlong(Protocol):
+    """An engine that scores tokens and can run the pair's own draft along the text. Optional.
+
+    It shows how many drafts of a chain the text would have accepted, whoever claims to have drafted.
+    """
+
+    def drafted(self, starts: Sequence[int], k: int) -> tuple[int, ...]:
+        """For each cycle of the text that `score` was asked about last: how many tokens, of a chain of `k` after the
+        token at that index of the continuation, the text goes on with. Raises BackendError where there is no draft.
+        """
+
+
+@runtime_checkable
 class RanksTokens(Protocol):
     """An engine that can show more than its two largest logits. Optional.
 
@@ -213,6 +226,19 @@ class StatesLogitOptions(Protocol):
     """
 
     logit_options: tuple[str, ...]
+
+
+@runtime_checkable
+class StatesDraftOptions(Protocol):
+    """Optional for a back end: which of its options change what is drafted.
+
+    `draft_options`: those that a second engine takes as well, where its back end states them too, so that it drafts the
+        same. `other_drafts`: with one of these the drafts are no chains of the pair's own draft, or are verified
+        otherwise. A back end that states nothing is taken to draft otherwise with any option.
+    """
+
+    draft_options: tuple[str, ...]
+    other_drafts: tuple[str, ...]
 
 
 @runtime_checkable

@@ -170,6 +170,10 @@ class Block(DecodeRun):
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None where the harness did not count it."""
     own_prefill: bool = False
+    one_step_ns: Count | None = None
+    """How long the harness waited for a single step after the same prompts, untimed, prefill included; None but of a
+    plug-in's engine that prefills and decodes in one go, so that its word alone divides the two.
+    """
     prompt_tokens: tuple[int, ...] = ()
     """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
     memory: MemoryUse | None = None

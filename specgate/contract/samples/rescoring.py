@@ -8,6 +8,7 @@ from specgate.contract.samples.block import Finishes
 from specgate.contract.scenarios.plan import Point
 from specgate.contract.types import (
     Count,
+    Counts,
     Digest,
     Finite,
     Tokens,
@@ -22,6 +23,8 @@ class BaselineText:
 
     `tokens[slot]`: token ids, beginning with the prefill token.
     `span_ns`: as in `Block`.
+    `steps`: how many steps were decoded in that span, all slots together in each; 0 where slots were decoded one by
+        one, and in older runs.
     """
 
     point: Point
@@ -30,6 +33,7 @@ class BaselineText:
     tokens: Tokens
     finish: Finishes
     span_ns: tuple[int, int]
+    steps: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class RescoredText:
     """A sample of the tokens that one block emitted in one slot, each with its score by the second engine.
 
     `positions`: indices into the slot's tokens.
+    `starts`: a sample of its cycles, each by the index of the last token before it. `drafted`: how many tokens the
+        pair's draft, run by the second engine, has right there. Both are () where drafts were not checked.
     """
 
     cell: str
@@ -78,6 +84,8 @@ class RescoredText:
     positions: tuple[int, ...]
     tokens: tuple[int, ...]
     scores: tuple[Score, ...]
+    starts: Counts = ()
+    drafted: Counts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,10 @@ class Rescoring:
     `unscored`: why nothing was scored; None where something was.
     `span_ns`: as in `Block`. The first point that an engine scores carries the time to load it.
     `again`: what it says in float32 of the tokens in doubt; None where it was not asked.
+    `seed`: what the draw of tokens and cycles follows from, made when the last token was there; None in older runs.
+    `count`: how many tokens of a cell it was to draw, at least.
+    `lost`: its process was ended or stopped answering, and so was a second one.
+    `undrafted`: why it did not run the pair's draft along the texts; None where it did, or was not to.
     """
 
     point: str
@@ -112,3 +124,7 @@ class Rescoring:
     unscored: str | None
     span_ns: tuple[int, int]
     again: SecondLook | None = None
+    seed: str | None = None
+    count: Count = 0
+    lost: bool = False
+    undrafted: str | None = None

@@ -50,6 +50,8 @@ def left_out_clauses(about: Mapping[str, Any], file: Mapping[str, Any]) -> Itera
         records = "conversations" if file.get("format") == "sharegpt" else "records"
         yield f"{prompts} of {prompts + sum(left_out.values())} {records}"
         yield left_out_in_words(left_out)
+    if is_number(passed_over := file.get("passed_over")):
+        yield f"{passed_over} passed over: shorter or longer than asked for"
     if is_number(answered := file.get("answered")):
         yield f"{answered} without the answer at their end"
     if is_number(twice := file.get("duplicates")) and twice:

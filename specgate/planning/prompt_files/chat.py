@@ -62,10 +62,16 @@ class ChatTemplate:
         assert settings.template_file is not None
         self.file, self._texts, self._variables = settings.template_file, settings.templates, settings.variables
         self._compiled: dict[str, Template] = {}
-        self._template(DEFAULT)
+
+    @property
+    def name(self) -> str:
+        """The name of the file, and the date of the chats if the template asks for it."""
+        dated = any("strftime_now" in text for text in self._texts.values())
+        return f"{self.file.name}, dated {TODAY:%d %b %Y}" if dated else self.file.name
 
     def render(self, chat: Chat, where: str) -> str:
-        """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it.
+        """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it or is
+        no Jinja.
 
         `where`: the place of the messages, for the error.
         """
@@ -94,11 +100,9 @@ class ChatTemplate:
     def _rendered(self, turns: Sequence[Message], variables: Mapping[str, Any]) -> str:
         tools = variables.get("tools") is not None and TOOL_USE in self._texts
         pieces, length = list[str](), 0
-        for piece in self._template(TOOL_USE if tools else DEFAULT).generate(
-            **{"tools": None, "documents": None, **self._variables, **variables},
-            messages=turns,
-            add_generation_prompt=True,
-        ):
+        usual = {"tools": None, "documents": None, "add_generation_prompt": True}
+        context = {**usual, **self._variables, **variables, "messages": turns}
+        for piece in self._template(TOOL_USE if tools else DEFAULT).generate(context):
             pieces.append(piece)
             if (length := length + len(piece)) > LONGEST:
                 raise ValueError(f"more than {LONGEST} characters")
@@ -136,10 +140,7 @@ class ChatTemplate:
 
 
 def chat_template(settings: TokenizerSettings) -> ChatTemplate | str:
-    """The template of a tokenizer with these settings, or the reason why it has none.
-
-    Raises UsageError for a template that is no Jinja.
-    """
+    """The template of a tokenizer with these settings, or the reason why it has none."""
     if DEFAULT in settings.templates:
         return ChatTemplate(settings)
     if settings.templates:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -42,11 +41,16 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The prompts of one point. `reused`: warm-up repeats measured prompts, since the file has no others left."""
+    """The prompts of one point.
+
+    `reused`: warm-up repeats measured prompts, since the file has no others left. `passed_over`: prompts that had their
+    turn and are shorter or longer than asked for.
+    """
 
     measured: tuple[Chosen, ...]
     warmup: tuple[Chosen, ...]
     reused: bool
+    passed_over: int
 
     @property
     def longest(self) -> Chosen:
@@ -164,22 +168,21 @@ class OwnPrompts:
         """
         workload = self.scenario.workload
         measuring, warming = workload.prompt_sets * batch, workload.warmup_sets * batch
-        chosen = list(islice(self.fitting(above, context), measuring + warming))
+        (least, most), chosen, passed_over = self.lengths(above, context), list[Chosen](), 0
+        for prompt in map(self.tokens.of, self.order):
+            if least <= len(prompt.token_ids) and (most is None or len(prompt.token_ids) <= most):
+                chosen.append(prompt)
+            else:
+                passed_over += 1
+            if len(chosen) == measuring + warming:
+                break
         if len(chosen) < measuring:
             raise self._too_few(chosen, above, context, batch)
         measured, left = tuple(chosen[:measuring]), tuple(chosen[measuring:])
         if len(left) == warming:
-            return Draw(measured, left, False)
+            return Draw(measured, left, False, passed_over)
         again = (left + measured * (warming // measuring + 1))[:warming]
-        return Draw(measured, again, True)
-
-    def fitting(self, above: int, context: int | None) -> Iterator[Chosen]:
-        """The prompts of more than `above` and at most `context` tokens, in order."""
-        least, most = self.lengths(above, context)
-        for entry in self.order:
-            chosen = self.tokens.of(entry)
-            if least <= len(chosen.token_ids) and (most is None or len(chosen.token_ids) <= most):
-                yield chosen
+        return Draw(measured, again, True, passed_over)
 
     def lengths(self, above: int, context: int | None) -> tuple[int, int | None]:
         """(least, most) tokens of a prompt of the class (above, context], the scenario's own limits included."""

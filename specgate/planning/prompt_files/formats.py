@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
 
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
@@ -251,7 +251,7 @@ def is_chat(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def is_texts(value: object) -> bool:
+def is_texts(value: object) -> TypeGuard[list[str]]:
     """Return whether the value is a list of texts, as the choices of a question are."""
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
@@ -305,8 +305,8 @@ def question_in(*keys: str, before: str = "", behind: Sequence[str] = (), catego
 
     def reading(fields: Fields) -> tuple[Content, str | None]:
         parts = [fields.data.get(before), fields.text(*keys), *map(fields.data.get, behind)]
-        parts = ["\n".join(p) if is_texts(p) else p for p in parts]
-        text = "\n\n".join(part for part in parts if isinstance(part, str) and part)
+        texts = ["\n".join(part) if is_texts(part) else part for part in parts]
+        text = "\n\n".join(part for part in texts if isinstance(part, str) and part)
         return text, fields.category("category", "subset", *category)
 
     return reading

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,9 @@ LARGEST: Final = 1 << 30
 LONGEST: Final = 64 << 20
 """Bytes of one line: a prompt of 16 Mi tokens, the longest that is measured."""
 GZIP: Final = b"\x1f\x8b"
+NOT_SPACE: Final = re.compile(rb"\S")
+MARK: Final = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8. Files that were put together have it within."""
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 OTHER_FILES: Final[Mapping[bytes, str]] = {
     b"PAR1": "a Parquet file",
@@ -78,8 +82,10 @@ def sha256_of(content: bytes) -> str:
 def records_of(path: Path, content: bytes) -> Iterator[Record]:
     """The records in the content of `path`, in order. Raises UsageError at the first that is none."""
     text = utf8(path, content)
-    first, _, rest = text.lstrip().partition(b"\n")
-    several = bool(rest.strip()) and is_json(first)
+    start = match.start() if (match := NOT_SPACE.search(text)) else 0
+    end = text.find(b"\n", start) + 1 or len(text)
+    first = text[start:end]
+    several = NOT_SPACE.search(text, end) is not None and is_json(first)
     if first[:1] == b"[" and not several:
         yield from in_list(str(path), parsed(str(path), text))
     elif first[:1] == b"{" and not several and (whole := held_by(text)) is not None:
@@ -123,7 +129,7 @@ def is_plain(path: Path, content: bytes) -> bool:
 
 def utf8(path: Path, content: bytes) -> bytes:
     """Return the content, decompressed and without a byte order mark. Raises UsageError where it is UTF-16."""
-    text = decompressed(path, content).removeprefix(b"\xef\xbb\xbf")
+    text = decompressed(path, content).removeprefix(MARK)
     if text[:2] in UTF_16 or b"\0" in text[:4]:
         raise UsageError(f"{path}: UTF-16 text", hint="save it as UTF-8")
     for start, what in OTHER_FILES.items():
@@ -156,7 +162,7 @@ def in_lines(path: Path, text: bytes, read: Callable[[str, bytes], Mapping[str, 
         if len(line) > LONGEST:
             raise UsageError(f"{where}: a line of more than {LONGEST} bytes", hint=ONE_PER_LINE)
         if line.strip():
-            yield Record(where, number, read(where, line))
+            yield Record(where, number, read(where, line.removeprefix(MARK)))
 
 
 def in_list(where: str, items: object) -> Iterator[Record]:

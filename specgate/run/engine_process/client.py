@@ -16,6 +16,7 @@ from specgate.errors import SpecgateError
 from specgate.run.engine_process import wire
 from specgate.run.engine_process.blocks import Decode, Open, Prefill, Serve, Trace
 from specgate.run.engine_process.questions import (
+    DraftAlong,
     Draw,
     Extend,
     Follow,
@@ -107,6 +108,10 @@ class EngineCalls(ABC):
     ) -> tuple[Score, ...] | None:
         """As `protocols.ScoresTokens.score`."""
         return self._ask(ScoreText(tuple(prompt), tuple(continuation), tuple(positions)))
+
+    def drafted(self, starts: Sequence[int], k: int) -> tuple[int, ...] | None:
+        """As `protocols.DraftsAlong.drafted`."""
+        return self._ask(DraftAlong(tuple(starts), k))
 
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int

@@ -6,6 +6,7 @@
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
     score     what it thinks of another text       → scores
+    drafted   the pair's draft along that text     → accepted
     draw      independent texts after a prompt     → drawn
     distribution  which one tokens come from       → law
     origin    which files its code comes from      → origin
@@ -25,6 +26,7 @@ import specgate
 from specgate.contract import Role, Score, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.protocols import (
+    DraftsAlong,
     DrawsTexts,
     Engine,
     ExtendsText,
@@ -183,6 +185,28 @@ class ScoreText(Call[tuple[Score, ...] | None]):
         for index, score in enumerate(answer):
             if score.logit > score.best_logit:
                 yield f"scores[{index}].logit", str(score.logit), f"at most best_logit, {score.best_logit}"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAlong(Call[Counts | None]):
+    """`DraftsAlong.drafted`."""
+
+    kind: ClassVar = "drafted"
+    answer: ClassVar = "accepted"
+    field: ClassVar = "accepted"
+
+    starts: tuple[int, ...]
+    k: int
+
+    def ask(self, engine: Engine) -> object:
+        return engine.drafted(self.starts, self.k) if isinstance(engine, DraftsAlong) else None
+
+    def wrong(self, answer: tuple[int, ...] | None, slots: int) -> Wrong:
+        if answer is None:
+            return
+        yield from counted("accepted", answer, len(self.starts), "cycles")
+        if (most := max(answer, default=0)) > self.k:
+            yield "accepted", str(most), f"at most {self.k}, the length of a chain"
 
 
 @dataclass(frozen=True, slots=True)

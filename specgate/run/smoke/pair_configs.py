@@ -44,7 +44,8 @@ def configs_of(pair: PairRef) -> PairConfigs:
         for add in (with_draft, with_files):
             configs = tried(partial(add, configs, draft), problems) or configs
         configs = replace(configs, tokenizers=tokenizers(pair.tokenizer, draft.file.parent))
-    return replace(configs, unreadable=tuple(problems))
+    named = configs.head.text if configs.head else ""
+    return replace(configs, unreadable=tuple(problem for problem in problems if problem != named))
 
 
 def tried(read: Callable[[], T], problems: list[str]) -> T | None:

@@ -102,6 +102,13 @@ def test_of_two_processes_whose_numbers_differ_only_the_loops_own_counts(tmp_pat
     assert (both.kernels, both.calls, both.doubts) == (one.kernels, one.calls, ())
 
 
+def test_what_is_recorded_twice_is_not_counted_twice_unsaid(tmp_path: Path) -> None:
+    for twice, part in (("work", "work"), ("calls", "calls")):
+        made = vllm_loop(steps=4)
+        setattr(made, twice, getattr(made, twice) * 2)
+        assert loop_in(made, tmp_path).why_not(part) is not None  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("factor", "shift"), [(0.5, 0), (1, 10**15)])
 def test_work_that_begins_before_its_launch_or_long_after_it_is_of_another_clock(
     tmp_path: Path, factor: float, shift: int
@@ -186,6 +193,17 @@ def test_tables_that_are_not_known_leave_their_figures_not_observable(
     loop = changed(tmp_path, *(statement.replace("{}", kind) for statement in statements))
     assert reason.replace("{}", kind) in (loop.partial or "")
     assert loop.why_not(part) is not None  # type: ignore[arg-type]
+
+
+def test_a_range_that_nobody_closed_tells_its_step(tmp_path: Path) -> None:
+    loop = changed(tmp_path, "update NVTX_EVENTS set end = null where rowid % 2 = 1")
+    assert (loop.steps, loop.kernels, loop.doubts) == (3, {FLASH: 3, GEMM: 3}, ())
+
+
+@pytest.mark.parametrize("change", ["text = x'07'", "textId = 99", "textId = null"])
+def test_a_range_whose_name_cannot_be_read_may_be_a_step(tmp_path: Path, change: str) -> None:
+    loop = changed(tmp_path, f"update NVTX_EVENTS set {change} where start = 200000")
+    assert "NVTX_EVENTS.text" in (loop.why_not("work") or "")
 
 
 def test_an_export_of_one_process_needs_no_process_at_its_kernels(tmp_path: Path) -> None:

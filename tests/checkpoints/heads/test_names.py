@@ -23,7 +23,7 @@ def as_layer(text: str) -> Callable[[str], str]:
     return lambda name: name.replace("midlayer.", text)
 
 
-@pytest.mark.parametrize("layer", ["midlayer.", "layers.0.", "midlayer.0.", "layers.32."])
+@pytest.mark.parametrize("layer", ["midlayer.", "layers.0.", "midlayer.0.", "layers.32.", "decoder.block.0."])
 @pytest.mark.parametrize(
     ("prefix", "outside"),
     [
@@ -143,6 +143,32 @@ def test_a_head_without_fc_is_missing_one_tensor() -> None:
         read(entries)
 
 
+@pytest.mark.parametrize("layer", ["model.layers.0.", "transformer.h.0.", "draft.decoder.layers.5."])
+def test_a_layer_may_have_a_prefix_of_its_own(layer: str) -> None:
+    assert set(read(renamed(PLAIN, as_layer(layer))).names) == set(PLAIN)
+
+
+def test_a_whole_model_below_a_prefix_is_left_out_beside_a_head_without_one() -> None:
+    whole = {
+        f"model.{name.replace('midlayer', f'layers.{i}')}": entry for i in range(4) for name, entry in PLAIN.items()
+    }
+    del whole["model.fc.weight"]
+    head = read({**PLAIN, **whole})
+    assert set(head.names.values()) == set(PLAIN) and "tensors of another model" in head.warnings[0]
+
+
+@pytest.mark.parametrize("names", [["x"], ["encoder.a.weight", "encoder.b.weight"], []])
+def test_tensors_of_no_head_are_one_cause(names: list[str]) -> None:
+    with pytest.raises(CheckpointError, match=rf"no tensor of an EAGLE-3 head among {len(names)} \("):
+        read({name: Header((3,)) for name in names})
+
+
+@pytest.mark.parametrize("name", ["a." * 100_000 + "fc.weight", "layers." * 50_000, f"layers.{'9' * 5000}.x", "."])
+def test_names_of_any_length_are_read_or_refused(name: str) -> None:
+    with pytest.raises(CheckpointError):
+        read({name: Header((3,))})
+
+
 def test_one_weight_under_two_prefixes_is_ambiguous() -> None:
-    with pytest.raises(CheckpointError, match=r"tensors model\.fc\.weight and fc\.weight are the same weight"):
+    with pytest.raises(CheckpointError, match=r"tensors fc\.weight and model\.fc\.weight are the same weight"):
         head_names([*PLAIN, "model.fc.weight"], Path("draft"))

@@ -81,6 +81,15 @@ def test_a_file_is_read_in_the_yaml_that_engines_read(here: Path, text: str) -> 
     assert beside("serve.yaml", f"vllm serve /m/t {flags}").exit_code is ExitCode.PASS
 
 
+def test_a_false_that_older_releases_pass_over_is_said(here: Path) -> None:
+    file = yaml_of(here, "serve.yaml", SERVE)
+    for source in (file, f"vllm serve --config {file}"):
+        assert "enable-prefix-caching: false: releases before 0.28.0 pass over it" in " ".join(
+            read_source(source).notes
+        )
+    assert not read_source(SAME).notes
+
+
 def test_keys_that_are_numbers_are_read(here: Path) -> None:
     (here / "x.yaml").write_text("speculative_config:\n  decoding_type: Eagle3\n  max_draft_len: 3\n"
                                  "  draft_len_schedule: {4: 3, 8: 2}\n")  # fmt: skip
@@ -163,6 +172,42 @@ def test_a_flag_and_a_key_of_tensorrt_llm_that_contradict_each_other_are_not_kno
     config = read_source("trtllm-serve /m/t --tp_size 4 --config x.yaml")
     assert config.value("tp") is None and "depends on the release" in " ".join(config.undecided)
     assert read_source("trtllm-serve /m/t --set kv_cache_config.dtype=fp8").value("kv_dtype") == "fp8"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SGLANG.replace("EAGLE3", "EAGLE4"),
+        SECTION.replace('"eagle3"', '"eagle4"'),
+        '{"speculative_config": {"decoding_type": "Eagle4", "max_draft_len": 3, "speculative_model": "d"}}',
+        "lmdeploy:--speculative-algorithm eagle4 --speculative-draft-model d",
+        "llama-server -m t -md d --spec-type draft-eagle4",
+    ],
+)
+def test_a_drafter_that_nobody_has_heard_of_is_not_known(source: str) -> None:
+    result = beside(source, source)
+    assert result.exit_code is ExitCode.NOT_JUDGED and "none that is known" in " ".join(result.undecided)
+
+
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [
+        ("vllm:-sc.method qwen3_next_mtp -sc.num_speculative_tokens 1", "mtp"),
+        ("lmdeploy:--speculative-algorithm deepseek_mtp", "mtp"),
+        (
+            "sglang:--model-path t --speculative-algorithm NEXTN --speculative-num-steps 1 --speculative-eagle-topk 1",
+            "mtp",
+        ),
+        ("sglang:--speculative-algorithm standalone --speculative-draft-model-path d", "draft_model"),
+        ("sglang:--speculative-algorithm DFLASH --speculative-dflash-block-size 8", "dflash"),
+        ('{"speculative_config": {"decoding_type": "Draft_Target", "max_draft_len": 3}}', "draft_model"),
+        ('{"speculative_config": {"decoding_type": "DFlash", "max_draft_len": 3}}', "dflash"),
+        ("llama-server -m t --spec-type ngram-mod", "ngram"),
+        ("vllm:--speculative-model [ngram] --num-speculative-tokens 5 --ngram-prompt-lookup-max 4", "ngram"),
+    ],
+)
+def test_a_drafter_has_one_name_in_all_formats(source: str, method: str) -> None:
+    assert read_source(source).value("method") == method
 
 
 def test_a_section_alone_says_nothing_of_what_stands_around_it() -> None:
@@ -295,6 +340,29 @@ def test_vllms_tree_is_the_same_tree_in_tensorrt_llm(nodes: list[list[int]]) -> 
 def test_old_and_new_spellings_are_read_and_their_releases_named(source: str, k: int, releases: str) -> None:
     config = read_source(source)
     assert (config.value("k"), config.releases) == (k, releases)
+
+
+@pytest.mark.parametrize(
+    ("shortened", "whole"),
+    [
+        ("--speculative-algo EAGLE3", "--speculative-algorithm EAGLE3"),
+        ("--speculative-draft /m/d", "--speculative-draft-model-path /m/d"),
+        ("--speculative-eagle 1", "--speculative-eagle-topk 1"),
+    ],
+)
+def test_a_flag_may_be_shortened_where_its_engine_allows_that(shortened: str, whole: str) -> None:
+    assert whole in SGLANG
+    assert beside(SGLANG.replace(whole, shortened), SGLANG).exit_code is ExitCode.PASS
+    assert read_source(SGLANG.replace("--speculative-num-steps", "--speculative-num")).undecided
+
+
+@pytest.mark.parametrize(("a", "b"), [("fp8", "fp8_e4m3"), ("fp8_e5m2", "fp8_e5m2")])
+def test_a_dtype_has_several_names(a: str, b: str) -> None:
+    around = "-tp 2 --dtype {}"
+    vllm = f"vllm serve /m/t {around.format('half')} --kv-cache-dtype {a}"
+    result = beside(vllm, f"sglang:--model-path /m/t --tp-size 2 --dtype float16 --kv-cache-dtype {b}")
+    assert result.exit_code is ExitCode.PASS
+    assert different(beside(vllm, vllm.replace(a, "int8_per_token_head"))) == {"kv_dtype"}
 
 
 def test_keys_that_no_release_has_together_are_named() -> None:

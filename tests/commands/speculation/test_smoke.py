@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +67,58 @@ def test_the_random_draft_of_a_tiny_pair_is_found_out(cli: Cli, ids: Path) -> No
     assert not {"vocabulary", "wrong_target", "positions", "draft_not_loaded"} & set(result["causes"])
 
 
-def test_a_draft_of_another_target_is_named_as_the_cause(cli: Cli, ids: Path) -> None:
-    config = json.loads((cli.draft / "config.json").read_text())
+def smoked_with(cli: Cli, ids: Path, edit: Callable[[Path], object]) -> tuple[int, dict[str, Any]]:
+    """Smoke the pair on the reference engine after `edit` changed a copy of its draft's folder."""
     other = cli.folder / "other"
-    other.mkdir()
-    for file in cli.draft.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    (other / "config.json").write_text(json.dumps({**config, "trained_for": {"num_hidden_layers": 99}}))
+    shutil.copytree(cli.draft, other)
+    edit(other)
     arguments = ["smoke", "--backend", "reference", "--prompt-file", str(ids), "--json"]
     done = cli.run(*arguments, "--target", str(cli.target), "--draft", str(other), pair=False)
-    data = json.loads(done.stdout)
-    assert done.returncode == 1 and data["causes"] == ["wrong_target"]
+    return done.returncode, json.loads(done.stdout)
+
+
+def edited(**keys: object) -> Callable[[Path], object]:
+    def edit(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **keys}))
+
+    return edit
+
+
+def test_contradictions_of_a_head_are_warnings_and_what_it_drafts_is_the_same(cli: Cli, ids: Path) -> None:
+    code, plain = smoked_with(cli, ids, edited())
+    shutil.rmtree(cli.folder / "other")
+    odd_code, odd = smoked_with(
+        cli, ids, edited(num_hidden_layers=40, rope_theta=7e5, rope_parameters={"rope_theta": 1e4})
+    )
+    assert (odd_code, odd["figures"]["accepted"], odd["figures"]["num_drafts"]) == (
+        code, plain["figures"]["accepted"], plain["figures"]["num_drafts"],
+    )  # fmt: skip
+    assert plain["warnings"] == [] and len(odd["warnings"]) == 2
+    assert "num_hidden_layers = 40 (the weights: 1)" in odd["warnings"][0]
+
+
+def test_a_draft_of_another_target_is_named_as_the_cause(cli: Cli, ids: Path) -> None:
+    code, data = smoked_with(cli, ids, edited(trained_for={"num_hidden_layers": 99}))
+    assert (code, data["causes"]) == (1, ["wrong_target"])
     assert "the draft of another target" in data["error"]
+
+
+def test_a_head_that_the_engine_does_not_run_is_one_cause(cli: Cli, ids: Path) -> None:
+    code, data = smoked_with(cli, ids, edited(hidden_act="gelu"))
+    assert (code, data["causes"]) == (1, ["draft_not_loaded"])
+
+
+def test_a_map_that_nobody_filled_does_not_rule_out_the_vocabulary(cli: Cli, ids: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    def unfill(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        del tensors["t2d"]
+        save_file({**tensors, "d2t": 0 * tensors["d2t"]}, folder / "model.safetensors")
+
+    _, data = smoked_with(cli, ids, unfill)
+    assert "vocabulary" in data["causes"] and data["warnings"] == []
 
 
 def test_an_engine_that_fails_is_an_engine_error(cli: Cli, ids: Path) -> None:

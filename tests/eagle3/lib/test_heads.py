@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, load_draft, open_target
 from specgate.contract import PairRef
@@ -174,3 +175,28 @@ def test_left_over_zeros_of_the_target_are_no_weights_of_the_draft(pair: PairRef
     result = check_pair(pair, 100, 3)
     assert not [finding for finding in result.findings if finding.state == "found"]
     assert len(result.warnings) == 1 and "verifier_lm_head.weight" in result.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        {"rope_theta": 1e4, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}},
+        {"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 7e4}},
+        {"rope_theta": ..., "rope_parameters": ..., "rope_scaling": ...},
+    ],
+)
+def test_of_two_bases_the_one_of_transformers_counts(pair: PairRef, keys: dict[str, object]) -> None:
+    edit_config(folder_of(pair), **keys)
+    theirs = LlamaConfig(**json.loads((folder_of(pair) / "config.json").read_text())).rope_parameters
+    draft = loaded(pair)
+    assert (draft.geometry.rope.base, draft.geometry.rope.factor) == (theirs["rope_theta"], theirs.get("factor", 1.0))
+    assert len(draft.warnings) == (len({float(v) for v in bases(keys)}) > 1)
+
+
+def bases(keys: dict[str, object]) -> list[float]:
+    """Every base that the keys state."""
+    sections = [keys, *(value for value in keys.values() if isinstance(value, dict))]
+    return [section["rope_theta"] for section in sections if isinstance(section.get("rope_theta"), float)]

@@ -12,7 +12,7 @@ from specgate.errors import ExitCode
 from tests.fuzz import seeds
 from tests.fuzz.attempt import Ready
 from tests.fuzz.mutation import byte_strings, json_texts, safetensors
-from tests.fuzz.targets.shared import CHECKPOINT, plain
+from tests.fuzz.targets.shared import CHECKPOINT, USAGE, plain
 from tests.support.command import ROOT
 
 
@@ -62,6 +62,16 @@ def draft_weights(folder: Path) -> Ready:
         CHECKPOINT,
         named=(draft.name,),
     )
+
+
+def tensor_headers(folder: Path) -> Ready:
+    """The header of a safetensors file, as everything that reads names, types and places of tensors has it."""
+    from specgate.checkpoints.arrays import arrays_of_file
+
+    _, draft = seeds.a_pair(folder)
+    file = draft / "model.safetensors"
+    data = file.read_bytes()
+    return Ready(safetensors([data]), data, lambda: arrays_of_file(file), file, CHECKPOINT)
 
 
 def draft_vocabulary(folder: Path) -> Ready:
@@ -144,6 +154,31 @@ def tokenizer(folder: Path) -> Ready:
         opening_ids(read_tokenizer(file))
 
     return Ready(inputs, plain(small), read, file, CHECKPOINT, named=("tokenizer",))
+
+
+def tokenizer_config(folder: Path) -> Ready:
+    """The settings beside a tokenizer, and a chat by its template."""
+    from specgate.contract import Workload
+    from specgate.planning.prompt_files.chat import Chat
+    from specgate.planning.prompt_files.choosing import Tokens
+    from specgate.planning.prompt_files.formats import Entry
+
+    target, _ = seeds.a_pair(folder)
+    file = target / "tokenizer_config.json"
+    valid = {
+        "tokenizer_class": "LlamaTokenizer",
+        "bos_token": {"__type": "AddedToken", "content": "<|begin|>", "lstrip": False},
+        "eos_token": "<|end|>",
+        "added_tokens_decoder": {"256": {"content": "<|begin|>", "special": True}},
+        "additional_special_tokens": ["<x>"],
+        "chat_template": [{"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"}],
+    }
+
+    def read() -> None:
+        tokens = Tokens(Workload(0, 1, 1, format="lines"), target / "tokenizer.json", 320)
+        tokens.of(Entry(str(file), 1, Chat(({"role": "user", "content": "Hi"},))))
+
+    return Ready(json_texts([valid]), plain(valid), read, file, (*CHECKPOINT, *USAGE), named=("tokenizer",))
 
 
 def corpus(folder: Path) -> Ready:

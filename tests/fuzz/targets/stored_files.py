@@ -59,6 +59,20 @@ def verified(folder: Path) -> Ready:
     return Ready(edited_json(file), file.read_bytes(), lambda: verify(run), file, STORED, named=(run.name,))
 
 
+def compared(name: str) -> Callable[[Path], Ready]:
+    """`specgate runs verify` on a comparison of which one file is odd."""
+
+    def prepare(folder: Path) -> Ready:
+        from specgate.archive.verification import verify_builds
+
+        path = seeds.a_comparison(folder)
+        file = path / name
+        inputs = edited_lines(file) if name.endswith(".jsonl") else edited_json(file)
+        return Ready(inputs, file.read_bytes(), lambda: verify_builds(path), file, STORED, named=(path.name,))
+
+    return prepare
+
+
 def ledger(folder: Path) -> Ready:
     from specgate.promotion.ledger import Ledger
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, processors
 
 from specgate.contract import PairRef, Scenario, Schedule, Workload
 from specgate.contract.load import Load
+from specgate.contract.scenarios.own_prompts import in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.choosing import CATEGORIES, in_order
@@ -101,6 +102,17 @@ def test_a_larger_batch_measures_what_a_smaller_one_does(tmp_path: Path, tokeniz
     assert [ids for s in small.measured for ids in s.token_ids] == [ids for s in large.measured for ids in s.token_ids][
         :4
     ]
+
+
+def test_prompts_of_other_lengths_that_had_their_turn_are_counted(tmp_path: Path, tokenizer: Path) -> None:
+    made = build_prompts(asking(tmp_path, min_tokens=5, max_tokens=9), 64, 1, tokenizer, VOCAB)
+    file: Any = made.about["file"]
+    every = build_prompts(asking(tmp_path, min_tokens=5, max_tokens=9, sets=5), 64, 1, tokenizer, VOCAB)
+    assert "25 passed over: shorter or longer than asked for" in str(in_words(every.about)), (
+        "30 but 5, and none is left"
+    )
+    assert 0 < file["passed_over"] <= 25
+    assert "passed over" not in str(in_words(build_prompts(asking(tmp_path), 64, 1, tokenizer, VOCAB).about))
 
 
 def test_equal_prompts_count_once(tmp_path: Path, tokenizer: Path) -> None:

@@ -142,3 +142,8 @@ def test_a_table_is_not_taken_for_plain_lines(name: str, content: bytes, says: s
 def test_a_nul_character_is_no_plain_text() -> None:
     with pytest.raises(UsageError, match=r"p\.txt:2: a NUL character at byte 3"):
         list(plain_records_of(Path("p.txt"), b"Why is this?\nSo\0\n"))
+
+
+def test_files_with_marks_that_were_put_together_are_read() -> None:
+    part = b'\xef\xbb\xbf{"a": 1}\r\n'
+    assert read(part + part) == [{"a": 1}, {"a": 1}]

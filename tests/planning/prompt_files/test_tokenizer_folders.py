@@ -49,6 +49,7 @@ CHATS: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
 ]
 NAMES = {"bos_token": "<s>", "eos_token": "<|im_end|>", "unk_token": "<unk>"}
 WORDS = ("why", "is", "the", "sky", "dark", "at", "night", "be", "brief", "sum", "and", "thanks", "user", "tool", "a")
+CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
 Folder = Mapping[str, object]
 """Name of a file → its text, or its content in JSON."""
 
@@ -119,8 +120,11 @@ def flags(content: str, **more: object) -> dict[str, object]:
     return {"content": content, **dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False), **more}
 
 
+def llama(**more: object) -> Folder:
+    return {"config.json": {"model_type": "llama"}, CONFIG: config(**{"tokenizer_class": "LlamaTokenizerFast", **more})}
+
+
 UNNAMED = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": WITH_BOS}
-CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
 ADDED = {"300": flags("<x>", special=False, lstrip=True), "301": flags("night", special=False, normalized=True)}
 LAYOUTS: Mapping[str, tuple[Callable[[], Tokenizer], Folder]] = {
     "a template in the config": (special, {CONFIG: config()}),
@@ -190,6 +194,17 @@ LAYOUTS: Mapping[str, tuple[Callable[[], Tokenizer], Folder]] = {
     "word pieces": (lambda: special(word_piece), {CONFIG: config()}),
     "word pieces with a special token in the vocabulary only": (word_piece, {CONFIG: config(mask_token="sky")}),
     "a unigram model": (lambda: special(unigram, bos=1), {CONFIG: config(WITH_BOS)}),
+    "Llama's class": (lambda: special(bpe_of_sentences, bos=1), llama()),
+    "Llama's class as it was": (lambda: special(bpe_of_sentences, bos=1), llama(legacy=True)),
+    "Llama's class without a space before": (
+        lambda: special(bpe_of_sentences, bos=1),
+        llama(add_prefix_space=False, tokenizer_class="LlamaTokenizer"),
+    ),
+    "Llama's class of another model": (
+        lambda: special(bpe_of_sentences, bos=1),
+        {**llama(), "config.json": {"model_type": "mistral"}},
+    ),
+    "Llama's class over bytes": (lambda: special(bos=1), llama()),
     "pairs of sentence pieces": (lambda: special(bpe_of_sentences, bos=1), {CONFIG: config(WITH_BOS)}),
 }
 
@@ -266,6 +281,7 @@ REFUSED: Mapping[str, tuple[Folder, str]] = {
     ),
     "a template that is no Jinja": ({CONFIG: config("{% if %}")}, "chat_template, line 1: not a Jinja template"),
     "a template that is no text": ({CONFIG: config(5)}, "chat_template: 5: a Jinja template was expected"),
+    "extra tokens that are no list": ({CONFIG: config(extra_special_tokens=5)}, "extra_special_tokens: 5: a list"),
     "a token that is no token": (
         {CONFIG: config(bos_token=flags("<s>"))},
         "tokenizer_config.json: bos_token: {'content': '<s>', 'lstrip': False",

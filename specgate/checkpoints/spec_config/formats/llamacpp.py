@@ -60,8 +60,6 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
         default(terms, method="draft_model")
     else:
         terms["method"] = Said(METHODS.get(kind, kind), "stated", "--spec-type")
-        if kind not in METHODS:
-            undecided.append(f"--spec-type {kind}: none that is known")
     notes = drafted(terms, flags, kind, bool(former))
     if former and "p_min" not in terms:
         undecided.append(f"--spec-draft-p-min: not given, and other builds that have {former[0]} have other defaults")

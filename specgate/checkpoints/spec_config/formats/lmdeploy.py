@@ -94,8 +94,10 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     notes: tuple[str, ...] = ()
     if backend == "turbomind":
         notes += ("--backend turbomind: LMDeploy 0.16 warns that TurboMind does not speculate, and goes on without",)
-    take(terms, flags, "method", "method")
+    take(terms, flags, "method", "method", lambda name: "mtp" if str(name).endswith("_mtp") else name)
     take(terms, flags, "model", "draft_model", name_of)
+    if terms["method"].value == "mtp":
+        fixed(terms, draft_model="in the target")
     take(terms, flags, "dflash_block_size", "k", lambda size: int(str(size)) - 1)
     take(terms, flags, "num_speculative_tokens", "k", lambda k: None if "k" in terms else k)
     default(terms, k=1)

@@ -80,16 +80,10 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
     if eagle3:
         fixed(terms, capture=OUTPUTS)
     boundaries = add_draft(terms, draft, target, OUTPUTS if eagle3 else None)
-    undecided += (*known_method(terms), *open_sizes)
+    undecided += open_sizes
     return StatedConfig(
         "sglang", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, others(flags), bounds
     )
-
-
-def known_method(terms: Terms) -> tuple[str, ...]:
-    """A sentence about an algorithm that no release of the table has; () for the others."""
-    method = terms["method"].value
-    return () if method in METHODS.values() else (f"--speculative-algorithm {method}: none that is known",)
 
 
 def others(flags: Given) -> dict[str, object]:

@@ -33,8 +33,8 @@ from specgate.checkpoints.spec_config.formats.draft_folder import (
     resolve_auto,
 )
 from specgate.checkpoints.spec_config.formats.static_trees import static_tree, tree_paths
-from specgate.checkpoints.spec_config.tables import order
-from specgate.checkpoints.spec_config.tables.vllm import FLAGS, MTP, REMOVED, SECTION
+from specgate.checkpoints.spec_config.tables import order, window
+from specgate.checkpoints.spec_config.tables.vllm import FALSE_COUNTS, FLAGS, MTP, REMOVED, SECTION
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
@@ -97,6 +97,9 @@ def of(
     the section was read.
     """
     file = referred(flags.text("config"), FLAGS, where)
+    of_file = file.given if file.given.values else flags if where.endswith((".yaml", ".yml")) else Given()
+    false = sorted(of_file.names[key] for key, value in of_file.values.items() if value is False)
+    notes = [f"{name}: false: releases before {FALSE_COUNTS} pass over it in a file" for name in false]
     flags = flags.over(file.given)
     section = dict(as_object(flags.get("speculative_config")))
     section |= {REMOVED[key]: flags.get(key) for key in REMOVED if key in flags} | dict(over)
@@ -109,6 +112,9 @@ def of(
     rows = [row for row in spec.rows if row.key not in {REMOVED[key] for key in REMOVED if key in flags}]
     bounds, none_has = releases((*flags.rows, *rows))
     undecided += [none_has] if none_has else []
+    last = window((*flags.rows, *rows))[1]
+    if false and last is not None and order(last.until) < order(FALSE_COUNTS):
+        undecided.append(f"{false[0]}: false: releases that have {last.key} pass over it")
     unclear = not section and target is not None and config_of(target) is None and bool(SUGGESTS.search(target))
     if unclear:
         terms.pop("target", None)
@@ -123,17 +129,18 @@ def of(
     )  # fmt: skip
     resolve_auto(terms, target)
     if not section:
-        return replace(config, terms=known(terms), undecided=tuple(undecided))
+        return replace(config, terms=known(terms), undecided=tuple(undecided), notes=tuple(notes))
     draft = spec.text("model")
     boundaries = drafting(terms, spec, where, target)
     if "method" not in terms:
         undecided.append("method: not given, and vLLM takes it from the draft's config, which is not on this machine")
     if draft is not None and spec.values.get("method") not in ("ngram", "suffix", "ngram_gpu"):
         places["draft_model"] = draft
-    note = f"{speculators}: a speculators folder: it says what is drafted, and for which target"
+    if speculators:
+        notes.append(f"{speculators}: a speculators folder: it says what is drafted, and for which target")
     return replace(
-        config, terms=known(terms), notes=(note,) if speculators else (), boundaries=boundaries,
-        undecided=tuple(undecided), others=spec.rest(),
+        config, terms=known(terms), notes=tuple(notes), boundaries=boundaries, undecided=tuple(undecided),
+        others=spec.rest(),
     )  # fmt: skip
 
 

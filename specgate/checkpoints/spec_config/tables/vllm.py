@@ -107,8 +107,11 @@ rope_theta                                                 number   0.5.0   0.11
 engram_config                                              setting  0.30.0  -
 num_lookahead_slots                                        count    ?       0.11.2
 config                                                     text     ?       -
-""")  # fmt: skip
+""", shortened=True)  # fmt: skip
 """Flags of the server, and keys of the YAML file of its `--config`."""
+
+FALSE_COUNTS: Final = "0.28.0"
+"""The first release in which `key: false` in the file of `--config` switches something off. Older ones pass over it."""
 
 REMOVED: Final = {
     "speculative_model": "model", "num_speculative_tokens": "num_speculative_tokens",

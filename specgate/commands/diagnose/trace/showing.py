@@ -33,7 +33,7 @@ def lines(
         yield f"  {name:24}" + "".join(f"{cell:>16}" for cell in cells(loop, name, number))
     reasons = dict.fromkeys(why for name in FIGURES if (why := loop.why_not(*FIGURES[name])))
     yield from (f"  not observable: {reason}" for reason in reasons)
-    if (figures := loop.figures) is not None and loop.why_not("work") is None:
+    if (figures := loop.figures) is not None and loop.why_not(*BUSY) is None:
         yield from busy_lines(loop, figures)
     else:
         yield "GPU busy: not observable"
@@ -74,6 +74,8 @@ FIGURES: Final[Mapping[str, tuple[About, ...]]] = {
     "CUDA calls": ("calls",),
 }
 """Figure → the parts of a recording that it follows from."""
+BUSY: Final[tuple[About, ...]] = ("work", "busy")
+"""The parts that the use of the GPU's time follows from."""
 
 
 def counts(loop: Loop) -> dict[str, int]:
@@ -125,7 +127,7 @@ def as_data(
         "kernels": {name: {"launches": n, "gpu_ns": loop.kernel_ns[name]} for name, n in loop.kernels.items()},
         "copies": dict(loop.copies),
         "calls": dict(loop.calls),
-        "loop": to_plain(LoopFigures, loop.figures) if loop.figures and loop.why_not("work") is None else None,
+        "loop": to_plain(LoopFigures, loop.figures) if loop.figures and loop.why_not(*BUSY) is None else None,
         "attention": attention_in(loop.kernels),
         "invariants": [to_plain(Invariant, invariant) for invariant in invariants],
     }

@@ -1,0 +1,97 @@
+"""What an honest engine does by accident, through a whole run, is seen; its honest twin is green (test_texts.py)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from specgate.contract import Run
+from specgate.run import runner
+from tests.cheats.conftest import Cheating, objections
+from tests.support.clocks.starved import fed
+from tests.support.command import Cli
+
+
+def reasons(run: Run) -> set[str]:
+    return {v.reason_code for v in objections(run)}
+
+
+@pytest.mark.parametrize(
+    "engine", ["JunkAfterOnePromptInEight", "JunkInEveryEighthToken", "JunkInTheSecondHalfOfTwoTexts"]
+)
+def test_junk_that_is_alike_in_every_role_is_seen_wherever_it_stands(cheating: Cheating, engine: str) -> None:
+    code, run = cheating(engine)
+    assert code == 6 and "not_the_targets" in reasons(run)
+
+
+@pytest.mark.parametrize("engine", ["DecodesInThePrefill", "RemembersTheBaseline"])
+def test_drafts_that_are_not_the_drafts_are_seen_by_running_it_along_the_text(cheating: Cheating, engine: str) -> None:
+    code, run = cheating(engine)
+    assert code == 6 and "not_the_drafts" in reasons(run)
+    message = next(v.message for v in objections(run) if v.reason_code == "not_the_drafts")
+    claimed, cycles, right = map(int, re.findall(r"(\d+) (?:draft tokens|cycles|right)", message))
+    assert claimed > right and claimed <= 3 * cycles
+
+
+def test_drafts_from_an_earlier_round_are_seen_by_counts_that_do_not_repeat(cheating: Cheating) -> None:
+    code, run = cheating("RemembersEarlierRounds")
+    assert code == 6
+    assert {r.reason_code for r in run.cells if r.cell.role.speculative} == {"accepts_do_not_repeat"}
+
+
+@pytest.fixture
+def from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheats are registered as if they came with specgate; here their word on prefills counts as a plug-in's."""
+    monkeypatch.setattr(runner, "ours", lambda backend: False)
+
+
+@pytest.mark.usefixtures("from_outside")
+def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating: Cheating, cli: Cli) -> None:
+    code, run = fed(lambda: cheating("InOneGo"), cli.newest, lambda end: end[0] == 0)
+    assert (code, objections(run)) == (0, [])
+
+
+@pytest.mark.usefixtures("from_outside")
+@pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsAllPrefillAsDecode", "TellsDecodeAsPrefill"])
+def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_a_step(
+    cheating: Cheating, cli: Cli, engine: str
+) -> None:
+    code, run = fed(lambda: cheating(engine), cli.newest, lambda end: "clocks_disagree" in reasons(end[1]))
+    assert code == 6 and "clocks_disagree" in reasons(run)
+
+
+@pytest.mark.parametrize("second", ["Silenced", "Terminated", "Exits", "Hangs"])
+def test_a_required_rule_whose_second_engine_was_silenced_is_not_judged(
+    cheating: Cheating, cli: Cli, second: str
+) -> None:
+    ask(cli, second, within_s=3 if second == "Hangs" else 60)
+    code, run = cheating("Honest")
+    assert code == 8
+    lost = [v for v in run.verdicts if v.gate == "tokens"]
+    assert lost and {(v.state, v.reason_code) for v in lost} == {("NOT_JUDGED", "second_engine_lost")}
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+
+
+def test_a_second_engine_that_is_lost_once_is_asked_again(cheating: Cheating, cli: Cli) -> None:
+    ask(cli, "KilledOnce")
+    code, run = cheating("Honest")
+    assert code == 0
+    assert all(r.rescored is not None and r.rescored.scored for r in run.cells)
+
+
+def test_a_rule_that_only_advises_says_that_the_second_engine_was_lost(cheating: Cheating, cli: Cli) -> None:
+    ask(cli, "Silenced")
+    policy = (cli.folder / "policy.yaml").read_text()
+    cli.write("policy.yaml", policy.replace("gate: tokens, required: true", "gate: tokens, required: false"))
+    _, run = cheating("Honest")
+    messages = [v.message for v in run.verdicts if v.gate == "tokens"]
+    assert messages and all("the engine's own word" in m and "SIGKILL" in m for m in messages)
+
+
+def ask(cli: Cli, second: str, within_s: float = 60) -> None:
+    """Have `second` score the tokens of one short point."""
+    policy = (cli.folder / "policy.yaml").read_text()
+    cli.write("policy.yaml", f"{policy}checks: {{rescored_by: {second}, within_s: {within_s}}}\n")
+    tiny = cli.folder / "tiny.yaml"
+    cli.write("tiny.yaml", tiny.read_text().replace("spec: [2, 3]", "spec: [3]"))
