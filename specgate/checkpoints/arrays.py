@@ -90,5 +90,8 @@ def arrays_of_folder(folder: Path) -> dict[str, StoredArray]:
     for file in weight_files(folder):
         if file.suffix == ".bin":
             raise NotReadHere(f"{file}: only torch reads this format", hint=CONVERT)
-        arrays.update(arrays_of_file(file))
+        for name, array in arrays_of_file(file).items():
+            if name in arrays:
+                raise CheckpointError(f"{file}: tensor {name} is also in {arrays[name].file.name}")
+            arrays[name] = array
     return arrays

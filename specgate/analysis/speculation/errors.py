@@ -39,7 +39,9 @@ def misfits(e: Evidence) -> Finding:
     check = "the draft's tensors against its config, and the error, for those of the target"
     head = e.pair.head
     if head is not None and head.state == "misfit":
-        return found("misfits", check, head.text, head.todo)
+        if e.drafting is not None and e.drafting.state == "active":
+            return unchecked("misfits", check, f"the engine drafts with it all the same: {head.text}")
+        return found("misfits", check, head.text, head.todo or "export or fetch the draft again")
     match = _MISFIT.search(e.error or "")
     if match is None and head is not None and head.state != "fits":
         return unchecked("misfits", check, f"{head.text}: {head.todo}" if head.todo else head.text)

@@ -99,8 +99,11 @@ def check_d2t(d2t: Integers, t2d: Mask | None, target_vocab: int, where: str) ->
     if looks_absolute(d2t, t2d, target_vocab):
         raise BadMap(f"{where}: d2t looks like a table of absolute target ids", hint=OFFSETS_HINT)
     unfilled = draft_vocab < target_vocab and not d2t.any()
-    if t2d is not None and unfilled and not (t2d[:draft_vocab].all() and t2d.sum() == draft_vocab):
-        state = f"d2t is 0 everywhere, t2d marks {int(t2d.sum())} of {target_vocab} tokens"
+    counted = 1 < draft_vocab < target_vocab and bool((d2t == np.arange(draft_vocab)).all())
+    other_mask = t2d is not None and not (t2d[:draft_vocab].all() and t2d.sum() == draft_vocab)
+    if t2d is not None and other_mask and (unfilled or (counted and not t2d[ids % target_vocab].all())):
+        values = "0 everywhere" if unfilled else f"0, 1, … {draft_vocab - 1}"
+        state = f"d2t is {values}, t2d marks {int(t2d.sum())} of {target_vocab} tokens"
         raise BadMap(f"{where}: the vocabulary map was never filled: {state}", hint=FILL_HINT)
     if draft_vocab == target_vocab and not d2t.any():
         return ()  # the identity: trainers leave the mask of a whole vocabulary as they made it

@@ -19,6 +19,11 @@ NAMED_BY_CHECKPOINT: Final = frozenset({"auto", AS_THE_CHECKPOINT})
 FOLLOWS: Final = {"draft_tp": "tp", "draft_kv_dtype": "kv_dtype"}
 """Terms that are what another is, unless a config states them: where that one differs, they are no further difference.
 """
+ONE_TYPE: Final = {
+    "half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16", "float": "float32", "f32": "float32",
+    "fp8": "fp8_e4m3",
+}  # fmt: skip
+"""Other names of a dtype → its name."""
 OF_FILES: Final = frozenset({"capture", "window"})
 """Terms that follow from the draft's files, and are told by them alone."""
 UNQUANTIZED: Final = frozenset({"auto", "bfloat16", "float16", "float32", "bf16", "f16", "fp16", "half"})
@@ -159,6 +164,8 @@ def unknown(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Sa
     values = {str(a.value).lower(), str(b.value).lower()}
     if len(values) == 2 and values & NAMED_BY_CHECKPOINT and not (term.endswith("kv_dtype") and values - UNQUANTIZED):
         return "one is whatever the checkpoint has" if "weights" not in term else ""
+    if len(values) == 2 and "quantization" in term and first.engine != second.engine:
+        return "each engine has its own names of methods"
     if len(values) == 2 and AS_THE_DRAFT_SAYS in values:
         return "with the draft's folder here, it could be compared"
     if term == "capture" and (first.boundaries is None) != (second.boundaries is None):
@@ -170,7 +177,8 @@ def agree(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said
     if term == "capture" and first.boundaries is not None and second.boundaries is not None:
         return first.boundaries == second.boundaries
     if isinstance(a.value, str) and isinstance(b.value, str):
-        return a.value.lower() == b.value.lower()
+        names = [value.lower() for value in (a.value, b.value)]
+        return names[0] == names[1] or ("dtype" in term and len({ONE_TYPE.get(name, name) for name in names}) == 1)
     return a.value == b.value
 
 

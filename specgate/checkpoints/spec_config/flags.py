@@ -115,7 +115,7 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
     undecided: list[str] = []
     blocked: set[str] = set()
     for name, value in values.items():
-        known = table.by_flag.get(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
+        known = table.find(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
         if known is None:
             if not dashes or misspelt(f"--{name.replace('_', '-')}", table):
                 undecided.append(unknown(name, list(table.rows)))
@@ -153,7 +153,7 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
     for at, word in words:
         flag, equals, text = word.partition("=")
         flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
-        known = table.by_flag.get(flag)
+        known = table.find(flag)
         if known is None:
             if misspelt(flag, table):
                 undecided.append(unknown(flag, list(table.by_flag)))
@@ -203,7 +203,7 @@ def misspelt(flag: str, table: Table) -> bool:
     if not flag.startswith("--") or len(flag) < 4:
         return False
     name = flag.split(".")[0]
-    if name in table.by_flag:
+    if table.find(name) is not None:
         return False
     if SPECULATIVE.search(name):
         return True
@@ -282,7 +282,7 @@ def operands(argv: Sequence[str], table: Table, after: str = "") -> list[str]:
         if word.startswith("-") and len(word) > 1:
             flag, equals, _ = word.partition("=")
             flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
-            known = table.by_flag.get(flag)
+            known = table.find(flag)
             takes = known is None or known.kind not in ("flag", "off")
             value_of = "" if equals or not takes or (known is None and is_switch(flag)) else flag
         elif value_of:

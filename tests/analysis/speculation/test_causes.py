@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specgate.analysis.speculation.causes import CAUSES, HARMLESS, TITLES, findings_of
-from specgate.analysis.speculation.evidence import Evidence
+from specgate.analysis.speculation.evidence import Evidence, HeadReading
 from specgate.contract import MAY_NOT_DRAFT, Budget, Finish, LogCause
 from specgate.contract.samples.counters import NO_DRAFT_COUNTERS
 from tests.analysis.speculation.evidence import FACTS, PAIR, evidence, served, stepped
@@ -101,6 +101,30 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "another K": (evidence(error=f"acceptance record: {OTHER_K}"), {"other_k"}),
     "chat alone": (evidence(error="http://h:1/v1/completions: HTTP 404: {}"), {"chat_only"}),
     "no head": (evidence(error="draft: tensors do not fit the config: missing: lm_head.weight"), {"misfits"}),
+    "a head with a hole": (
+        evidence(None, pair=pair(head=HeadReading("misfit", "draft: missing: fc.weight")), error="bad"),
+        {"misfits"},
+    ),
+    "a head with a hole that an engine drafts with": (
+        evidence(GOOD, pair=pair(head=HeadReading("misfit", "draft: missing: fc.weight"))),
+        set(),
+    ),
+    "a head of another kind": (
+        evidence(
+            None,
+            pair=pair(head=HeadReading("unsupported", "draft: Medusa heads", "an EAGLE-3 head")),
+            error="draft: Medusa heads",
+        ),
+        {"draft_not_loaded"},
+    ),
+    "a head of another kind that an engine drafts with": (
+        evidence(GOOD, pair=pair(head=HeadReading("unsupported", "draft: Medusa heads"))),
+        set(),
+    ),
+    "a head of another target": (
+        evidence(None, pair=pair(head=HeadReading("other target", "draft: of another target")), error="bad"),
+        {"wrong_target"},
+    ),
     "nothing accepted": (evidence(NOTHING), {"zero_acceptance"}),
     "one token per step": (evidence(stepped([1, 0, 1, 1], drafted=1)), {"single_token"}),
     "no drafts, and not a word": (evidence(served([0] * 4, 30)), {"silently_off"}),

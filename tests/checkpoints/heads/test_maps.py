@@ -166,6 +166,12 @@ def test_zeros_beside_another_mask_were_never_filled(marked: list[int]) -> None:
         check_d2t(np.zeros(4, np.int64), mask(marked), VOCAB, "draft")
 
 
+@pytest.mark.parametrize("marked", [[3, 4, 9, 10], [0, 1, 2, 7], list(range(20, 40))])
+def test_a_count_beside_another_mask_was_never_filled(marked: list[int]) -> None:
+    with pytest.raises(BadMap, match=rf"never filled: d2t is 0, 1, … 3, t2d marks {len(marked)} of 40"):
+        check_d2t(np.arange(4), mask(marked), VOCAB, "draft")
+
+
 @pytest.mark.parametrize("t2d", [None, mask([0, 1, 2, 3])])
 def test_zeros_alone_are_a_warning(t2d: NDArray[np.bool_] | None) -> None:
     (warning,) = check_d2t(np.zeros(4, np.int64), t2d, VOCAB, "draft")

@@ -184,7 +184,7 @@ def test_llamacpp_draws_no_eagle3_drafts_whatever_it_is_told() -> None:
             'vllm:{"method": "eagle3", "num_spec_tokens": 3, "num_speculative_tokens": 3}',
             "did you mean num_speculative_tokens",
         ),
-        (f"{SGLANG} --speculative-num-steps 3 --speculative-num-step 4", "did you mean --speculative-num-steps"),
+        (f"{SGLANG} --speculative-num-steps 3 --speculative-num-stps 4", "did you mean --speculative-num-steps"),
         ('{"decoding_type": "Eagle3", "max_draft_len": 3, "max_draft_length": 3}', "did you mean max_draft_len"),
         ("llama-server -md D --spec-draft-nmax 3 --spec-type draft-eagle3", "did you mean --spec-draft-n-max"),
         ("llama-server -md D --draft-max 3 --spec-type draft-eagle3", "--draft-max was removed in April 2026"),

@@ -342,6 +342,29 @@ def test_old_and_new_spellings_are_read_and_their_releases_named(source: str, k:
     assert (config.value("k"), config.releases) == (k, releases)
 
 
+@pytest.mark.parametrize(
+    ("shortened", "whole"),
+    [
+        ("--speculative-algo EAGLE3", "--speculative-algorithm EAGLE3"),
+        ("--speculative-draft /m/d", "--speculative-draft-model-path /m/d"),
+        ("--speculative-eagle 1", "--speculative-eagle-topk 1"),
+    ],
+)
+def test_a_flag_may_be_shortened_where_its_engine_allows_that(shortened: str, whole: str) -> None:
+    assert whole in SGLANG
+    assert beside(SGLANG.replace(whole, shortened), SGLANG).exit_code is ExitCode.PASS
+    assert read_source(SGLANG.replace("--speculative-num-steps", "--speculative-num")).undecided
+
+
+@pytest.mark.parametrize(("a", "b"), [("fp8", "fp8_e4m3"), ("fp8_e5m2", "fp8_e5m2")])
+def test_a_dtype_has_several_names(a: str, b: str) -> None:
+    around = "-tp 2 --dtype {}"
+    vllm = f"vllm serve /m/t {around.format('half')} --kv-cache-dtype {a}"
+    result = beside(vllm, f"sglang:--model-path /m/t --tp-size 2 --dtype float16 --kv-cache-dtype {b}")
+    assert result.exit_code is ExitCode.PASS
+    assert different(beside(vllm, vllm.replace(a, "int8_per_token_head"))) == {"kv_dtype"}
+
+
 def test_keys_that_no_release_has_together_are_named() -> None:
     section = '{"method": "eagle3", "model": "/m/d", "num_speculative_tokens": 3, %s}'
     both = read_source("vllm:" + section % '"disable_by_batch_size": 4, "attention_backend": "X"')

@@ -156,6 +156,17 @@ def test_a_final_norm_that_is_left_out_departs_there(cli: Cli) -> None:
     assert [stage["stage"] for stage in stages if stage["departs"]] == ["draft.pre_head_hidden", "draft.logits"]
 
 
+def test_a_head_in_another_layout_agrees_and_its_contradictions_are_warnings(cli: Cli) -> None:
+    def relabel(folder: Path) -> None:
+        edit_config(folder, num_hidden_layers=40)
+        edit_tensors(folder, lambda t: [t.update({f"model.{name}": t.pop(name)}) for name in list(t)])
+
+    done = cli.run("diagnose", "parity", "reference", spoilt(cli, relabel), *PROMPT)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("warning: "))
+    assert "spoilt: the draft's config.json contradicts its weights" in line and "num_hidden_layers = 40" in line
+
+
 def test_a_map_that_is_off_by_one_is_named_although_every_stage_agrees(cli: Cli) -> None:
     def shift(tensors: Tensors) -> None:
         tensors["draft.target_ids"] = tensors["draft.target_ids"] + 1

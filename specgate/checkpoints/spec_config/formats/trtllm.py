@@ -57,7 +57,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     flags = from_argv(argv, FLAGS, where)
     file = referred(flags.text("config"), FLAGS, where)
     free = [word for word in operands(argv, FLAGS, program(argv)) if word != "serve"]
-    target = free[0] if free and program(argv) else None
+    target = free[0] if free and program(argv).endswith("trtllm-serve") else None
     file_values, one_by_one = file.given.values, dict(settings(argv, where))
     both = [k for k, value in flags.values.items() if k != "config" and file_values.get(k, value) != value]
     contradictions = [

@@ -40,13 +40,26 @@ class Known:
 
 
 class Table(Mapping[str, Known]):
-    """Key → what is known of it. `newest`: the release up to which the table was read."""
+    """Key → what is known of it. `newest`: the release up to which the table was read. `shortened`: the command line of
+    the engine takes a flag's beginning for it.
+    """
 
-    def __init__(self, newest: str, lines: str) -> None:
+    def __init__(self, newest: str, lines: str, *, shortened: bool = False) -> None:
         self.newest: Final = newest
+        self.shortened: Final = shortened
         rows = [row(line) for line in lines.splitlines() if line.strip()]
         self.rows: Final = {known.key: known for known in reversed(rows)}
         self.by_flag: Final = {flag: known for known in rows for flag in known.flags}
+
+    def find(self, flag: str) -> Known | None:
+        """The row of a flag, or of the one flag about speculation that begins with it, where these may be shortened.
+
+        Of other flags, the table holds only those that decide a term.
+        """
+        if flag in self.by_flag or not self.shortened or not flag.startswith("--spec"):
+            return self.by_flag.get(flag)
+        rows = {known.key: known for full, known in self.by_flag.items() if full.startswith(flag)}
+        return next(iter(rows.values())) if len(rows) == 1 else None
 
     def __getitem__(self, key: str) -> Known:
         return self.rows[key]

@@ -25,7 +25,7 @@ enable_prefix_caching          flag    ?       -
 eager_mode                     flag    ?       -
 empty_init                     flag    0.18.0  -
 hf_overrides                   setting 0.9.2   -
-""")  # fmt: skip
+""", shortened=True)  # fmt: skip
 """Flags of `lmdeploy serve api_server`."""
 
 SECTION: Final = Table("0.18.0", """

@@ -6,7 +6,7 @@ from specgate.checkpoints.spec_config.tables import Table
 
 FLAGS: Final = Table("0.5.23", """
 speculative_algorithm                                 text    0.4.1.post4  -
-speculative_draft_model_path,speculative_draft_model  text    0.4.1.post4  -
+speculative_draft_model_path,speculative_draft_model,speculative_draft  text  0.4.1.post4  -
 speculative_draft_model_revision                      text    0.5.2        -
 speculative_draft_load_format                         text    0.5.3.post2  -
 speculative_num_steps                                 count   0.4.1.post4  -
@@ -92,5 +92,5 @@ disable_cuda_graph                                    flag    ?            -
 disable_decode_cuda_graph                             flag    0.5.14       -
 disable_overlap_schedule                              flag    ?            -
 config                                                text    0.5.3rc2     -
-""")  # fmt: skip
+""", shortened=True)  # fmt: skip
 """Flags of the server, and keys of the YAML file of its `--config`."""

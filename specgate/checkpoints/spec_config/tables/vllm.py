@@ -107,7 +107,7 @@ rope_theta                                                 number   0.5.0   0.11
 engram_config                                              setting  0.30.0  -
 num_lookahead_slots                                        count    ?       0.11.2
 config                                                     text     ?       -
-""")  # fmt: skip
+""", shortened=True)  # fmt: skip
 """Flags of the server, and keys of the YAML file of its `--config`."""
 
 FALSE_COUNTS: Final = "0.28.0"
