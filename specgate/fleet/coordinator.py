@@ -152,7 +152,7 @@ class Coordinator:
             self._waiting.remove(waiting)
             since, now = self._idle.pop(slot), time.monotonic()
             self._idle_s += now - since if since is not None else 0.0
-            task = Task(waiting.points, self._generation)
+            task = Task(waiting.points, self._generation, str(self.folder.path.absolute().parent))
             self._generation += GENERATIONS
             self._busy.add(slot)
             threading.Thread(target=self._carried_out, args=(slot, waiting, task, now), daemon=True).start()

@@ -65,7 +65,7 @@ def carry_out(path: Path) -> Done:
     """
     folder, task = RunFolder.open(path), from_plain(Task, stored_json(path / TASK), path / TASK)
     run = folder.read_run()
-    with isolated(FACT in run.fingerprint, path.absolute().parent):
+    with isolated(FACT in run.fingerprint, path.absolute().parent, *([Path(task.runs)] if task.runs else [])):
         return measure(path, folder, task, run)
 
 

@@ -26,10 +26,12 @@ ROUNDS_OF_TASKS: Final = 4
 class Task:
     """Points that one machine measures. Each is whole: baseline and speculation of a pair are never split.
     `first_generation`: the number of the first engine process.
+    `runs`: the folder of the coordinator's runs, which no engine in a sandbox may see.
     """
 
     points: tuple[str, ...]
     first_generation: int
+    runs: str | None = None
 
     @property
     def generations(self) -> range:
