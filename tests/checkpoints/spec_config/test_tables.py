@@ -54,7 +54,7 @@ def test_releases_are_ordered_as_they_came_out() -> None:
 
 
 def test_the_releases_of_several_keys_are_those_that_have_all() -> None:
-    table = Table("9", "a count 1.0 -\nb count ? 2.0\nc count 3.0 4.0\n")
+    table = Table("a count 1.0 -\nb count ? 2.0\nc count 3.0 4.0\n")
     rows = table.rows
     assert releases([rows["a"]]) == ("since 1.0", "") and releases([rows["b"]]) == ("until 2.0", "")
     assert releases([rows["a"], rows["b"]]) == ("1.0 to 2.0", "") and releases([]) == ("", "")
