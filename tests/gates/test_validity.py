@@ -6,8 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.contract import MAY_NOT_DRAFT, AcceptanceSource, Block, CellResult, Rule, Run, State, Verdict
+from specgate.contract import (
+    MAY_NOT_DRAFT,
+    AcceptanceSource,
+    Block,
+    CellResult,
+    DraftCheck,
+    Rule,
+    Run,
+    ScoreCheck,
+    State,
+    Verdict,
+)
 from specgate.contract.acceptance import AcceptanceRecord, Totals
+from specgate.contract.cycle_budget import Bytes, CycleBudget, Part
 from specgate.gates.validity import GATE
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, with_acceptance
 
@@ -174,3 +186,41 @@ def test_unlike_positions_of_a_planted_pair_are_named() -> None:
     judgements = verdicts(with_acceptance(counted(histogram(1428, 3400, 1400, 1964)), "planted"))[1]
     assert judgements.state is State.PASS and "82.6 %, 49.7 %" in judgements.message
     assert "alike" not in verdicts(with_acceptance(counted(histogram(1428, 1240, 990, 4534)), "planted"))[1].message
+
+
+def with_drafts(drafts: DraftCheck) -> Run:
+    run = run_of(plan := plan_of(), blocks_of(plan))
+    cells = tuple(
+        replace(c, rescored=ScoreCheck("reference", 64, drafts=drafts)) if c.cell.role.speculative else c
+        for c in run.cells
+    )
+    return replace(run, cells=cells)
+
+
+@pytest.mark.parametrize(("claimed", "state"), [(90, State.PASS), (100, State.PASS), (113, State.PASS)])
+def test_accepted_drafts_that_the_pairs_own_draft_explains_are_said(claimed: int, state: State) -> None:
+    judgement = verdicts(with_drafts(DraftCheck(100, claimed, 100, 113.0)))[1]
+    assert judgement.state is state
+    assert f"{claimed} drafts accepted in 100 cycles, 100 by the pair's draft alone" in judgement.message
+
+
+@pytest.mark.parametrize("claimed", [114, 150, 300])
+def test_more_accepted_drafts_than_the_pairs_own_draft_has_right_are_invalid(claimed: int) -> None:
+    judgement = verdicts(with_drafts(DraftCheck(100, claimed, 100, 113.0)))[1]
+    assert (judgement.state, judgement.reason_code) == (State.INVALID, "not_the_drafts")
+    assert f"{claimed} draft tokens" in judgement.message and "has 100 right there (113 allowed)" in judgement.message
+
+
+def test_drafts_that_nobody_could_check_are_said_to_be_so() -> None:
+    judgement = verdicts(with_drafts(DraftCheck(unchecked="option tree may draft otherwise")))[1]
+    assert judgement.state is State.PASS and "drafts not checked: option tree" in judgement.message
+
+
+@pytest.mark.parametrize(("cycle_ms", "words"), [(2.9, None), (3.1, "3.1 times"), (12.0, "12.0 times")])
+def test_a_baseline_that_takes_far_longer_than_its_bytes_is_named(cycle_ms: float, words: str | None) -> None:
+    run = run_of(plan := plan_of(), blocks_of(plan))
+    key = run.cells[0].cell.key
+    part = Part("verify", cycle_ms, Bytes(1e9), 1.0)
+    judgement = verdicts(replace(run, budgets={key: CycleBudget(10, cycle_ms, 64.0, (part,))}))[0]
+    assert judgement.state is State.PASS
+    assert (words is None) == ("bytes" not in judgement.message) and (words or "") in judgement.message

@@ -58,8 +58,9 @@ def read_nsys(file: Path) -> Recording:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return Export(database).recording()
-    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        raise Malformed(f"the database cannot be read: {error}") from error
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError) as error:
+        # SQLite takes the length of a text from the file, and runs out of memory if it is a wrong one.
+        raise Malformed(f"the database cannot be read: {str(error) or 'out of memory'}") from error
 
 
 class Export:

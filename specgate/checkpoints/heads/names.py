@@ -35,7 +35,7 @@ RENAMED: Final = (
     (re.compile(r"aux_norm_high\.(.+)"), r"fc_norm.2.\1"),
 )
 LAYER: Final = re.compile(
-    r"(?:midlayer|mid_layer|layers?|blocks?|decoder_layers?|h)(?:\.(?P<index>\d+))?\.(?P<rest>(?!\d)[^.]+(?:\..+)?)"
+    r"(?:midlayer|mid_layer|layers?|blocks?|decoder_layers?|h)(?:\.(?P<index>\d{1,6}))?\.(?P<rest>(?!\d)[^.]+(?:\..+)?)"
 )
 """A tensor of a decoder layer."""
 TOP: Final = re.compile(

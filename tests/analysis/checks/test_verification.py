@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from specgate.analysis.checks.verification import check_verification
+from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
 from specgate.analysis.rounds import pairs_of
-from specgate.contract import Block, Cell, Role
+from specgate.contract import BASELINE, BaselineText, Block, Cell, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
 
@@ -29,3 +31,51 @@ def test_a_cycle_that_is_shorter_than_a_step_is_refused_with_both_figures(cycle_
 @pytest.mark.parametrize("cycle_over_step", [0.98, 1.0, 1.4, 4.0])
 def test_a_cycle_that_is_about_a_step_or_longer_is_not(cycle_over_step: float) -> None:
     check_verification(pairs(cycle_over_step), scenario("a"))
+
+
+@pytest.mark.parametrize(("of_step", "refused"), [(0.5, False), (1.0, False), (1.04, False), (1.07, True), (3.0, True)])
+def test_a_pass_over_one_token_takes_no_longer_than_over_several(of_step: float, refused: bool) -> None:
+    def phased(block: Block) -> Block:
+        share = of_step * 0.5 if not block.role.speculative else 0.5 / 1.4
+        return replace(block, phase_ns={"verify": round(share * sum(block.step_ns))})
+
+    made = [(phased(a), phased(b)) for a, b in pairs(1.4)]
+    if not refused:
+        check_verification(made, scenario("a"))
+        return
+    with pytest.raises(InvalidResult, match="the target's pass over one token takes"):
+        check_verification(made, scenario("a"))
+
+
+def baseline_blocks() -> list[Block]:
+    return [a for a, _ in pairs(1.4)]
+
+
+@pytest.mark.parametrize(("slower", "refused"), [(0.7, False), (1.0, False), (1.03, False), (1.07, True), (1.38, True)])
+def test_a_baseline_is_no_slower_where_it_is_timed(slower: float, refused: bool) -> None:
+    """1.38 is a baseline that sleeps to 1.06 cycles of 1.3 steps."""
+    blocks = baseline_blocks()
+    texts = [
+        BaselineText(b.point, b.prompt_set, b.worker_generation, b.tokens, b.finish, (0, round(2e8 / slower)), 20)
+        for b in {b.prompt_set: b for b in blocks}.values()
+    ]
+    assert blocks[0].role == BASELINE
+    if not refused:
+        check_untimed(blocks, texts)
+        return
+    with pytest.raises(InvalidResult, match="where the same text goes on untimed"):
+        check_untimed(blocks, texts)
+    check_untimed(blocks, [replace(t, steps=0) for t in texts])
+
+
+@pytest.mark.parametrize(
+    ("prefill_ms", "refused"), [(100, False), (108, False), (92, False), (130, True), (70, True), (50, True), (0, True)]
+)
+def test_what_is_stated_of_prefill_is_what_the_harness_waits_for(prefill_ms: int, refused: bool) -> None:
+    """The harness waits 110 ms for a step of 10 ms and its prefill."""
+    blocks = [replace(b, prefill_ns=prefill_ms * 10**6, one_step_ns=110 * 10**6) for b in baseline_blocks()]
+    if not refused:
+        check_first_steps(blocks)
+        return
+    with pytest.raises(InvalidResult, match="but the harness waits 110 ms for a single step"):
+        check_first_steps(blocks)

@@ -163,6 +163,12 @@ def test_tensors_of_no_head_are_one_cause(names: list[str]) -> None:
         read({name: Header((3,)) for name in names})
 
 
+@pytest.mark.parametrize("name", ["a." * 100_000 + "fc.weight", "layers." * 50_000, f"layers.{'9' * 5000}.x", "."])
+def test_names_of_any_length_are_read_or_refused(name: str) -> None:
+    with pytest.raises(CheckpointError):
+        read({name: Header((3,))})
+
+
 def test_one_weight_under_two_prefixes_is_ambiguous() -> None:
     with pytest.raises(CheckpointError, match=r"tensors fc\.weight and model\.fc\.weight are the same weight"):
         head_names([*PLAIN, "model.fc.weight"], Path("draft"))

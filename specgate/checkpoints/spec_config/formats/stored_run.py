@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, vllm
+from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, trtllm, vllm
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, fixed, name_of
 from specgate.checkpoints.spec_config.terms import How, Said, StatedConfig
 from specgate.contract import EngineFacts
@@ -19,6 +19,7 @@ READERS: Final[Mapping[str, Callable[[Sequence[str], str], StatedConfig]]] = {
     "vllm": vllm.read_flags,
     "sglang": sglang.read_flags,
     "lmdeploy": lmdeploy.read_flags,
+    "trtllm": trtllm.read_flags,
     "llamacpp": llamacpp.read_flags,
 }
 """Back end → how the flags in its option `args` are read."""
