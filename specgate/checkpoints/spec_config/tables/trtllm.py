@@ -1,5 +1,5 @@
-"""TensorRT-LLM: keys of `llmapi/llm_args.py` and flags of `commands/serve.py`, read in part from main of 2026 and from an
-older version. The package index has no wheels of it, so that releases of a key are not known.
+"""TensorRT-LLM: keys of `llmapi/llm_args.py` and flags of `commands/serve.py`, read in part from main of 2026 and
+an older version. The package index has no wheels of it, so that releases of a key are not known.
 """
 
 from typing import Final
