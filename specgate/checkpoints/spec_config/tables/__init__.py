@@ -2,8 +2,8 @@
 
     vllm.py, sglang.py, trtllm.py, lmdeploy.py, llamacpp.py     one table per engine
 
-A line of a table: names (the first is the key), the type of the value, the first release that has it, the last one (`-`:
-the newest that the docstring names still has it), and `= VALUE` where the flag takes no value and stands for one.
+A line of a table: names (the first is the key), the type of the value, the first release that has it, the last one
+(`-`: the newest that the docstring names still has it), and `= VALUE` where the flag takes no value and has one.
 """
 
 from __future__ import annotations
