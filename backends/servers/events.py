@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.backends.servers.exchange import Json, OtherForm
-from specgate.contract.protocols import cleaned, masked
+from specgate.backends.servers.exchange import Json, OtherForm, one_line
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 Piece = tuple[int, bytes]
@@ -58,7 +58,7 @@ class ReportedError(BackendError):
 
 def reported(where: str, failure: object) -> ReportedError:
     text = failure if isinstance(failure, str) else json.dumps(failure)
-    return ReportedError(f"{where}: the server reports an error: {cleaned(' '.join(text.split()))[:300]}")
+    return ReportedError(f"{where}: the server reports an error: {one_line(text, 300)}")
 
 
 def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]:

@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from specgate.contract import Sampling
+from specgate.contract.protocols import cleaned
 from specgate.errors import BackendError, UsageError
 
 Json = Mapping[str, object]
+
+
+def one_line(text: str, longest: int) -> str:
+    """What a server says, for a message: on one line, masked, without control characters."""
+    return cleaned(" ".join(text.split()))[:longest]
 
 
 class OtherForm(BackendError):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from specgate.backends.servers.exchange import OtherForm, Reading, SpecCounts
-from specgate.contract.protocols import cleaned, masked
+from specgate.backends.servers.exchange import OtherForm, Reading, SpecCounts, one_line
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Samples:
                 for sample in family.samples:
                     values.setdefault(sample.name, []).append((sample.labels, sample.value))
         except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            why = cleaned(" ".join(str(error).split()))[:160]
+            why = one_line(str(error), 160)
             raise OtherForm(f"{where}: not Prometheus' text format: {why}: {masked(text)[:80]!r}") from error
         return cls(values, where)
 
@@ -67,7 +67,7 @@ class Samples:
         if total is None:
             end = name.rpartition(":")[2]
             alike = [other for other in self.values if other.endswith(end)]
-            beside = f", but {cleaned(', '.join(alike))[:200]}: under another name it is not read" if alike else ""
+            beside = f", but {one_line(', '.join(alike), 200)}: under another name it is not read" if alike else ""
             raise OtherForm(f"{self.where}: no counter {name}{beside}", hint=f"the server needs {flag}")
         return total
 
@@ -143,7 +143,7 @@ class PrometheusMeter:
         names = [f"{prefix}{counted}_total" for counted in ("drafts", "draft_tokens", "accepted_tokens")]
         if present and (missing := [name for name in names if name not in present]):
             raise OtherForm(
-                f"{samples.where}: counter {missing[0]} is missing, and {cleaned(', '.join(present))[:400]} are there",
+                f"{samples.where}: counter {missing[0]} is missing, and {one_line(', '.join(present), 400)} are there",
                 hint=self.speculation_since,
             )
         steps, drafted, accepted = (samples.total(name) or 0 for name in names)

@@ -230,6 +230,8 @@ def unended(path: Path) -> str | None:
             kind, verdict = ending.entry.kind, f"{ending.entry.state} (exit {ending.entry.exit_code})"
         command = f"specgate {kind} --resume {shlex.quote(str(path))}"
         return f"its ending was cut: verdict {verdict}, and not everything is stored. {command} finishes it"
+    if (path / MANIFEST).is_file():
+        return None
     ledger = Ledger(path.absolute().parent)
     if folder is None:
         if not never_ended(path, ledger, FOLDERS):

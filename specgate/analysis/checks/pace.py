@@ -8,6 +8,10 @@ that counts fewer steps than that makes its acceptance length larger than it is.
 In a micro run the time before the first chunk is no decoding. So a spec server's first chunk comes about when the
 baseline's does, and holds the tokens of one step at most beside prefill's. Where a server tells how long it decoded by
 its own clock, that time fits into the client's, and nothing between the two slows down the baseline alone.
+
+In the stored runs of vLLM 0.25.1 and SGLang 0.5.17 on H100 and H200 (docs/results, 456 blocks) every step came in a
+chunk of its own, first chunks came 3 % to 5 % later than the baseline's at 16K and 32K and up to 9 ms at 1K, and the
+two clocks differed by 0.4 % at most.
 """
 
 from __future__ import annotations
@@ -24,20 +28,20 @@ CLOSE: Final = 0.25
 """Chunks closer than this share of the mean gap are of one step, if a step can have emitted so many tokens."""
 CLOSE_NS: Final = 500_000
 """So are chunks closer than this: a server writes the events of one step one after the other."""
-UNSURE: Final = 0.05
+UNSURE: Final = 0.02
 """Share of the counted steps, beside one step per request, by which chunks may exceed them: a step without a draft and
 a cut one at the end cancel out in a server's counts.
 """
 HIDDEN: Final = 0.10
 """Share of the decoding that may lie before the clock of decoding starts."""
-PREFILL_SHARE: Final = 0.5
-"""How much longer than the baseline's a spec prefill may take, for the draft's own. See `clocks.OWN_PREFILL`."""
+PREFILL_SHARE: Final = 0.2
+"""How much longer than the baseline's a spec prefill may take, for the draft's own."""
 LATE_NS: Final = 5_000_000
-ENGINE_SHARE: Final = 0.25
+ENGINE_SHARE: Final = 0.10
 """How much longer an engine's own clock may say that it decoded than its client saw chunks come."""
 ENGINE_NS: Final = 10_000_000
 """Per request, beside that."""
-PACED: Final = 1.5
+PACED: Final = 1.25
 """How much more than spec's the baseline's chunks may be delayed on their way, as a factor of the engine's own time."""
 
 

@@ -145,11 +145,12 @@ def counted_per_step(trace: BlockTrace, counts: Mapping[str, int]) -> Invariant:
         if loop and loop.waits_elsewhere is not None and waits
         else ""
     )
-    least = "at least " if trace.partial else ""
     message = (
-        f"per step {least}{copies:.2f} copies to the host{size}, {waits:.2f} waits{elsewhere} and {allocations:.2f} "
+        f"per step {copies:.2f} copies to the host{size}, {waits:.2f} waits{elsewhere} and {allocations:.2f} "
         f"allocations, in {trace.steps} steps"
     )
+    if trace.partial:
+        message = "at least {} copies to the host, {} waits and {} allocations".format(*counts.values())
     evidence: dict[str, float | int | str | None] = {**counts, "steps": trace.steps, "source": trace.source}
     if loop is not None:
         evidence |= {

@@ -268,10 +268,10 @@ def arguments_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def integer_of(value: object) -> int | None:
-    """An integer, which older profilers wrote as text; None for anything else."""
+    """An integer of 64 bits, which older profilers wrote as text; None for anything else."""
     if isinstance(value, str) and len(value) < 20 and value.isdecimal():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63 else None
 
 
 def correlation_of(event: Mapping[str, Any]) -> int:

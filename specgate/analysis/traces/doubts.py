@@ -26,9 +26,10 @@ NAMED: Final = 5
 """Names that a reason lists."""
 
 
-def doubts_of(recording: Recording, calls: Sequence[Call], work: Sequence[Work]) -> list[Doubt]:
-    """Reasons why figures of a window cannot be told. `calls`, `work`: of the window."""
-    shared = shared_numbers(recording.calls)
+def doubts_of(
+    recording: Recording, calls: Sequence[Call], work: Sequence[Work], shared: Mapping[int, bool]
+) -> list[Doubt]:
+    """Reasons why figures of a window cannot be told. `calls`, `work`: of the window. `shared`: by `shared_numbers`."""
     return [
         *recording.doubts,
         *without_each_other(recording, calls, work, shared),
@@ -67,7 +68,7 @@ def without_each_other(
         yield Doubt("copies", reason)
         if any(call.correlation not in kinds for call in lost):
             yield Doubt("busy", reason)
-    if twice := len(work) - len(set(work)):
+    if twice := len(recording.work) - len(set(recording.work)):
         yield Doubt("work", f"{twice:,} pieces of work are recorded twice")
 
 

@@ -11,13 +11,13 @@ call that launched it, however late it runs: all kernels of a CUDA graph carry t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
 from specgate.analysis.traces.cuda_calls import kind_of, to_host
-from specgate.analysis.traces.doubts import doubts_of, overlapping, unclear_processes
+from specgate.analysis.traces.doubts import doubts_of, overlapping, shared_numbers, unclear_processes
 from specgate.analysis.traces.ranges import Step, longest_run, ranges_in, steps_by_ranges
 from specgate.analysis.traces.recording import About, Call, Doubt, Recording, Work, process_of
 from specgate.contract import LoopFigures
@@ -121,9 +121,10 @@ def loop_of(recording: Recording, stated: int | None = None) -> Loop:
 def loop_within(recording: Recording, window: Window) -> Loop:
     """What happened in one window of a recording."""
     process = process_of(window.thread) if window.thread else None
+    shared = shared_numbers(recording.calls)
     inside = [call for call in recording.calls if window.begin_ns <= call.begin_ns < window.end_ns]
-    calls = [call for call in inside if process in (None, process_of(call.thread))]
-    work = launched(recording, calls, window)
+    calls = once([call for call in inside if process in (None, process_of(call.thread))], shared)
+    work = launched(recording, calls, window, shared)
     kernels = [entry for entry in work if entry.kind == "kernel"]
     kernel_ns: Counter[str] = Counter()
     for kernel in kernels:
@@ -137,7 +138,7 @@ def loop_within(recording: Recording, window: Window) -> Loop:
         calls=by_name(calls),
         figures=figures_of(work, calls, window),
         doubts=(
-            *doubts_of(recording, calls, work),
+            *doubts_of(recording, calls, work, shared),
             *overlapping(window.run),
             *unclear_processes(window.thread, window.threads, {process_of(call.thread) for call in inside}),
         ),
@@ -146,13 +147,23 @@ def loop_within(recording: Recording, window: Window) -> Loop:
     )
 
 
-def launched(recording: Recording, calls: Sequence[Call], window: Window) -> list[Work]:
-    """The work of the window: what its calls launched, or what began in it where the launching call is not recorded."""
-    numbers = {call.correlation for call in calls} - {0}
-    known = {call.correlation for call in recording.calls}
+def once(calls: Sequence[Call], shared: Mapping[int, bool]) -> list[Call]:
+    """These calls, but for all but the first of those of one process that share a number."""
+    first: dict[int, Call] = {}
+    return [
+        call for call in calls if not shared.get(call.correlation) or first.setdefault(call.correlation, call) is call
+    ]
+
+
+def launched(recording: Recording, calls: Sequence[Call], window: Window, shared: Collection[int]) -> list[Work]:
+    """The work of the window: what its calls launched, or what began in it where the launching call is not recorded.
+    Work whose number calls share is nobody's, and what is recorded twice counts once: so no count is too high.
+    """
+    numbers = {call.correlation for call in calls} - {0, *shared}
+    known = {call.correlation for call in recording.calls} - {0}
     return [
         entry
-        for entry in recording.work
+        for entry in dict.fromkeys(recording.work)
         if entry.correlation in numbers
         or (entry.correlation not in known and window.begin_ns <= entry.begin_ns < window.end_ns)
     ]

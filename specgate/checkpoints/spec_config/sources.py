@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from specgate.checkpoints.spec_config.command_lines import SET, Command, commands, containers
 from specgate.checkpoints.spec_config.files import documents, file_text
@@ -88,7 +88,7 @@ def read_source(text: str) -> StatedConfig:
         return of_folder(Path(place))
     if isfile(place):
         return of_text(file_text(Path(place), LARGEST), engine, Path(place))
-    if not body.lstrip().startswith(("{", "-")) and len(body.split()) < 2:
+    if not body.lstrip().startswith(("{", "[", "-")) and len(body.split()) < 2:
         hint = "a run folder, a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
         raise UsageError(f"{body[:200]!r}: no such file or folder", hint=hint)
     return of_text(body, engine, None)
@@ -122,15 +122,22 @@ def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
     if suffix in (".yaml", ".yml"):
         assert path is not None
         return of_documents(text, engine, path)
-    if text.lstrip().startswith("{") or suffix == ".json":
+    if text.lstrip().startswith(("{", '["')) or suffix == ".json":
         try:
             values = parse_json(text)
         except ValueError as error:
             raise UsageError(f"{where}: not readable as JSON: {first_line(error)}") from error
+        if is_command(values):
+            return of_commands([Command(tuple(map(str, values)))], engine, where)
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: holds a {type(values).__name__}", hint="a JSON object is needed")
         return of_mapping(values, engine, where)
     return of_commands(commands(text, where), engine, where)
+
+
+def is_command(values: object) -> TypeGuard[list[str]]:
+    """True for the words of a command in a list, as containers are given it."""
+    return isinstance(values, list) and bool(values) and all(isinstance(word, str) for word in values)
 
 
 def of_documents(text: str, engine: str | None, path: Path) -> StatedConfig:

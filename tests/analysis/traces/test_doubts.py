@@ -83,6 +83,8 @@ def test_merged_traces_whose_numbers_collide_cannot_be_told_apart(tmp_path: Path
     loop = loop_in(made, tmp_path)
     assert "traces of several processes are merged" in (loop.partial or "")
     assert loop.why_not("work") is not None and (loop.why_not("calls") is not None) == same_process
+    one = loop_of(read_trace(vllm_loop(steps=4).write_chrome(tmp_path / "one.json")))
+    assert loop.calls == one.calls and loop.kernels == {}, "no count is too high"
     assert same_process or any("the calls of 2 processes are in it" in note for note in loop.notes)
 
 
@@ -102,11 +104,21 @@ def test_of_two_processes_whose_numbers_differ_only_the_loops_own_counts(tmp_pat
     assert (both.kernels, both.calls, both.doubts) == (one.kernels, one.calls, ())
 
 
+def test_without_numbers_work_counts_by_its_time_and_is_in_doubt(tmp_path: Path) -> None:
+    made = vllm_loop(steps=4)
+    made.calls = [(*call[:4], 0) for call in made.calls]
+    made.work = [(*work[:4], 0, work[5]) for work in made.work]
+    loop = loop_in(made, tmp_path)
+    assert loop.kernels == {FLASH: 3, GEMM: 3} and "3 of 3 launches" in (loop.why_not("work") or "")
+
+
 def test_what_is_recorded_twice_is_not_counted_twice_unsaid(tmp_path: Path) -> None:
     for twice, part in (("work", "work"), ("calls", "calls")):
         made = vllm_loop(steps=4)
         setattr(made, twice, getattr(made, twice) * 2)
-        assert loop_in(made, tmp_path).why_not(part) is not None  # type: ignore[arg-type]
+        loop = loop_in(made, tmp_path)
+        assert loop.why_not(part) is not None  # type: ignore[arg-type]
+        assert sum(loop.kernels.values()) <= 6 and sum(loop.calls.values()) == 9
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(0.5, 0), (1, 10**15)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -31,6 +32,8 @@ curl http://localhost:8000/health
     f"--speculative-config '{SECTION}'",
     "a prefix": f"CUDA_VISIBLE_DEVICES=0,1 nohup vllm serve --enable-log-requests -tp=2 /m/t -sc '{SECTION}' &",
     "a module": f"python3 -m vllm.entrypoints.openai.api_server --model=/m/t -tp 2 --speculative_config '{SECTION}'",
+    "a unit": f"[Service]\nEnvironment=A=1\nExecStart=/opt/vllm serve /m/t \\\n -tp 2 -sc '{SECTION}'\nRestart=no\n",
+    "a list": json.dumps(["vllm", "serve", "/m/t", "-tp", "2", "-sc", SECTION]),
     "a shell in docker": f"docker run vllm/vllm-openai bash -c \"vllm serve /m/t -tp 2 -sc '{SECTION}'\"".replace(
         SECTION, SECTION.replace('"', '\\"')
     ),

@@ -10,9 +10,11 @@ from typing import Final, cast
 import pytest
 
 from specgate.backends.servers.answers import Answer, understand
+from specgate.backends.servers.blocks import refuse_silent
 from specgate.backends.servers.client import Recording
 from specgate.backends.servers.engines import adapter_named
-from specgate.backends.servers.exchange import Ask
+from specgate.backends.servers.exchange import Ask, Reading
+from specgate.contract import BASELINE, Role
 from specgate.errors import BackendError
 
 SIZES: Final = (1, 4, 2, 3, 1)
@@ -134,3 +136,24 @@ def without(key: str) -> Callable[[], Iterator[Event]]:
 def test_a_part_that_is_missing_is_named(data: bytes, message: str) -> None:
     with pytest.raises(BackendError, match=message):
         read(data)
+
+
+@pytest.mark.parametrize(("counted", "interval"), [(True, 1), (None, 1), (False, 9)])
+def test_a_server_that_counts_drafts_or_sends_a_token_per_event_is_not_silent(
+    counted: bool | None, interval: int
+) -> None:
+    answer = read(WHOLE) if interval == 1 else one_by_one()
+    refuse_silent(Role(3), [answer], Reading(speculative=counted), "here", "the_counter")
+    refuse_silent(BASELINE, [read(WHOLE)], Reading(speculative=False), "here", "the_counter")
+
+
+def test_events_of_several_tokens_without_any_count_of_drafts_name_the_counter_that_is_missing() -> None:
+    with pytest.raises(BackendError, match=r"here: the_counter is missing, .* 4 events hold 10 tokens: it may draft"):
+        refuse_silent(Role(3), [read(WHOLE)], Reading(speculative=False), "here", "the_counter")
+
+
+def one_by_one() -> Answer:
+    """The answer with each token in an event of its own."""
+    choice: Event = {"choices": [{"text": "x", "token_ids": [7]}]}
+    last: Event = {"choices": [{"text": "x", "token_ids": [7], "finish_reason": "length"}]}
+    return read(plain([*[choice] * 10, last, record()]))
