@@ -166,7 +166,8 @@ class ServerEngine:
         return block if len(answers) == len(outcomes) else with_refused(block, outcomes)
 
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
-        refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
+        with server.explained():
+            refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
         return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

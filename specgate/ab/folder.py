@@ -39,7 +39,7 @@ FILES: Final[tuple[tuple[Format, str], ...]] = (("html", PAGE), ("md", "ab.md"),
 MOST_GROUPS: Final = 100
 """Prompt sets that a process visits, and ABBA groups of a role on a visit."""
 MOST_LOOKS: Final = 64
-MOST_BLOCKS: Final = 1 << 20
+MOST_BLOCKS: Final = 1 << 18
 """Blocks of a whole comparison. Its schedule is laid out before it is judged."""
 FOLDERS: Final = frozenset(
     {*manifest.FOLDERS, *SIDES, *(f"{side}/{sub}" for side in SIDES for sub in manifest.FOLDERS)}

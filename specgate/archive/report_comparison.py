@@ -1,15 +1,12 @@
 """Differences between what a run stored, as JSON and as reports, and what is made anew from its samples.
 
 If this source tree wrote them, every line must be the same but for the last digits of decimal fractions, and pictures
-must be the same too. Another version may word and lay out a report differently: of its reports, the tables are still
-compared figure by figure, and pages are only mentioned. The manifest has their hashes; the ledger has not, since it
-gets the verdict before any report is rendered.
+must be the same too. Another version may word and lay out a report differently: that is only mentioned. The manifest
+has the hashes of reports; the ledger has not, since it gets the verdict before any report is rendered.
 """
 
 from __future__ import annotations
 
-import csv
-import html
 import json
 import math
 import re
@@ -68,8 +65,7 @@ def short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-_DRAWING: Final = re.compile(r"<svg(?P<head>[^>]*)>.*?</svg>", re.DOTALL)
-_LABEL: Final = re.compile(r"<text\b[^>]*>(.*?)</text>", re.DOTALL)
+_DRAWING: Final = re.compile(r"(<svg[^>]*>).*?</svg>", re.DOTALL)
 _DECIMAL: Final = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
 _PLACE: Final = 0.02
 """Points by which a coordinate in a picture may differ: they are rounded to a hundredth."""
@@ -91,9 +87,6 @@ def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tu
         lines = list(line_differences(file, stored, again, pictures=drawn_alike))
         if ours:
             differences += lines
-        elif lines and file.endswith(".csv"):
-            differences += table_differences(file, stored, again)
-            notes.append(f"{file} is not as this source tree would write it; its figures were compared one by one")
         elif lines:
             notes.append(f"{file} is not as this source tree would write it (from {lines[0].place} on)")
     return differences, notes
@@ -145,22 +138,16 @@ def installed(package: str) -> str | None:
 def line_differences(file: str, stored: str, again: str, *, pictures: bool = False) -> Iterator[Difference]:
     """The first line that differs.
 
-    `pictures`: whether pictures were drawn by the same version of the plotting library, so that their shapes are
-    compared too. If not, what is written in them is compared.
+    `pictures`: whether pictures were drawn by the same version of the plotting library, so that they are compared, too.
+    If not, their text alternatives are.
     """
-    old, new = (_DRAWING.sub(_said if not pictures else lambda m: m[0], text).splitlines() for text in (stored, again))
+    old, new = ((text if pictures else _DRAWING.sub(r"\1", text)).splitlines() for text in (stored, again))
     for number, (was, is_) in enumerate(zip(old, new, strict=False), 1):
         if not same_line(was, is_):
             yield Difference(file, f"line {number}", f"{short(was)}; recomputed: {short(is_)}")
             return
     if len(old) != len(new):
         yield Difference(file, f"line {min(len(old), len(new)) + 1}", f"{len(old)} lines; recomputed: {len(new)}")
-
-
-def _said(drawing: re.Match[str]) -> str:
-    """Text of a picture, one item per line: its text alternative, then its labels."""
-    labels = [html.unescape(label).strip() for label in _LABEL.findall(drawing[0])]
-    return f"<svg{drawing['head']}>\n" + "\n".join((*labels, "</svg>"))
 
 
 def same_line(was: str, now: str) -> bool:
@@ -175,47 +162,3 @@ def same_line(was: str, now: str) -> bool:
     )
     pairs = zip(map(float, old[1::2]), map(float, new[1::2]), strict=True)
     return all(same_figure(a, b) or (coordinates and abs(a - b) <= _PLACE) for a, b in pairs)
-
-
-# ── table by table ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def table_differences(file: str, stored: str, again: str) -> Iterator[Difference]:
-    """The first figure of a stored CSV table that the table of today has in the same row and column, but differently.
-
-    Rows are matched by all their columns of words and whole numbers that both tables have, in the order in which they
-    stand. A column, a row or a field that only one version writes is no difference; a stored row that no row of today
-    matches is, unless today's table has no row of that metric at all.
-    """
-    old, new = (list(csv.DictReader(text.splitlines())) for text in (stored, again))
-    if not old or not new:
-        if bool(old) != bool(new):
-            yield Difference(file, "", f"{len(old)} rows; recomputed: {len(new)}")
-        return
-    shared = [column for column in old[0] if column in new[0]]
-    known = [column for column in _NAMES if column in shared]
-    rows: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in new:
-        rows.setdefault(tuple(row[c] for c in known), []).append(row)
-    metrics = {row.get("metric") for row in new}
-    for number, row in enumerate(old, 2):
-        same = rows.get(tuple(row[c] or "" for c in known), [])
-        if not same and row.get("metric") not in metrics:
-            continue
-        if not same:
-            yield Difference(file, f"line {number}", f"no such row is recomputed: {short(', '.join(row.values()))}")
-            return
-        again_ = same.pop(0)
-        for column in shared:
-            if row[column] and not same_line(row[column], again_[column] or ""):
-                yield Difference(
-                    file, f"line {number}, {column}", f"{short(row[column])}; recomputed: {short(again_[column])}"
-                )
-                return
-
-
-_NAMES: Final = (
-    *("run_id", "kind", "scenario", "backend", "role", "context_len", "batch", "k"),
-    *("pair", "slot", "block", "metric", "stat"),
-)
-"""Columns that say what a row of a table is about."""

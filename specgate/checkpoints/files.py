@@ -78,7 +78,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return shards(index)
     if (pickled := folder / "pytorch_model.bin").is_file():
         return (pickled,)
-    raise NotReadHere(f"{folder}: no weights", hint=f"looked for model.safetensors, {INDEX} and pytorch_model.bin")
+    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    hint = f"model.safetensors, {INDEX} or pytorch_model.bin is needed; there is {listed(there) or 'nothing'}"
+    raise NotReadHere(f"{folder}: no weights", hint=hint)
 
 
 def shards(index: Path) -> tuple[Path, ...]:

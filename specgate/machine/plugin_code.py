@@ -10,12 +10,11 @@ import inspect
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib.machinery import ModuleSpec
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from specgate.errors import EnvironmentRefused
 
 DISTRIBUTION = "specgate-bench"
 """The name that this package is installed under."""
-_IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([^#;\n]+))", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +59,16 @@ def code_of(entry: EntryPoint) -> PluginCode:
 
     - the package or module that it is imported from,
     - the others of its distribution, such as an extension module beside the package,
-    - those that these import, as far as no version number stands for their content: they belong to no distribution, or
-      to one that is installed in place (editable).
+    - the distributions that it requires and that are installed in place (editable), since no version number stands for
+      their content.
 
-    `__pycache__` and files whose names begin with a dot are left out. An import that is put together at run time is not
-    seen.
+    `__pycache__` and files whose names begin with a dot are left out.
     """
-    owner = entry.dist
-    left = [module_name(entry), *(modules_of(owner) if owner else ())]
-    looked_at, sources = set[str](), dict[str, tuple[str, str]]()
-    while left:
-        name = left.pop()
-        place = place_of(name) if name not in looked_at else None
-        looked_at.add(name)
-        for inside, file in files_at(place) if place else ():
-            sha256, imported = _read(file)
-            sources[f"{name}: {inside}"] = file, sha256
-            left += [other for other in imported if not is_pinned(other)]
+    owner, sources = entry.dist, dict[str, tuple[str, str]]()
+    names = [module_name(entry), *(name for each in changing(owner) for name in modules_of(each))]
+    for name in dict.fromkeys(names):
+        for inside, file in files_at(place) if (place := place_of(name)) else ():
+            sources[f"{name}: {inside}"] = file, sha256_of(file)
     registered = owner.read_text("entry_points.txt") if owner else entry.value
     whole = hashlib.sha256(f"{registered}\0".encode())
     for inside, (_, sha256) in sorted(sources.items()):
@@ -146,24 +137,17 @@ def files_at(place: Path) -> Iterator[tuple[str, str]]:
                 yield os.path.relpath(file, place.parent).replace(os.sep, "/"), file
 
 
-def imports_of(source: bytes) -> set[str]:
-    """The top-level names that Python source imports anywhere in it. Some of them may only stand in a docstring: syntax
-    trees of a large package would take seconds.
-    """
-    names = set[bytes]()
-    for one, several in _IMPORT.findall(source.replace(b"\\\n", b" ")):
-        names.update([one] if one else (part.split()[0] for part in several.split(b",") if part.strip()))
-    return {text for name in names if (text := name.decode(errors="replace").partition(".")[0]).isidentifier()}
-
-
-def is_pinned(module: str) -> bool:
-    """True if a version number stands for the content of a top-level module. It is then Python's or specgate's own, or
-    part of a distribution that is not installed in place. A namespace package has no content.
-    """
-    if module in sys.stdlib_module_names or module == "specgate" or _is_namespace(_spec(module)):
-        return True
-    owners = _owners(tuple(sys.path)).get(module, ())
-    return bool(owners) and not any(map(_in_place, owners))
+def changing(owner: Distribution | None) -> list[Distribution]:
+    """The distribution, and those installed in place that it requires, and that these require."""
+    left, distributions = [owner] if owner else [], dict[str, Distribution]()
+    while left:
+        each = left.pop()
+        distributions[each.name] = each
+        for name in requirements(each):
+            with suppress(PackageNotFoundError):
+                required = distribution(name)
+                left += [required] if _in_place(required) and required.name not in distributions else []
+    return list(distributions.values())
 
 
 def requirements(distribution: Distribution) -> tuple[str, ...]:
@@ -172,19 +156,10 @@ def requirements(distribution: Distribution) -> tuple[str, ...]:
     return tuple(m[0] for m in names if m and m[0].lower() != DISTRIBUTION)
 
 
-@cache
-def _owners(path: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Top-level module → the distributions on `path`, which is `sys.path`, that hold it. Reading all of them takes a
-    tenth of a second.
-    """
-    return packages_distributions()
-
-
-def _in_place(name: str) -> bool:
+def _in_place(required: Distribution) -> bool:
     try:
-        stated = json.loads(distribution(name).read_text("direct_url.json") or "{}")
-        return bool(stated.get("dir_info", {}).get("editable"))
-    except (PackageNotFoundError, ValueError, AttributeError):
+        return bool(json.loads(required.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):
         return False
 
 
@@ -200,14 +175,11 @@ def _is_namespace(spec: ModuleSpec | None) -> bool:
     return spec is not None and spec.origin is None and spec.submodule_search_locations is not None
 
 
-def _read(file: str) -> tuple[str, set[str]]:
-    """SHA-256 of a file, and the top-level names that it imports if it is Python source."""
+def sha256_of(file: str) -> str:
+    """SHA-256 of a file. Raises EnvironmentRefused where it cannot be read."""
     try:
         with open(file, "rb") as opened:
-            if not file.endswith(".py"):
-                return hashlib.file_digest(opened, "sha256").hexdigest(), set()
-            source = opened.read()
+            return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         hint = "a plug-in's files are part of a run's fingerprint: make them readable"
         raise EnvironmentRefused(f"{file}: cannot be read: {error.strerror}", hint=hint) from error
-    return hashlib.sha256(source).hexdigest(), imports_of(source)

@@ -4,8 +4,8 @@ a finished run          is never continued: a verdict stands. One that ended INC
                         continued with more rounds than were planned
 a run whose ending      was cut is finished (`ending.finish_cut`): its verdict stands, and nothing is measured
 a run that ended        (interrupted, or its engine failed) is held to its manifest and to its entry in the ledger
-a run that was killed   has neither. Its configuration, source tree, prompts, environment and the form of its
-                        samples are checked. That nobody has edited a sample cannot be, and the run says so
+a run that was killed   has neither. Its configuration, source tree, prompts and the form of its samples are
+                        checked. That nobody has edited a sample cannot be, and the run says so
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.rounds import in_round
@@ -148,7 +147,6 @@ def resume(
         hint = "start a new run: blocks of two versions must not be paired"
         raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
     with folder.lock():
-        check_environment(folder, run)
         check_samples(folder, plan)
         if unvouched := left_open(folder, last_entry(ledger, run.id)):
             echo(f"warning: {unvouched}", err=True)
@@ -173,17 +171,6 @@ def refuse_other_kind(folder: RunFolder, run: Run, software: Software) -> None:
         raise UsageError(
             f"{folder.path}: it was begun by {by}", hint=f"continue it with {resume_command(run, folder.path)}"
         )
-
-
-def check_environment(folder: RunFolder, run: Run) -> None:
-    """Raises InvalidResult where env.json and run.json do not say the same of the machine and the source tree."""
-    if stored_json(folder.path / "env.json") != run.environment:
-        raise InvalidResult(f"{folder.path}: env.json and the environment in run.json differ", hint="start a new run")
-    source: Any = run.environment.get("source")
-    tree = source.get("tree_sha256") if isinstance(source, dict) else None
-    if run.fingerprint.get("source_tree_sha256") != tree:
-        message = f"{folder.path}: fingerprint.source_tree_sha256 in run.json is not source.tree_sha256 in env.json"
-        raise InvalidResult(message, hint="start a new run")
 
 
 def check_samples(folder: RunFolder, plan: Plan) -> None:

@@ -27,7 +27,7 @@ from specgate.run.engine_process.client import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.logs import Log, Printed, Scratch
-from specgate.run.engine_process.wire import request_message
+from specgate.run.engine_process.wire import MOST_BYTES, request_message
 from specgate.sandbox.box import Box
 from specgate.sandbox.isolation import current
 
@@ -127,14 +127,14 @@ class EngineWorker(EngineCalls):
 
     # ── a call ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _exchange(self, call: str, message: bytes, limit: int) -> bytes:
+    def _exchange(self, call: str, message: bytes) -> bytes:
         self._owing = True
         deadline = self._deadline(self.timeout_s)
         if self._connection.fileno() < 0:
             raise self._lost(call)
         try:
             send_within(self._connection, message, deadline)
-            answer = receive_within(self._connection, limit, deadline)
+            answer = receive_within(self._connection, MOST_BYTES, deadline)
         except Late:
             self._end()
             raise WorkerLost(

@@ -59,11 +59,6 @@ class JunkAfterOnePromptInEight(Junk):
         return self.seen.index(tuple(prompt)) % 8 == 3
 
 
-class JunkInEveryEighthToken(Junk):
-    def junk(self, prompt: Sequence[int], index: int) -> bool:
-        return index % 8 == 5
-
-
 class JunkInTheSecondHalfOfTwoTexts(JunkAfterOnePromptInEight):
     def junk(self, prompt: Sequence[int], index: int) -> bool:
         return self.seen.index(tuple(prompt)) % 8 in (2, 5) and index >= 4
@@ -181,10 +176,6 @@ class TellsPrefillAsDecode(InOneGo):
         return replace(made, prefill_ns=prefill_ns - moved, step_ns=step_ns, elapsed_ns=sum(step_ns))
 
 
-class TellsAllPrefillAsDecode(TellsPrefillAsDecode):
-    part = 1.0
-
-
 class TellsDecodeAsPrefill(TellsPrefillAsDecode):
     """Most of what spec roles decode is told as prefill."""
 
@@ -215,16 +206,6 @@ class Silenced:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Terminated(Silenced):
-    def silence(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-class Exits(Silenced):
-    def silence(self) -> None:
-        os._exit(3)
-
-
 class Hangs(Silenced):
     def silence(self) -> None:
         threading.Event().wait()
@@ -246,10 +227,10 @@ class KilledOnce(Silenced):
 
 
 ENGINES: Final[tuple[type[Any], ...]] = (
-    *(JunkAfterOnePromptInEight, JunkInEveryEighthToken, JunkInTheSecondHalfOfTwoTexts),
+    *(JunkAfterOnePromptInEight, JunkInTheSecondHalfOfTwoTexts),
     *(DecodesInThePrefill, RemembersEarlierRounds, RemembersTheBaseline),
-    *(InOneGo, TellsPrefillAsDecode, TellsAllPrefillAsDecode, TellsDecodeAsPrefill),
-    *(Silenced, Terminated, Exits, Hangs, KilledOnce),
+    *(InOneGo, TellsPrefillAsDecode, TellsDecodeAsPrefill),
+    *(Silenced, Hangs, KilledOnce),
 )
 for _engine in ENGINES:
     globals()[f"PLUGIN_{_engine.__name__}"] = Plugged(_engine, "cheats")

@@ -17,9 +17,7 @@ def reasons(run: Run) -> set[str]:
     return {v.reason_code for v in objections(run)}
 
 
-@pytest.mark.parametrize(
-    "engine", ["JunkAfterOnePromptInEight", "JunkInEveryEighthToken", "JunkInTheSecondHalfOfTwoTexts"]
-)
+@pytest.mark.parametrize("engine", ["JunkAfterOnePromptInEight", "JunkInTheSecondHalfOfTwoTexts"])
 def test_junk_that_is_alike_in_every_role_is_seen_wherever_it_stands(cheating: Cheating, engine: str) -> None:
     code, run = cheating(engine)
     assert code == 6 and "not_the_targets" in reasons(run)
@@ -53,7 +51,7 @@ def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating
 
 
 @pytest.mark.usefixtures("from_outside")
-@pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsAllPrefillAsDecode", "TellsDecodeAsPrefill"])
+@pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsDecodeAsPrefill"])
 def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_a_step(
     cheating: Cheating, cli: Cli, engine: str
 ) -> None:
@@ -61,7 +59,7 @@ def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_a_step(
     assert code == 6 and "clocks_disagree" in reasons(run)
 
 
-@pytest.mark.parametrize("second", ["Silenced", "Terminated", "Exits", "Hangs"])
+@pytest.mark.parametrize("second", ["Silenced", "Hangs"])
 def test_a_required_rule_whose_second_engine_was_silenced_is_not_judged(
     cheating: Cheating, cli: Cli, second: str
 ) -> None:
@@ -78,15 +76,6 @@ def test_a_second_engine_that_is_lost_once_is_asked_again(cheating: Cheating, cl
     code, run = cheating("Honest")
     assert code == 0
     assert all(r.rescored is not None and r.rescored.scored for r in run.cells)
-
-
-def test_a_rule_that_only_advises_says_that_the_second_engine_was_lost(cheating: Cheating, cli: Cli) -> None:
-    ask(cli, "Silenced")
-    policy = (cli.folder / "policy.yaml").read_text()
-    cli.write("policy.yaml", policy.replace("gate: tokens, required: true", "gate: tokens, required: false"))
-    _, run = cheating("Honest")
-    messages = [v.message for v in run.verdicts if v.gate == "tokens"]
-    assert messages and all("the engine's own word" in m and "SIGKILL" in m for m in messages)
 
 
 def ask(cli: Cli, second: str, within_s: float = 60) -> None:

@@ -17,13 +17,19 @@ from tests.support.command import ROOT
 
 COMMAND: Final = re.compile(r"\bspecgate ((?:[a-z][a-z-]*)(?: [^;:,.()`\n]*)?)")
 OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
-FOREIGN: Final = ("backends/servers", "backends/offline", "specgate/checkpoints/spec_config", "reports/pictures/svg.py")
-"""Where flags of engines stand, and names of colours."""
+FOREIGN: Final = (
+    "backends/servers",
+    "backends/offline",
+    "specgate/checkpoints/spec_config",
+    "specgate/sandbox/kinds.py",
+    "reports/pictures/svg.py",
+)
+"""Where flags of engines and of sandboxes stand, and names of colours."""
 OTHERS: Final = re.compile(
     r"--(spec-|speculative-|enable-|skip-|metrics|no-deps|only-binary|version|debug|persistence-mode|query-gpu|head|address"
-    r"|cuda-graph-trace|type|verify-commit)"
+    r"|cuda-graph-trace|type|verify-commit|save-result)"
 )
-"""Options of engines, pip, nvidia-smi, nsys, Ray and git; and those that every command has."""
+"""Options of engines and their benchmarks, pip, nvidia-smi, nsys, Ray and git; and those that every command has."""
 
 
 def sentences() -> Iterator[tuple[str, str]]:

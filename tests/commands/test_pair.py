@@ -58,5 +58,15 @@ def test_each_fault_is_named_with_what_would_be_right(
     assert f"WRONG {cause} " in text and seen in text and " do: " in text
 
 
+@pytest.mark.parametrize("name", ["draft_model.pt", "consolidated.safetensors", "config.json"])
+def test_a_head_that_was_not_read_is_not_fine(tmp_path: Path, name: str) -> None:
+    target, draft = write_configs(tmp_path)
+    (draft / "model.safetensors").unlink()
+    (draft / name).touch()
+    output = CliRunner().invoke(cli, ["diagnose", "pair", "--target", str(target), "--draft", str(draft)])
+    assert output.exit_code == 8 and "not checked misfits" in output.output, output.output
+    assert name in output.output
+
+
 def test_a_pair_that_is_nowhere_is_a_usage_error() -> None:
     assert isinstance(CliRunner().invoke(cli, ["diagnose", "pair", "no-such-pair"]).exception, UsageError)

@@ -19,7 +19,8 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.contract.acceptance import AcceptanceRecord, Totals
-from specgate.contract.cycle_budget import Bytes, CycleBudget, Part
+from specgate.contract.cycle_budget import CycleBudget, Part
+from specgate.contract.traffic import Bytes
 from specgate.gates.validity import GATE
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, with_acceptance
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import sys
@@ -14,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from specgate.errors import EnvironmentRefused
-from specgate.machine.plugin_code import PluginCode, code_of, imports_of, is_pinned, taking_part
-from tests.support.command import ROOT
+from specgate.machine.plugin_code import PluginCode, code_of, taking_part
 from tests.support.outside import on_the_path, write_counting, write_distribution
 
 
@@ -99,24 +97,14 @@ def test_a_single_module_counts_with_what_lies_beside_it_in_its_distribution(fol
     assert sorted(Path(f).name for f in beside) == ["engine.py", "engine_ops.py"]
 
 
-def test_imported_modules_count_where_no_version_stands_for_them(folder: Path) -> None:
-    """Bare modules and distributions that are installed in place; not Python's own, nor installed distributions."""
-    lines = (
-        "import os, bare.inner as b",
-        "import numpy",
-        "def open_():",
-        "    from in_place import ops",
-        "import wheel_",
-    )
-    (folder / "engine.py").write_text("\n".join(lines))
-    (folder / "bare").mkdir()
-    (folder / "bare" / "__init__.py").write_text("import bare_too")
-    for name in ("bare_too", "in_place", "wheel_"):
+def test_required_distributions_count_where_they_are_installed_in_place(folder: Path) -> None:
+    for name in ("engine", "in_place", "deeper", "wheel_"):
         (folder / f"{name}.py").write_text("")
-    write_distribution(folder, "in-place", modules=("in_place",), editable=True)
+    write_distribution(folder, "in-place", modules=("in_place",), requires=("deeper", "my-engine"), editable=True)
+    write_distribution(folder, "deeper", modules=("deeper",), editable=True)
     write_distribution(folder, "installed", modules=("wheel_",))
-    result = sorted(os.path.relpath(file, folder) for file in engine(folder).files)
-    assert result == ["bare/__init__.py", "bare_too.py", "engine.py", "in_place.py"]
+    result = engine(folder, requires=("in-place", "installed", "gone"))
+    assert sorted(Path(file).name for file in result.files) == ["deeper.py", "engine.py", "in_place.py"]
 
 
 def test_of_a_namespace_only_the_package_in_it_counts(folder: Path) -> None:
@@ -184,38 +172,3 @@ def test_only_plug_ins_from_outside_that_take_part_are_looked_at(folder: Path) -
 
     plugins.registered.cache_clear()
     assert [code.key for code in taking_part(["fake"], ["tokens", "p90"])] == ["plugin:gate:p90", "plugin:report:prom"]
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("import a", {"a"}),
-        ("import a.b as c, d ,e.f  # g", {"a", "d", "e"}),
-        ("  from a.b import c", {"a"}),
-        ("from . import a\nfrom .b import c", set()),
-        ("if x: pass\r\nimport a\r\n", {"a"}),
-        ("important = 1\nimport_ = 2\nfromage = 3", set()),
-        ("import (", set()),
-        ("import a; import b", {"a", "b"}),
-        ("try: import a\nexcept ImportError: from b import c", {"a", "b"}),
-        ("from a \\\n  import b", {"a"}),
-    ],
-)
-def test_imports_are_read_without_running_them(source: str, names: set[str]) -> None:
-    assert imports_of(source.encode()) == names
-
-
-def test_no_import_is_missed_that_a_syntax_tree_has() -> None:
-    files = [file for folder in ("specgate", "tests") for file in (ROOT / folder).rglob("*.py")]
-    assert len(files) > 300
-    for file in files:
-        source = file.read_bytes()
-        nodes = list(ast.walk(ast.parse(source)))
-        tops = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-        tops |= {str(n.module).split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom) and n.level == 0}
-        assert tops <= imports_of(source), file
-
-
-def test_what_python_specgate_and_installed_distributions_hold_is_pinned() -> None:
-    assert all(map(is_pinned, ("os", "specgate", "numpy", "click")))
-    assert not is_pinned("no_such_module_anywhere")

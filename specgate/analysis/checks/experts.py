@@ -10,7 +10,7 @@ from collections import Counter
 
 from specgate.analysis.experts import rows_of_steps
 from specgate.contract import Block, EngineFacts
-from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.routing import ExpertCounts
 from specgate.contract.traffic import ExpertTraffic
 from specgate.errors import InvalidResult
 
@@ -38,7 +38,7 @@ def check_experts(block: Block, facts: EngineFacts | None, where: str) -> None:
             )
     check_passes(counts, [sum(of) for of in rows], experts, where)
     if counts.fresh:
-        check_fresh(counts, rows, experts, where)
+        check_fresh(counts, rows, where)
 
 
 def bounds(experts: ExpertTraffic, tokens: int) -> tuple[int, int]:
@@ -53,60 +53,25 @@ def check_passes(counts: ExpertCounts, tokens: list[int], experts: ExpertTraffic
         rows = [p.rows for p in counts.passes]
         raise InvalidResult(f"{where}: experts counted of passes with {rows} tokens, but steps have {sorted(steps)}")
     for entry in counts.passes:
-        place = f"{where}, passes of {entry.rows} tokens"
-        check_layers(entry, steps[entry.rows], experts, place)
+        place, count = f"{where}, passes of {entry.rows} tokens", steps[entry.rows]
+        if len(entry.layers) != experts.layers:
+            text = f"{place}: experts of {len(entry.layers)} layers, but the target has {experts.layers}"
+            raise InvalidResult(text)
+        if {*map(sum, entry.layers)} != {count}:
+            passes = [*map(sum, entry.layers)]
+            raise InvalidResult(f"{place}: layers have {passes} passes, but {count} steps have as many tokens")
         by_step = sum(touched for touched, n in zip(counts.touched, tokens, strict=True) if n == entry.rows)
         by_layer = sum(n * times for layer in entry.layers for n, times in enumerate(layer))
         if by_step != by_layer:
             raise InvalidResult(f"{place}: {by_step} experts touched by their steps, but {by_layer} by their layers")
 
 
-def check_layers(entry: PassCounts, steps: int, experts: ExpertTraffic, place: str) -> None:
-    """Every layer counts every pass, with as many experts as are possible."""
-    if len(entry.layers) != experts.layers:
-        raise InvalidResult(f"{place}: experts of {len(entry.layers)} layers, but the target has {experts.layers}")
-    least, most = bounds(experts, entry.rows)
-    for layer, passes in enumerate(entry.layers):
-        if sum(passes) != steps:
-            raise InvalidResult(f"{place}, layer {layer}: {sum(passes)} passes, but {steps} steps have as many tokens")
-        wrong = [n for n, times in enumerate(passes) if times and not least <= n <= most]
-        if wrong:
-            raise InvalidResult(
-                f"{place}, layer {layer}: a pass touched {wrong[0]} experts, but tokens of {experts.active} experts "
-                f"each touch {least} to {most} of {experts.count}"
-            )
-
-
-def check_fresh(counts: ExpertCounts, rows: tuple[tuple[int, ...], ...], experts: ExpertTraffic, where: str) -> None:
-    """The first row of a slot brings k experts to every layer, each later one at most so many, and the rows of a slot
-    never more than there are. Together they bring what a pass touches, or more where slots share experts; no slot
-    brings more than its pass touches.
-    """
-    places = Counter(place for step in rows for of in step for place in range(of))
-    if len(counts.fresh) != len(places):
-        raise InvalidResult(f"{where}: fresh experts of {len(counts.fresh)} rows, but slots have up to {len(places)}")
-    for place, fresh in enumerate(counts.fresh):
-        most = places[place] * experts.layers * experts.active
-        if fresh > most or (place == 0 and fresh != most):
-            right = "exactly" if place == 0 else "at most"
-            raise InvalidResult(f"{where}: row {place} brings {fresh} fresh experts, but {right} {most} are possible")
-        brought = sum(counts.fresh[: place + 1])
-        if brought > (room := sum(room_for(min(of, place + 1), experts) for step in rows for of in step)):
-            raise InvalidResult(
-                f"{where}: rows 0 to {place} bring {brought} fresh experts, but with {experts.count} in a layer {room} "
-                "are possible"
-            )
+def check_fresh(counts: ExpertCounts, rows: tuple[tuple[int, ...], ...], where: str) -> None:
+    """The rows of all slots together bring what their passes touch, or more where slots share experts."""
+    places = max((of for step in rows for of in step), default=0)
+    if len(counts.fresh) != places:
+        raise InvalidResult(f"{where}: fresh experts of {len(counts.fresh)} rows, but slots have up to {places}")
     alone = all(len(step) <= 1 for step in rows)
     total, touched = sum(counts.fresh), sum(counts.touched)
     if touched > total or (alone and touched != total):
         raise InvalidResult(f"{where}: {touched} experts touched, but the rows bring {total} fresh ones")
-    if total > (most := sum(n * len(step) for n, step in zip(counts.touched, rows, strict=True))):
-        raise InvalidResult(
-            f"{where}: the rows bring {total} fresh experts, but no slot brings more than its pass touches, "
-            f"which are {most} in all"
-        )
-
-
-def room_for(rows: int, experts: ExpertTraffic) -> int:
-    """The most experts that `rows` rows of a slot can touch in all layers."""
-    return experts.layers * bounds(experts, rows)[1]

@@ -48,7 +48,7 @@ def draft_not_loaded(e: Evidence) -> Finding:
     draft_error = e.facts.draft_error if e.facts else None
     failed = e.block.counters.get("disabled_draft_error", 0) if e.block else 0
     head = e.pair.head
-    if head is not None and head.state == "unsupported" and head.text in (e.error or ""):
+    if head is not None and head.state in ("unsupported", "unread") and head.text in (e.error or ""):
         return found("draft_not_loaded", check, head.text, head.todo)
     logged = line_about(e, "draft not loaded", "draft was not loaded", "without its draft")
     todo = "see the draft's config and weights: every tensor under the name that the engine expects"

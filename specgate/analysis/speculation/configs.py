@@ -169,13 +169,13 @@ def unchecked(cause: str, check: str, observation: str) -> Finding:
 def line_about(e: Evidence, *words: str) -> str:
     """The first line of the log whose known cause, or the error's line that, has one of `words`; "" where none has.
 
-    Whole words count: an error names folders with letters drawn at random, of which three can spell `d2t`.
+    Words of a path do not count: a folder may be called `d2t-missing`.
     """
     sought = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
     for line in e.log or ():
         if sought.search(line.cause):
             return f"{line.cause} ({line.line})"
     for text in (e.error or "").splitlines():
-        if sought.search(text):
+        if sought.search(re.sub(r"\S*/\S*", "", text)):
             return text.strip()
     return ""

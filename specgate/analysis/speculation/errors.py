@@ -11,7 +11,7 @@ from specgate.contract.types import DRAFT_TOKENS
 
 _BINS: Final = re.compile(r"k = (\d+) needs \d+ histogram bins and \d+ positions, got (\d+)")
 _NO_COMPLETIONS: Final = re.compile(r"/(?:v1/completions|completion|generate)\b[^\n]*: HTTP 404\b(?![^\n]*\bmodel\b)")
-_MISFIT: Final = re.compile(r"[^\n]*(?:tensors do not fit the config|missing: )[^\n]*")
+_MISFIT: Final = re.compile(r"[^\n]*(?:tensors do not fit the config|(?<![\w/.-])missing: )[^\n]*")
 
 
 def other_k(e: Evidence) -> Finding:

@@ -14,7 +14,7 @@ from typing import Final
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.geometry import DraftGeometry, TargetSizes
 from specgate.checkpoints.hf.related_architectures import refuse_related
-from specgate.checkpoints.hf.rope import rope_of
+from specgate.checkpoints.hf.rope import kind_of, rope_of
 from specgate.checkpoints.hf.target import attention_sizes
 from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import CheckpointError, UnsupportedDraft
@@ -66,6 +66,8 @@ def draft_geometry(
     keys = DraftKeys.of(config)
     try:
         refuse_unsupported(keys)
+        for key in ("rope_scaling", "rope_parameters"):
+            kind_of(keys.layer.part(key))
     except CheckpointError as error:
         raise UnsupportedDraft(error.message, hint=error.hint) from error
     refuse_ambiguous_norms(keys)

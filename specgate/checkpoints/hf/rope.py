@@ -15,7 +15,9 @@ DEFAULT_BASE: Final = 10000.0
 
 COMMON_KEYS: Final = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned",
+    "mrope_section", "mrope_interleaved",
 }  # fmt: skip
+"""The last two divide the rotation among time, height and width, which are one position in a text."""
 KEYS_OF_KIND: Final[Mapping[Kind, set[str]]] = {
     "default": set(),
     "linear": {"factor"},
@@ -107,6 +109,7 @@ def parse(section: Keys, base: float, head_dim: int, original: int, positions: i
 def kind_of(section: Keys) -> Kind:
     key = "rope_type" if "rope_type" in section else "type"
     name = section.text(key) or "default"
+    name = "default" if name == "mrope" else name
     for kind in KEYS_OF_KIND:
         if name == kind:
             return kind

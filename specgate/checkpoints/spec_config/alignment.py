@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.checkpoints.spec_config.contents import other_content
-from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_CHECKPOINT
+from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_BUILD_HAS_IT, AS_THE_CHECKPOINT
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS
 from specgate.checkpoints.spec_config.terms import DRAFTERS, TERMS, Breaks, Said, StatedConfig, shown
 from specgate.errors import ExitCode
@@ -114,6 +114,8 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
         one_sided += [f"{title}: neither says" for title in missing]
     broken = [f"{name}: {rule}" for name, side in zip(names, sides, strict=True) for rule in side.broken()]
     notes = [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in side.notes]
+    if first.engine != second.engine:
+        notes += [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in unread(side)]
     return Alignment(first, second, *map(tuple, (differences, undecided, one_sided, same, broken, notes)))  # type: ignore[arg-type]
 
 
@@ -166,6 +168,8 @@ def unknown(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Sa
         return "one is whatever the checkpoint has" if "weights" not in term else ""
     if len(values) == 2 and "quantization" in term and first.engine != second.engine:
         return "each engine has its own names of methods"
+    if len(values) == 2 and AS_THE_BUILD_HAS_IT in values:
+        return "builds that have the same flags differ in it"
     if len(values) == 2 and AS_THE_DRAFT_SAYS in values:
         return "with the draft's folder here, it could be compared"
     if term == "capture" and (first.boundaries is None) != (second.boundaries is None):
@@ -201,13 +205,21 @@ def one_speculates(first: StatedConfig, second: StatedConfig) -> Difference:
 
 
 def others(first: StatedConfig, second: StatedConfig, names: tuple[str, str]) -> Iterator[str]:
-    """Yield a sentence for each key about speculation without a term of its own that is not the same in both."""
+    """Yield a sentence for each key without a term of its own that is not the same in both. Of two engines, keys that
+    are not about speculation are notes.
+    """
     alike = first.engine == second.engine
-    for key in sorted(first.others.keys() | second.others.keys()):
-        a, b = (shown(side.others[key]) if key in side.others else "" for side in (first, second))
+    sides = [{**side.others, **(side.unread if alike else {})} for side in (first, second)]
+    for key in sorted(sides[0].keys() | sides[1].keys()):
+        a, b = ((shown(side[key]) or "on") if key in side else "does not say" for side in sides)
         if a != b or not alike:
-            values = ", ".join(f"{name} {value or 'does not say'}" for name, value in zip(names, (a, b), strict=True))
-            yield f"{key}: {values}: what it changes is not known here"
+            yield f"{key}: {names[0]} {a}, {names[1]} {b}: what it changes is not known here"
+
+
+def unread(config: StatedConfig) -> Iterator[str]:
+    """Yield a note about the flags of a config that were not read, where there are any."""
+    if config.unread:
+        yield f"not read: {', '.join(f'{flag} {value}'.strip() for flag, value in config.unread.items())}"
 
 
 def in_words(setting: Said) -> str:

@@ -21,7 +21,8 @@ WORD: Final = re.compile(
     re.DOTALL,
 )
 SET: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
+VARIABLE: Final = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?\}|\((\w+)\)|(\w+))")
+ARRAY: Final = re.compile(r"(\w+)\+?=\((.*)", re.DOTALL)
 IMAGES: Final = (
     (r"vllm/vllm-|/vllm(-openai|-cpu|-rocm)?(:|@|$)", "vllm"), (r"sglang", "sglang"), (r"tensorrt[-_]llm", "trtllm"),
     (r"lmdeploy", "lmdeploy"), (r"llama\.cpp|llama-server", "llamacpp"),
@@ -46,7 +47,12 @@ def commands(text: str, where: str) -> list[Command]:
     variables: dict[str, str] = {}
     result: list[Command] = []
     for words in split(joined, where):
-        plain = [replaced(word, variables) for word in words]
+        plain = [part for at, word in enumerate(words) for part in expanded(word, variables, at == 0)]
+        if (array := ARRAY.match(plain[0])) and plain[-1].endswith(")"):
+            parts = [array[2], *plain[1:]]
+            before = variables.get(array[1], "") if "+=" in plain[0] else ""
+            variables[array[1]] = f"{before} {shlex.join(filter(None, [*parts[:-1], parts[-1][:-1]]))}".strip()
+            continue
         settings = [match for word in plain if (match := SET.fullmatch(word))]
         if len(settings) == len([word for word in plain if word not in ("export", "declare", "readonly", "local")]):
             variables |= {match[1]: match[2] for match in settings}
@@ -87,6 +93,15 @@ def unquoted(word: str) -> str:
 def replaced(word: str, variables: Mapping[str, str]) -> str:
     """`word` with the `variables` that are known, as `$NAME`, `${NAME}` or `$(NAME)`."""
     return VARIABLE.sub(lambda m: variables.get(m[1] or m[2] or m[3], m[0]), word)
+
+
+def expanded(word: str, variables: Mapping[str, str], first: bool) -> list[str]:
+    """The words that stand in the place of `word`: several for an array, and for a variable that holds flags or, as the
+    `first` word, a command.
+    """
+    text = replaced(word, variables)
+    several = VARIABLE.fullmatch(word) and (first or "[" in word or text.startswith("-"))
+    return shlex.split(text) if several and text != word else [text]
 
 
 def unwrapped(words: Sequence[str], where: str) -> Iterator[Command]:

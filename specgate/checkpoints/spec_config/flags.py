@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Kind, Known, Table, order, window
@@ -36,6 +37,20 @@ SPECULATIVE: Final = re.compile(
     r"spec(?!ial)|draft|eagle|ngram|mtp|medusa|lookahead|dflash|dspark|nextn", re.IGNORECASE
 )
 """A name that is about speculation."""
+PROGRAM: Final = re.compile(r"(^|[/.])(serve|api_server|launch_server|llama-\w+|trtllm-(serve|bench))(\.exe)?$")
+WORDS: Final = re.compile(r"\$(?:[@*]|\w+|\{\w+(?:\[[@*]\])?\})")
+"""A word that is a variable of a shell, and nothing else."""
+VARIABLE_OF_ENGINE: Final = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM|LMDEPLOY|LLAMA|GGML)_\w+)=(.*)", re.DOTALL)
+INCIDENTAL: Final = re.compile(
+    r"--?(?:host|port|alias|a|ssl-.*|.*name|.*log.*|.*metric.*|api-.*|uvicorn-.*|allow.*|root-path|middleware|"
+    r"trust-remote-code|download-dir|hf-token.*|chat-template.*|.*jinja|.*tool.*|.*reasoning.*|response-role|"
+    r"tokenizer.*|.*generation-config|gpu-memory-utilization|mem-fraction-static|.*gpu-memory-fraction|"
+    r"cache-max-entry-count|(random-)?seed|temp|temperature|top-[kp]|min-p|.*timeout|watchdog.*|.*warmup.*|"
+    r"limit-mm-per-prompt|mm-.*|nccl-port|dist-.*|slots|props|no-webui|n|p|prompt|n-predict|e|env|v|x|x-.*)"
+    r"|\w+_(?:\w*LOG\w*|\w*KEY|\w*TOKEN|\w*HOST\w*|\w*PORT|\w*ROOT|\w*TIMEOUT\w*|\w*USAGE\w*|\w*MULTIPROC\w*)"
+    r"|SGLANG_SIMULATE_ACC_\w+|SGLANG_ENABLE_SPEC_V2"
+)
+"""Flags and variables that change no step, or are read elsewhere."""
 SURE: Final = 0.88
 """Likeness from which an unknown flag is taken for a misspelt one."""
 
@@ -45,7 +60,7 @@ class Given:
     """Parsed flags or keys: key → value, the name under which each was written, and the rows of the table they are in.
 
     `undecided`: sentences about what was not understood. `blocked`: keys whose values are not known for it, so that the
-    engine's default is not theirs. `used`: keys whose values have become terms.
+    engine's default is not theirs. `used`: keys whose values have become terms. `unread`: as `unread_words` has them.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -54,6 +69,7 @@ class Given:
     undecided: tuple[str, ...] = ()
     blocked: frozenset[str] = frozenset()
     used: set[str] = field(default_factory=set)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -76,6 +92,7 @@ class Given:
             (*self.rows, *other.rows),
             (*self.undecided, *other.undecided),
             self.blocked | (other.blocked - self.values.keys()),
+            unread={**other.unread, **self.unread},
         )
 
     def rest(self) -> dict[str, object]:
@@ -114,12 +131,15 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
     wrong: list[str] = []
     undecided: list[str] = []
     blocked: set[str] = set()
+    unread: dict[str, str] = {}
     for name, value in values.items():
         known = table.find(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
         if known is None:
             if not dashes or misspelt(f"--{name.replace('_', '-')}", table):
                 undecided.append(unknown(name, list(table.rows)))
                 blocked.update(get_close_matches(name.replace("-", "_"), table.rows, 1))
+            elif not INCIDENTAL.fullmatch(flag := f"--{name.replace('_', '-')}"):
+                unread[flag] = "" if value is True else plain(value)
         elif is_placeholder(value):
             undecided.append(f"{name} = {shown(value)}: a placeholder")
             rows.append(known)
@@ -135,13 +155,13 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
             rows.append(known)
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}")
-    return Given(taken, names, tuple(rows), tuple(undecided), frozenset(blocked - taken.keys()))
+    return Given(taken, names, tuple(rows), tuple(undecided), frozenset(blocked - taken.keys()), unread=unread)
 
 
 def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
     """The flags of a command line that `table` knows. The last of several wins, as in the engines.
 
-    Unknown flags about speculation are undecided, as are misspelt and shortened ones. All others are not looked at.
+    Unknown flags about speculation are undecided, as are misspelt and shortened ones, and words that may hold any flag.
     Raises UsageError for a flag without its value, and for one of the wrong type.
     """
     taken: dict[str, object] = {}
@@ -177,7 +197,57 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
         if value is UNTYPED:
             raise UsageError(f"{where}: {flag} = {shown(text)}: {NEEDED[known.kind]} is needed")
         taken[known.key], names[known.key] = value, flag
-    return Given(taken, names, tuple(rows), tuple(dict.fromkeys(undecided)), frozenset(blocked - taken.keys()))
+    if unfilled_words := words_of_flags(argv, table, bool(taken.keys() & {"model", "model_path"})):
+        undecided += [f"{word}: a placeholder, which may hold any flag" for word in unfilled_words]
+        blocked.update(table)
+    return Given(
+        taken, names, tuple(rows), tuple(dict.fromkeys(undecided)), frozenset(blocked - taken.keys()),
+        unread=unread_words(argv, table),
+    )  # fmt: skip
+
+
+def plain(value: object) -> str:
+    """A value as text, which is the same for JSON in a text and for what it stands for."""
+    try:
+        return json.dumps(parse_json(value) if isinstance(value, str) else value, sort_keys=True, default=str)
+    except ValueError:
+        return str(value)
+
+
+def program(argv: Sequence[str]) -> int:
+    """Index of the word that starts the server; -1 where there are flags alone."""
+    return max((at for at, word in enumerate(argv) if PROGRAM.search(word)), default=-1)
+
+
+def words_of_flags(argv: Sequence[str], table: Table, named: bool) -> list[str]:
+    """Words that a shell replaces by any number of flags, as `$ARGS`, `${ARGS[@]}` and `$@`.
+
+    One that stands first behind a server that takes a model there is the model, unless a flag has `named` it.
+    """
+    begin = program(argv)
+    free = operands(argv[begin + 1 :], table)
+    takes_model = begin >= 0 and re.search(r"(^|/)(serve|api_server|trtllm-serve)$", argv[begin]) and not named
+    if takes_model and free and not free[0].endswith(("@", "]}", "*")):
+        free = free[1:]
+    return [word for word in free if WORDS.fullmatch(word)]
+
+
+def unread_words(argv: Sequence[str], table: Table) -> dict[str, str]:
+    """Flags that are in no table, and variables of the engine, with their values.
+
+    They may decide how fast a step is. Those that do not, such as ports and names, are left out.
+    """
+    begin = program(argv) + 1
+    unread = {match[1]: match[2] for word in argv[:begin] if (match := VARIABLE_OF_ENGINE.fullmatch(word))}
+    for at, word in enumerate(argv[begin:], begin + 1):
+        flag, _, text = word.partition("=")
+        flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
+        if re.match(r"-[^\d.]", flag) and "." not in flag and table.find(flag) is None:
+            values = takewhile(
+                lambda word: re.match(r"-[^\d.]", word) is None, argv[at:] if not is_switch(flag) else ()
+            )
+            unread[flag] = plain(text or " ".join(values))
+    return {flag: text for flag, text in unread.items() if not INCIDENTAL.fullmatch(flag)}
 
 
 def is_placeholder(value: object) -> bool:

@@ -37,6 +37,7 @@ class StatedConfig:
     `places`: path or name of target and draft as written; they are compared by content where both are here.
     `others`: keys about speculation that have no term of their own.
     `releases`: releases of the engine that have all its keys, in words; "" if every one of the table has.
+    `unread`: flags and keys that were not read, and may decide how fast a step is, with their values.
     """
 
     engine: str
@@ -51,6 +52,7 @@ class StatedConfig:
     places: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, object] = field(default_factory=dict)
     releases: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, term: str) -> object:
         """Value of `term`; None if the config does not state it."""
@@ -183,7 +185,7 @@ TERMS: Final[Mapping[str, Term]] = {
     "ep": Term("GPUs that share the experts (ep)", "speed", "experts are spread over another number of GPUs"),
     "cp": Term("GPUs per context (cp)", "speed", "steps of another number of GPUs: times cannot be compared"),
     "draft_tp": Term("GPUs per draft", "speed", "draft steps of another number of GPUs"),
-    "eager": Term("CUDA graphs", "speed", "launches from the host in one engine, replayed graphs in the other"),
+    "graphs": Term("CUDA graphs", "speed", "launches from the host in one engine, replayed graphs in the other"),
     "compilation": Term("compilation", "speed", "other kernels, and other parts in CUDA graphs"),
     "prefix_cache": Term(
         "prefix cache", "speed", "one engine may skip prefills: TTFT and throughput cannot be compared, TPOT can"

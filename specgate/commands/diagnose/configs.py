@@ -50,8 +50,9 @@ def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None
     of vLLM, SGLang, TensorRT-LLM, LMDeploy, TurboMind, llama.cpp or specgate. Whose it is, its keys tell; ENGINE:
     before it settles it, as in lmdeploy:FILE.
 
-    What is not in what was read is "not known", as are keys about speculation that no release has. Drafts and targets
-    are compared by content where both folders are here, otherwise by name.
+    What is not in what was read is "not known", as are keys about speculation that no release has, and other flags in
+    which two sides of one engine differ. Drafts and targets are compared by content where both folders are here,
+    otherwise by name.
 
     Exit code 0 if the figures of the two can be compared, 1 if they cannot, 2 if one cannot be read, 8 if nothing
     differs but something that matters is not known.

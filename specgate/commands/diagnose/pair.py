@@ -12,7 +12,6 @@ import click
 from specgate.commands.door import command
 from specgate.commands.numbers import CONTEXT, DRAFTED
 from specgate.commands.options import take
-from specgate.errors import ExitCode
 from specgate.terminal import echo, echo_json
 
 WIDTH = 80
@@ -31,8 +30,9 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
     \b
     Example: specgate diagnose pair --target TARGET --draft DRAFT
 
-    Whatever is wrong is named with what would be right. Exit code 0 if nothing is, 1 if something is. `specgate smoke`
-    goes on from here with an engine; `specgate diagnose parity` finds faults that no file shows.
+    Whatever is wrong is named with what would be right. Exit code 0 if nothing is, 1 if something is, 8 if the head
+    could not be read here. `specgate smoke` goes on from here with an engine; `specgate diagnose parity` finds faults
+    that no file shows.
     """
     from dataclasses import asdict
 
@@ -42,13 +42,12 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
 
     refuse_two_names(name, target, draft)
     named = resolve_pair(name, target, draft)
-    findings, unreadable, warnings = check_pair(named, options["context"], options["k"])
+    findings, unreadable, warnings = result = check_pair(named, options["context"], options["k"])
     wrong = [finding for finding in findings if finding.state == "found"]
-    code = ExitCode.FAIL if wrong or unreadable else ExitCode.PASS
     if options["as_json"]:
         record = {"findings": [asdict(finding) for finding in findings], "warnings": [*warnings]}
         echo_json({"schema": "specgate.pair/v1", "pair": named.name, **record, "unreadable": [*unreadable]})
-        sys.exit(code)
+        sys.exit(result.exit_code)
     for text in unreadable:
         echo(f"not readable: {text}")
     for text in warnings:
@@ -65,4 +64,4 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
     echo(f"pair {named.name}: {len(wrong)} of {len(findings)} checks found a fault")
     if named.acceptance == "planted":
         echo(f"planted: specgate engine pairs check {name or 'PAIR'} measures its acceptance")
-    sys.exit(code)
+    sys.exit(result.exit_code)

@@ -31,10 +31,8 @@ from specgate.contract.protocols import (
 from specgate.contract.types import Count, fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.run import profiler
-from specgate.run.engine_process.wire import MOST_BYTES, PLAIN_BYTES, Call, Wrong, counted, record, shown, unusable
+from specgate.run.engine_process.wire import Call, Wrong, counted, record, shown, unusable
 
-NUMBER_BYTES: Final = 21
-"""Bytes of the longest integer of 64 bits, with a comma."""
 Prompts = tuple[tuple[int, ...], ...]
 
 
@@ -123,9 +121,6 @@ class Decode(Call[Decoded]):
     def wrong(self, answer: Decoded, slots: int) -> Wrong:
         return wrong_in_block(answer, slots)
 
-    def most_bytes(self, slots: int) -> int:
-        return bytes_of_block(self.role, self.budget, slots)
-
 
 @dataclass(frozen=True, slots=True)
 class Serve(Call[Decoded]):
@@ -149,11 +144,6 @@ class Serve(Call[Decoded]):
 
     def wrong(self, answer: Decoded, slots: int) -> Wrong:
         return wrong_in_serving(answer, len(self.prompts), self.offered)
-
-    def most_bytes(self, slots: int) -> int:
-        # A token, the time of its chunk, and how many tokens that held.
-        longest = self.budget.longest(self.role.k) + 2
-        return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * len(self.prompts) * 3 * longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +186,6 @@ class Trace(Call[Traced]):
 
     def wrong(self, answer: Traced, slots: int) -> Wrong:
         return wrong_in_block(answer.decoded, slots)
-
-    def most_bytes(self, slots: int) -> int:
-        return bytes_of_block(self.role, self.budget, slots)
-
-
-def bytes_of_block(role: Role, budget: Budget, slots: int) -> int:
-    """Return the most bytes of a block over `slots` prompts: its tokens and its steps, in the longest numbers."""
-    longest = budget.longest(role.k) + 2
-    numbers = slots * 2 * longest + longest * (2 + 2 * slots)
-    return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * numbers)
 
 
 # ── what contradicts a request ───────────────────────────────────────────────────────────────────────────────────────

@@ -130,7 +130,7 @@ class EngineCalls(ABC):
     def _ask(self, request: Call[A]) -> A:
         self._number += 1
         message = wire.request_message(self._number, request)
-        body = self._exchange(request.kind, message, request.most_bytes(self._slots))
+        body = self._exchange(request.kind, message)
         try:
             answer = wire.read(request, body, self._number, self.backend)
         except SpecgateError as error:
@@ -143,5 +143,5 @@ class EngineCalls(ABC):
         return error
 
     @abstractmethod
-    def _exchange(self, call: str, message: bytes, limit: int) -> bytes:
-        """Send the request `message` of the call named `call`, and return its answer of at most `limit` bytes."""
+    def _exchange(self, call: str, message: bytes) -> bytes:
+        """Send the request `message` of the call named `call`, and return its answer."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import select
 import shutil
-import stat
 import sys
 import tempfile
 import threading
@@ -30,9 +28,6 @@ TAIL: Final = 64 << 10
 LONGEST_LINE: Final = 64 << 10
 PIECE: Final = 1 << 20
 MOST_FILES: Final = 32
-NAME: Final = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
-OWN_NAMES: Final = "worker-"
-"""What the names of the harness's own logs begin with; no program's file is copied under such a name."""
 
 
 class Log:
@@ -176,34 +171,27 @@ class Scratch:
 
     def copy(self) -> None:
         """Copy what the files have gained since the last time."""
-        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                known = entry.name in self._logs or len(self._logs) < MOST_FILES
-                if known and NAME.fullmatch(entry.name) and not entry.name.startswith(OWN_NAMES):
-                    self._copy(entry.name)
-
-    def _copy(self, name: str) -> None:
-        log, done = self._logs.get(name) or (self._log_named(name), 0)
         with contextlib.suppress(OSError):
-            descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with open(descriptor, "rb") as file:
-                about = os.fstat(descriptor)
-                if not stat.S_ISREG(about.st_mode):
-                    return
-                while done < about.st_size:
-                    if log.room <= 0 and about.st_size - TAIL > done:
-                        log.skip(about.st_size - TAIL - done)
-                        done = about.st_size - TAIL
-                    file.seek(done)
-                    piece = file.read(min(PIECE, about.st_size - done))
-                    if not piece:
-                        break
-                    log.add(piece)
-                    done += len(piece)
-            self._logs[name] = log, done
+            plain = [file for file in sorted(self.folder.iterdir()) if file.is_file() and not file.is_symlink()]
+            for file in plain:
+                if file.name in self._logs or len(self._logs) < MOST_FILES:
+                    self._copy(file)
 
-    def _log_named(self, name: str) -> Log:
-        return Log(self.kept / name, self._cleaned)
+    def _copy(self, file: Path) -> None:
+        log, done = self._logs.get(file.name) or (Log(self.kept / file.name, self._cleaned), 0)
+        size = file.stat().st_size
+        with file.open("rb") as written:
+            while done < size:
+                if log.room <= 0 and size - TAIL > done:
+                    log.skip(size - TAIL - done)
+                    done = size - TAIL
+                written.seek(done)
+                piece = written.read(min(PIECE, size - done))
+                if not piece:
+                    break
+                log.add(piece)
+                done += len(piece)
+        self._logs[file.name] = log, done
 
     def _cleaned(self, text: str) -> str:
         return cleaned(self.renamed(text))

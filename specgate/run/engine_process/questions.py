@@ -40,7 +40,7 @@ from specgate.contract.protocols import (
 from specgate.contract.two_builds import Origin
 from specgate.contract.types import Count, Counts, Digest, Finite
 from specgate.run.engine_process.blocks import PROMPTS, wrong_in_text
-from specgate.run.engine_process.wire import MOST_BYTES, Call, Wrong, counted, shown
+from specgate.run.engine_process.wire import Call, Wrong, counted, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,6 @@ class Extend(Call[Text | None]):
     def wrong(self, answer: Text | None, slots: int) -> Wrong:
         if answer is not None:
             yield from wrong_in_text(answer, slots)
-
-    def most_bytes(self, slots: int) -> int:
-        return MOST_BYTES
 
 
 ShownLogits = tuple[tuple[tuple[Count, Digest], ...], ...]

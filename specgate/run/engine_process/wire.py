@@ -32,8 +32,6 @@ NO_JSON: Final = "no JSON"
 """The key of an object that stands for a value which JSON does not have."""
 MOST_BYTES: Final = 256 << 20
 """Bytes of the largest answer that is read at all."""
-PLAIN_BYTES: Final = 16 << 20
-"""Bytes of an answer without counting its tokens and steps: facts, names of kernels, an error."""
 
 A = TypeVar("A")
 Wrong = Iterator[tuple[str, str, str]]
@@ -64,10 +62,6 @@ class Call(Generic[A]):
     def wrong(self, answer: A, slots: int) -> Wrong:
         """Yield what contradicts the request in an answer of an engine with `slots` prompts."""
         return iter(())
-
-    def most_bytes(self, slots: int) -> int:
-        """Return the most bytes that an answer may have."""
-        return PLAIN_BYTES
 
     @classmethod
     def noun(cls) -> Any:

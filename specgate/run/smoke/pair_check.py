@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from specgate.analysis.speculation.causes import findings_of
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.contract import Budget, PairRef, Role
+from specgate.errors import ExitCode
 from specgate.run.smoke.pair_configs import configs_of, wrong_weights
 
 FILES: Final = ("misfits", "wrong_target", "vocabulary", "tokenizer", "weights", "draft_positions")
@@ -24,6 +25,14 @@ class PairCheck(NamedTuple):
     findings: tuple[Finding, ...]
     unreadable: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """FAIL where something is wrong, NOT_JUDGED where the head is here and was not read."""
+        if self.unreadable or any(finding.state == "found" for finding in self.findings):
+            return ExitCode.FAIL
+        unread = [f for f in self.findings if f.cause == "misfits" and f.state == "not checked" and f.seen != UNSEEN]
+        return ExitCode.NOT_JUDGED if unread else ExitCode.PASS
 
 
 def check_pair(pair: PairRef, prompt_tokens: int, k: int) -> PairCheck:

@@ -60,22 +60,8 @@ def changed(expert_counts: ExpertCounts, layer: tuple[int, ...]) -> ExpertCounts
     return replace(expert_counts, passes=(replace(entry, layers=(layer, *entry.layers[1:])),))
 
 
-def too_few(expert_counts: ExpertCounts) -> ExpertCounts:
-    return changed(expert_counts, (0, 0, 0, 12))
-
-
-def too_many(expert_counts: ExpertCounts) -> ExpertCounts:
-    return changed(expert_counts, (0,) * 33 + (12,))
-
-
 def with_first_step(expert_counts: ExpertCounts, touched: int) -> ExpertCounts:
     return replace(expert_counts, touched=(touched, *expert_counts.touched[1:]))
-
-
-def all_alike(expert_counts: ExpertCounts) -> ExpertCounts:
-    """As if all tokens of a pass chose the same four, but every row of a slot others."""
-    alike = (PassCounts(8, ((0, 0, 0, 0, 12),) * 4),)
-    return replace(expert_counts, touched=(16,) * 12, passes=alike, fresh=(384,) * 4)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +72,10 @@ def all_alike(expert_counts: ExpertCounts) -> ExpertCounts:
             "step 0: 15 experts touched in 4 layers by 8 tokens of 4 experts each: 16",
         ),
         (lambda c: with_first_step(c, 129), "step 0: 129 experts touched in 4 layers by 8 tokens .* 16 to 128 are"),
-        (too_few, "passes of 8 tokens, layer 0: a pass touched 3 experts, but tokens of 4 experts each touch 4 to 32"),
-        (too_many, "layer 0: a pass touched 33 experts"),
-        (lambda c: changed(c, (0, 0, 0, 0, 0, 3)), "layer 0: 3 passes, but 12 steps have as many tokens"),
+        (
+            lambda c: changed(c, (0, 0, 0, 0, 0, 3)),
+            r"layers have \[3, 12, 12, 12\] passes, but 12 steps have as many tokens",
+        ),
         (
             lambda c: with_first_step(c, c.touched[0] - 1),
             r"passes of 8 tokens: \d+ experts touched by their steps",
@@ -96,14 +83,8 @@ def all_alike(expert_counts: ExpertCounts) -> ExpertCounts:
         (lambda c: replace(c, touched=c.touched[:-1]), "experts touched in 11 steps, but the block has 12"),
         (lambda c: replace(c, passes=()), r"passes with \[\] tokens, but steps have \[8\]"),
         (lambda c: replace(c, passes=(PassCounts(8, c.passes[0].layers[:3]),)), "of 3 layers, but the target has 4"),
-        (
-            lambda c: replace(c, fresh=(383, *c.fresh[1:])),
-            "row 0 brings 383 fresh experts, but exactly 384 are",
-        ),
-        (lambda c: replace(c, fresh=(384, 385, 0, 0)), "row 1 brings 385 fresh experts, but at most 384 are possible"),
         (lambda c: replace(c, fresh=c.fresh[:2]), "fresh experts of 2 rows, but slots have up to 4"),
         (lambda c: replace(c, fresh=(384, 0, 0, 0)), r"\d+ experts touched, but the rows bring 384 fresh ones"),
-        (all_alike, "the rows bring 1536 fresh experts, but no slot brings more than its pass touches, which are 384"),
     ],
 )
 def test_what_no_router_can_do_is_refused(change: Callable[[ExpertCounts], ExpertCounts], message: str) -> None:
@@ -119,19 +100,6 @@ def test_the_rows_of_a_slot_alone_bring_exactly_what_its_passes_touch() -> None:
         check_experts(
             replace(made, experts=replace(numbers, fresh=(*numbers.fresh[:-1], numbers.fresh[-1] + 1))), FACTS, "x"
         )
-
-
-def test_a_slot_brings_no_more_experts_than_there_are() -> None:
-    few = replace(EXPERTS, count=8, active=2)
-    facts = replace(FACTS, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=few)))
-    made = with_counts(spec(), overlap=0.0, experts=few)
-    check_experts(made, facts, "here")
-    numbers, most = counts(made), 12 * 2 * few.layers * few.active
-    with pytest.raises(InvalidResult, match=r"bring \d+ fresh experts, but with 3 in a layer \d+ are possible"):
-        small = replace(facts, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=replace(few, count=3))))
-        bounded = with_counts(spec(), overlap=1.0, experts=replace(few, count=3))
-        check_experts(replace(bounded, experts=replace(counts(bounded), fresh=(most,) * 4)), small, "here")
-    assert numbers.fresh[0] == most
 
 
 def test_a_dense_engine_has_no_experts_to_count() -> None:

@@ -73,6 +73,15 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
         {"vocabulary", "zero_acceptance"},
     ),
     "d2t, by the error": (evidence(None, error="the draft: d2t has 9 rows"), {"vocabulary"}),
+    "no weights, in a folder with a telling name": (
+        evidence(
+            None,
+            error="/x/d2t-missing: no weights",
+            pair=pair(head=HeadReading("unread", "/x/d2t-missing: no weights")),
+        ),
+        {"draft_not_loaded"},
+    ),
+    "a target without weights, too": (evidence(None, error="/d2t/t2d/target-missing: no weights"), set()),
     "a folder of random letters": (evidence(GOOD, error="log: /tmp/specgate-xd2tq/t2d_1/vllm.log"), set()),
     "another tokenizer": (
         evidence(NOTHING, pair=pair(tokenizers="12 tokens have other ids")),

@@ -28,7 +28,6 @@ def test_a_release_is_not_gone_before_it_came(name: str) -> None:
     table = TABLES[name]
     for row in table.rows.values():
         assert not (row.since and row.until) or order(row.since) <= order(row.until)
-        assert not table.newest or order(row.until or row.since or "0") <= order(table.newest)
 
 
 @pytest.mark.parametrize("name", OTHER_FLAGS)
@@ -54,7 +53,7 @@ def test_releases_are_ordered_as_they_came_out() -> None:
 
 
 def test_the_releases_of_several_keys_are_those_that_have_all() -> None:
-    table = Table("9", "a count 1.0 -\nb count ? 2.0\nc count 3.0 4.0\n")
+    table = Table("a count 1.0 -\nb count ? 2.0\nc count 3.0 4.0\n")
     rows = table.rows
     assert releases([rows["a"]]) == ("since 1.0", "") and releases([rows["b"]]) == ("until 2.0", "")
     assert releases([rows["a"], rows["b"]]) == ("1.0 to 2.0", "") and releases([]) == ("", "")

@@ -128,7 +128,7 @@ def test_flags_win_over_the_file_of_config(here: Path) -> None:
         ({"data-parallel-size": 2}, {"dp"}),
         ({"load-format": "dummy"}, {"target_weights"}),
         ({"hf-overrides": {"rope_theta": 1.0}}, {"overrides"}),
-        ({"enforce-eager": True}, {"eager"}),
+        ({"enforce-eager": True}, {"graphs"}),
         ({"compilation-config": {"cudagraph_mode": "NONE"}}, {"compilation"}),
     ],
 )
@@ -386,3 +386,80 @@ def test_what_trainers_put_before_the_flags_of_sglang_is_left_out() -> None:
 )
 def test_acceptance_that_is_made_up_is_seen(source: str, length: float) -> None:
     assert read_source(source).value("forced") == pytest.approx(length)
+
+
+@pytest.mark.parametrize("a", [SAME, SGLANG.replace("sglang:", "sglang serve "), "trtllm-serve /m/t --tp_size 2"])
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ("--attention-backend FLASHINFER", ExitCode.NOT_JUDGED),
+        ("--cpu-offload-gb 40 --block-size=32", ExitCode.NOT_JUDGED),
+        ("--port 8001 --host 0.0.0.0 --served-model-name a b --enable-log-requests", ExitCode.PASS),
+    ],
+)
+def test_a_flag_that_was_not_read_is_a_difference_unless_it_changes_no_step(a: str, more: str, code: ExitCode) -> None:
+    assert beside(f"{a} {more}", a).exit_code is code
+    assert beside(f"{a} {more}", f"{a} {more}").exit_code is ExitCode.PASS
+
+
+@pytest.mark.parametrize("setting", ["VLLM_ATTENTION_BACKEND=FLASHINFER", "VLLM_USE_V1=0", "VLLM_ALL2ALL_BACKEND=x"])
+def test_a_variable_of_the_engine_is_a_difference_too(setting: str) -> None:
+    assert beside(f"{setting} {SAME}", SAME).exit_code is ExitCode.NOT_JUDGED
+    assert beside(f"CUDA_VISIBLE_DEVICES=0 VLLM_LOGGING_LEVEL=DEBUG {SAME}", SAME).exit_code is ExitCode.PASS
+
+
+def test_keys_of_a_file_that_were_not_read_are_compared_with_flags(here: Path) -> None:
+    more = {"block-size": 32, "kv-transfer-config": {"b": 1, "a": "x"}, "port": 1, "enable-chunked-prefill": True}
+    file = yaml_of(here, "serve.yaml", {**SERVE, **more})
+    flags = """--block-size 32 --kv_transfer_config '{"a": "x", "b": 1}' --enable-chunked-prefill"""
+    assert beside(file, f"{SAME} {flags}").exit_code is ExitCode.PASS
+    assert len(beside(file, SAME).undecided) == 3
+
+
+def test_flags_of_two_engines_that_were_not_read_are_notes() -> None:
+    result = beside(f"{SAME} --cpu-offload-gb 40", SGLANG)
+    assert any("not read: --cpu-offload-gb 40" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("words", ["$EXTRA", '"$@"', '"${ARGS[@]}"', "${MORE}"])
+@pytest.mark.parametrize("command", [SAME, SGLANG.replace("sglang:", "sglang serve "), "llama-server -m t -md d"])
+def test_words_that_may_hold_any_flag_keep_defaults_away(command: str, words: str) -> None:
+    config = read_source(f"{command} {words}")
+    assert any("may hold any flag" in text for text in config.undecided)
+    assert not [term for term in ("prefix_cache", "pp") if term in config.terms and config.terms[term].how == "default"]
+    assert beside(f"{command} {words}", command).exit_code is ExitCode.NOT_JUDGED
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ARGS=({around})\nvllm serve /m/target-70b \"${{ARGS[@]}}\" --speculative-config '{section}'",
+        "EXTRA='{around}'\nvllm serve /m/target-70b $EXTRA --speculative-config '{section}'",
+        "C=(vllm serve /m/target-70b)\nC+=({around})\nC+=(--speculative-config '{section}')\nexec \"${{C[@]}}\"",
+        "CMD='vllm serve /m/target-70b {around} -sc.method eagle3 -sc.model /m/head-eagle3 "
+        "-sc.num_speculative_tokens 3'\n$CMD",
+    ],
+)
+def test_flags_in_the_variables_of_a_script_are_read(script: str) -> None:
+    assert beside(script.format(around=AROUND, section=SECTION), SAME).exit_code is ExitCode.PASS
+
+
+@pytest.mark.parametrize(
+    ("source", "off"),
+    [
+        ("vllm serve t%s", "--enforce-eager"),
+        ("sglang serve --model-path t%s", "--disable-cuda-graph"),
+        ("lmdeploy serve api_server t%s", "--eager-mode"),
+    ],
+)
+def test_cuda_graphs_are_off_where_they_are_switched_off(source: str, off: str) -> None:
+    without, graphs = read_source(source % f" {off}"), read_source(source % "")
+    assert (without.value("graphs"), graphs.value("graphs")) == (False, True)
+    assert different(align(without, graphs)) == {"graphs"}
+
+
+def test_the_least_probability_of_former_llama_cpp_is_its_builds() -> None:
+    former = "llama-server -m t -md d --draft-max 10"
+    assert beside(former, former).exit_code is ExitCode.PASS
+    for more in ("--draft-p-min 0.5", "--draft-p-min 0", "--draft-min 5"):
+        assert beside(f"{former} {more}", former).exit_code is ExitCode.NOT_JUDGED

@@ -114,6 +114,7 @@ def test_an_engine_and_the_check_of_files_name_the_same_one_cause(pair: PairRef,
         (lambda t: t.update({"midlayer.self_attn.q_norm.weight": torch.ones(16)}), {}),
         (retyped(**{"fc.weight": torch.float8_e4m3fn}), {}),
         (bool, {"hidden_act": "gelu"}),
+        (bool, {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}),
     ],
 )
 def test_a_head_that_only_other_engines_run_is_no_fault_of_its_files(

@@ -17,6 +17,7 @@ from tests.checkpoints.folders import LLAMA, keys
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 SCALINGS: list[dict[str, object]] = [
     {"rope_type": "default"},
+    {"rope_type": "default", "type": "mrope", "mrope_section": [8, 12, 12]},
     {"rope_type": "linear", "factor": 3.0},
     {**LLAMA3, "original_max_position_embeddings": 2048},
     {"rope_type": "yarn", "factor": 4.0},

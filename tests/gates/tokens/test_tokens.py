@@ -9,7 +9,7 @@ import pytest
 
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
-from specgate.contract import LOSSY, Block, NearTies, Rule, Run, State, TokenChecks, Verdict
+from specgate.contract import LOSSY, Block, NearTies, Rule, Run, ScoreCheck, State, TokenChecks, Verdict
 from specgate.gates.speed import GATE as SPEED
 from specgate.gates.tokens.gate import GATE
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
@@ -134,3 +134,23 @@ def test_the_speed_of_lossy_tokens_is_quoted_and_says_so_and_that_of_wrong_ones_
     assert outcome.message.endswith("; of tokens that may differ from the baseline's")
     (wrong,) = SPEED.judge(rule, lossy_run(corrupt))
     assert (wrong.state, wrong.reason_code) == (State.INVALID, "token_mismatch")
+
+
+@pytest.mark.parametrize("change", [lambda block: block, corrupt])
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("required", [True, False])
+def test_a_required_rule_is_not_judged_where_the_second_engine_was_lost(
+    change: Callable[[Block], Block], lost: bool, required: bool
+) -> None:
+    """Not where it could not be asked at all, nor where the tokens are wrong anyway."""
+    run = run_of(plan := plan_of(), blocks_of(plan, change=change))
+    score = ScoreCheck("reference", unscored="engine process 7 was ended by SIGKILL", lost=lost)
+    run = replace(run, cells=tuple(replace(c, rescored=score) for c in run.cells))
+    (judgement,) = GATE.judge(replace(RULE, required=required), run)
+    if change is corrupt:
+        assert judgement.state is State.INVALID
+    elif lost and required:
+        assert (judgement.state, judgement.reason_code) == (State.NOT_JUDGED, "second_engine_lost")
+        assert "ended by SIGKILL" in judgement.message
+    else:
+        assert judgement.state is State.PASS and "the engine's own word: engine process 7" in judgement.message

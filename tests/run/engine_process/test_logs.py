@@ -77,8 +77,7 @@ def test_only_plain_files_of_the_scratch_folder_are_copied(tmp_path: Path) -> No
     (scratch.folder / "link.log").symlink_to(secret)
     (scratch.folder / "folder.log").mkdir()
     os.mkfifo(scratch.folder / "pipe.log")
-    for name in ("worker-0.log", ".hidden", "a b", "fine.log"):
-        (scratch.folder / name).write_text(f"in {scratch.folder / name}\n")
+    (scratch.folder / "fine.log").write_text(f"in {scratch.folder / 'fine.log'}\n")
     scratch.end()
     assert {file.name for file in tmp_path.iterdir()} == {"secret", "fine.log"}
     assert (tmp_path / "fine.log").read_text() == f"in {tmp_path / 'fine.log'}\n"

@@ -12,6 +12,8 @@ from specgate.checkpoints.spec_config.terms import How, Said
 
 Terms = dict[str, Said]
 AS_THE_CHECKPOINT: Final = "as the checkpoint has it"
+AS_THE_BUILD_HAS_IT: Final = "as the build has it"
+"""Value of what is another thing in other builds that have the same flags."""
 NOT_KNOWN: Final = Said(None, "unknown")
 """Stands in the place of a term that some key decides whose value could not be read, and keeps the default away."""
 SUGGESTS: Final = re.compile(r"speculator|eagle|dflash|dspark|medusa|draft|hass", re.IGNORECASE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from specgate.checkpoints.spec_config.flags import Given, from_argv, releases
 from specgate.checkpoints.spec_config.formats.collect_terms import (
+    AS_THE_BUILD_HAS_IT,
     Terms,
     chain,
     count_of,
@@ -45,8 +47,9 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
         speaking = {"spec_type", "spec_draft_model", "spec_draft_hf"}
         unclear = bool(flags.get("spec_default")) or bool(flags.blocked & speaking)
         return StatedConfig(
-            "llamacpp", where, known(terms), EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds
-        )
+            "llamacpp", where, known(terms), EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds,
+            unread=flags.unread,
+        )  # fmt: skip
     if draft is not None:
         places["draft_model"] = draft
         terms["draft_model"] = Said(name_of(draft), "stated", flags.names.get("spec_draft_model", "--spec-draft-hf"))
@@ -61,11 +64,10 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     else:
         terms["method"] = Said(METHODS.get(kind, kind), "stated", "--spec-type")
     notes = drafted(terms, flags, kind, bool(former))
-    if former and "p_min" not in terms:
-        undecided.append(f"--spec-draft-p-min: not given, and other builds that have {former[0]} have other defaults")
     return StatedConfig(
-        "llamacpp", where, known(terms), EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), bounds
-    )
+        "llamacpp", where, known(terms), EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), bounds,
+        flags.unread,
+    )  # fmt: skip
 
 
 def others(flags: Given) -> dict[str, object]:
@@ -83,7 +85,11 @@ def others(flags: Given) -> dict[str, object]:
         "-td",
         "-otd",
     )
-    return {name: v for name, v in flags.rest().items() if "-spec" in name and not any(p in name for p in placed)}
+    return {
+        name: v
+        for name, v in flags.rest().items()
+        if re.search("spec|draft", name) and not any(p in name for p in placed)
+    }
 
 
 def around(flags: Given, target: str | None) -> Terms:
@@ -133,8 +139,7 @@ def drafted(terms: Terms, flags: Given, kind: str, former: bool) -> tuple[str, .
     take(terms, flags, "draft", "k")
     default(terms, k=16 if former else 3, lookup=None)
     take(terms, flags, "spec_draft_p_min", "p_min", lambda p: float(str(p)))
-    if not former:
-        default(terms, p_min=0.0)
+    default(terms, p_min=AS_THE_BUILD_HAS_IT if former else 0.0)
     take(terms, flags, "spec_draft_sampling", "draft_sampling")
     default(terms, draft_sampling="greedy")
     probabilistic = terms["draft_sampling"].value == "probabilistic"
@@ -146,8 +151,9 @@ def drafted(terms: Terms, flags: Given, kind: str, former: bool) -> tuple[str, .
     take(terms, flags, "spec_synth_rates", "forced", rates_length)
     take(terms, flags, "spec_draft_type_k", "draft_kv_dtype")
     default(terms, forced=None, draft_kv_dtype="f16")
-    unsure = "p_min" in terms and terms["p_min"].value
-    fixed(terms, varies="shorter where the draft is unsure" if unsure else "constant", draft_tp=1)
+    least = terms["p_min"].value if "p_min" in terms else AS_THE_BUILD_HAS_IT
+    unsure = "shorter where the draft is unsure" if least else "constant"
+    fixed(terms, varies=least if least == AS_THE_BUILD_HAS_IT else unsure, draft_tp=1)
     if terms["method"].value == "eagle3":
         fixed(terms, window=NOT_APPLIED, capture="baked in at conversion to GGUF")
     chain(terms)

@@ -29,7 +29,7 @@ from specgate.errors import UsageError
 
 EXPRESSES: Final = frozenset({
     "method", "draft_model", "target", "k", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp",
-    "dp", "ep", "cp", "eager", "prefix_cache", "max_positions", "max_batch", "max_tokens",
+    "dp", "ep", "cp", "graphs", "prefix_cache", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 KEYS: Final = {"speculative_algorithm": "method", "speculative_draft_model": "model",
                "speculative_num_draft_tokens": "num_speculative_tokens",
@@ -48,7 +48,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     fields = {KEYS[key]: flags.get(key) for key in KEYS if key in flags}
     names = {KEYS[key]: name for key, name in flags.names.items() if key in KEYS}
     return of(
-        Given(fields, names, flags.rows, (*open_target, *flags.undecided), flags.blocked),
+        Given(fields, names, flags.rows, (*open_target, *flags.undecided), flags.blocked, unread=flags.unread),
         terms,
         where,
         served,
@@ -68,15 +68,16 @@ def around(flags: Given, served: str | None) -> Terms:
         revision = flags.text("revision")
         terms["target"] = Said(name_of(served) + (f"@{revision}" if revision else ""), "stated", "api_server")
     for key, term in (
-        ("tp", "tp"), ("dp", "dp"), ("ep", "ep"), ("cp", "cp"), ("dtype", "dtype"), ("eager_mode", "eager"),
+        ("tp", "tp"), ("dp", "dp"), ("ep", "ep"), ("cp", "cp"), ("dtype", "dtype"),
         ("enable_prefix_caching", "prefix_cache"), ("session_len", "max_positions"), ("max_batch_size", "max_batch"),
         ("max_prefill_token_num", "max_tokens"), ("model_format", "quantization"),
     ):  # fmt: skip
         take(terms, flags, key, term)
+    take(terms, flags, "eager_mode", "graphs", lambda eager: not eager)
     take(terms, flags, "quant_policy", "kv_dtype", lambda policy: CACHES.get(str(policy).lower(), str(policy)))
     take(terms, flags, "empty_init", "target_weights", lambda on: "dummy" if on else None)
     take(terms, flags, "hf_overrides", "overrides", object_text)
-    default(terms, tp=1, dp=1, ep=1, cp=1, dtype="auto", kv_dtype="auto", prefix_cache=False, eager=False,
+    default(terms, tp=1, dp=1, ep=1, cp=1, dtype="auto", kv_dtype="auto", prefix_cache=False, graphs=True,
             quantization=AS_THE_CHECKPOINT, overrides=None, target_weights=AS_THE_CHECKPOINT)  # fmt: skip
     resolve_auto(terms, served)
     return terms
@@ -89,8 +90,9 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     if "method" not in flags:
         unclear = "speculative_algorithm" in flags.blocked
         return StatedConfig(
-            "lmdeploy", where, known(terms), EXPRESSES, (), None, undecided, unclear, places, releases=bounds
-        )
+            "lmdeploy", where, known(terms), EXPRESSES, (), None, undecided, unclear, places, releases=bounds,
+            unread=flags.unread,
+        )  # fmt: skip
     notes: tuple[str, ...] = ()
     if backend == "turbomind":
         notes += ("--backend turbomind: LMDeploy 0.16 warns that TurboMind does not speculate, and goes on without",)
@@ -112,8 +114,9 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
         fixed(terms, capture=NO_IDS)
     boundaries = add_draft(terms, draft, served, NO_IDS if eagle3 else None)
     return StatedConfig(
-        "lmdeploy", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, releases=bounds
-    )
+        "lmdeploy", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, releases=bounds,
+        unread=flags.unread,
+    )  # fmt: skip
 
 
 TURBOMIND_EXPRESSES: Final = frozenset({

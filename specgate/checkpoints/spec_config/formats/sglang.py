@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from specgate.checkpoints.spec_config.files import Referred, referred
@@ -29,13 +30,15 @@ from specgate.errors import UsageError
 EXPRESSES: Final = frozenset({
     "method", "draft_model", "target", "k", "path_len", "verified", "topk", "tree", "non_leaves", "varies",
     "verification", "threshold", "window", "draft_quantization", "draft_kv_dtype", "vocabulary", "weights", "lookup",
-    "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp", "eager",
+    "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp", "graphs",
     "overlap", "prefix_cache", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 METHODS: Final = {"EAGLE3": "eagle3", "EAGLE": "eagle", "NEXTN": "mtp", "STANDALONE": "draft_model", "NGRAM": "ngram",
                   "DFLASH": "dflash", "DSPARK": "dspark", "UNO": "uno"}  # fmt: skip
 LENGTH: Final = re.compile(r"SGLANG_SIMULATE_ACC_LEN=(\d+(?:\.\d+)?)$")
 """The variable that makes acceptance up, with its length."""
+OVERLAP: Final = re.compile(r"SGLANG_ENABLE_SPEC_V2=(\w+)$")
+"""The variable that lets speculation overlap with scheduling, or not."""
 OF_A_TRAINER: Final = "--sglang-"
 """What trainers that start SGLang put before its flags."""
 
@@ -45,7 +48,12 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     plain = [f"--{word[len(OF_A_TRAINER) :]}" if word.startswith(OF_A_TRAINER) else word for word in argv]
     flags = from_argv(plain, FLAGS, where)
     lengths = [float(match[1]) for word in argv if (match := LENGTH.match(word)) and float(match[1]) > 0]
-    return of(flags, referred(flags.text("config"), FLAGS, where), where, lengths[-1] if lengths else None)
+    config = of(flags, referred(flags.text("config"), FLAGS, where), where, lengths[-1] if lengths else None)
+    if (
+        overlap := [match[1] for word in argv if (match := OVERLAP.match(word))]
+    ) and "disable_overlap_schedule" not in flags:
+        return replace(config, terms={**config.terms, "overlap": Said(overlap[-1].lower() in ("1", "true"), "stated")})
+    return config
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -67,8 +75,9 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
         notes = tuple(f"{name} without --speculative-algorithm: SGLang does not speculate" for name in stray[:1])
         unclear = file.missing or bool(flags.blocked & {"speculative_algorithm", "config"})
         return StatedConfig(
-            "sglang", where, known(terms), EXPRESSES, notes, None, undecided, unclear, places, releases=bounds
-        )
+            "sglang", where, known(terms), EXPRESSES, notes, None, undecided, unclear, places, releases=bounds,
+            unread=flags.unread,
+        )  # fmt: skip
     take(terms, flags, "speculative_algorithm", "method", lambda name: METHODS.get(str(name).upper(), str(name)))
     if draft is None and terms["method"].value == "eagle":
         terms["method"] = Said("mtp", "stated", flags.names["speculative_algorithm"])
@@ -82,8 +91,9 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
     boundaries = add_draft(terms, draft, target, OUTPUTS if eagle3 else None)
     undecided += open_sizes
     return StatedConfig(
-        "sglang", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, others(flags), bounds
-    )
+        "sglang", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, others(flags), bounds,
+        flags.unread,
+    )  # fmt: skip
 
 
 def others(flags: Given) -> dict[str, object]:
@@ -100,21 +110,22 @@ def around(flags: Given, target: str | None, *, whole: bool) -> Terms:
     for key, term in (
         ("tp_size", "tp"), ("pp_size", "pp"), ("dp_size", "dp"), ("ep_size", "ep"), ("attn_cp_size", "cp"),
         ("dcp_size", "cp"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
-        ("context_length", "max_positions"), ("max_running_requests", "max_batch"), ("disable_cuda_graph", "eager"),
+        ("context_length", "max_positions"), ("max_running_requests", "max_batch"),
     ):  # fmt: skip
         take(terms, flags, key, term)
     if flags.get("enable_dp_attention"):
         terms["dp"] = Said(
             f"{flags.get('dp_size') or 1}, attention over the same GPUs", "stated", "--enable-dp-attention"
         )
-    take(terms, flags, "disable_decode_cuda_graph", "eager", lambda off: off or None)
+    for key in ("disable_cuda_graph", "disable_decode_cuda_graph"):
+        take(terms, flags, key, "graphs", lambda off: False if off else None)
     take(terms, flags, "chunked_prefill_size", "max_tokens", count_of)
     take(terms, flags, "disable_radix_cache", "prefix_cache", lambda off: not off)
     take(terms, flags, "disable_overlap_schedule", "overlap", lambda off: not off)
     take(terms, flags, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
     take(terms, flags, "json_model_override_args", "overrides", object_text)
     if whole:
-        default(terms, tp=1, pp=1, dp=1, ep=1, cp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, eager=False,
+        default(terms, tp=1, pp=1, dp=1, ep=1, cp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, graphs=True,
                 overlap=True, quantization=AS_THE_CHECKPOINT, overrides=None,
                 target_weights=AS_THE_CHECKPOINT)  # fmt: skip
     return terms

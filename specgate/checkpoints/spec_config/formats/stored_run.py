@@ -53,29 +53,32 @@ def read_run(folder: Path, where: str) -> StatedConfig:
         terms["draft_model"] = Said(name_of(config.pair.draft), "stated", "pair")
     for k in lengths[:1] if len(lengths) == 1 else ():
         fixed(terms, path_len=k + 1, verified=k + 1, topk=1, tree="chain", varies="constant")
-    (notes, undecided), boundaries = options_of(terms, config.backend, config.options, where), None
+    (notes, undecided, unread), boundaries = options_of(terms, config.backend, config.options, where), None
     for facts in list(engines.values())[:1]:
         boundaries = facts_of(terms, facts)
     expresses = ALWAYS | {term for term, setting in terms.items() if setting.how == "stated"}
     places = {"target": str(config.pair.target)}
     if config.pair.draft is not None:
         places["draft_model"] = str(config.pair.draft)
-    return StatedConfig(config.backend, where, terms, expresses, notes, boundaries, undecided, places=places)
+    return StatedConfig(config.backend, where, terms, expresses, notes, boundaries, undecided, places=places,
+                        unread=unread)  # fmt: skip
 
 
 def options_of(
     terms: Terms, backend: str, options: Mapping[str, str], where: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Put what flags in the option `args` say into `terms`. Returns notes, and what is not known."""
+) -> tuple[tuple[str, ...], tuple[str, ...], Mapping[str, str]]:
+    """Put what flags in the option `args` say into `terms`. Returns notes, what is not known, and what was not read."""
     notes: list[str] = []
     undecided: list[str] = []
+    unread: dict[str, str] = {}
     for key, text in options.items():
         if key.partition(".")[0] == "args" and backend in READERS and key != "args.baseline":
             config = READERS[backend](shlex.split(text), f"{where}: option {key}")
             terms.update({term: s for term, s in config.terms.items() if s.how == "stated"})
             notes += config.notes
             undecided += config.undecided
-    return tuple(notes), tuple(undecided)
+            unread |= config.unread
+    return tuple(notes), tuple(undecided), unread
 
 
 def gpus_of(options: Mapping[str, str], facts: EngineFacts | None) -> Terms:

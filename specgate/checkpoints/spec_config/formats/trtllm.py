@@ -33,7 +33,7 @@ OPTION: Final = "speculative_config"
 EXPRESSES: Final = frozenset({
     "method", "draft_model", "k", "path_len", "verified", "topk", "tree", "non_leaves", "varies", "verification",
     "threshold", "lookup", "capture", "weights", "dtype", "kv_dtype", "quantization", "target_weights", "overrides",
-    "tp", "pp", "ep", "cp", "dp", "eager", "overlap", "prefix_cache", "max_positions", "max_batch", "max_tokens",
+    "tp", "pp", "ep", "cp", "dp", "graphs", "overlap", "prefix_cache", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 """Of its YAML file. The target is named by the command line that takes it."""
 
@@ -72,6 +72,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
         given.rows,
         (*given.undecided, *file.undecided, *contradictions, *unfilled(target)),
         given.blocked | set(both),
+        unread=given.unread,
     )
     target = None if unfilled(target) else target
     inside = f"{flags.text('config') or where}: {OPTION}"
@@ -122,8 +123,9 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     if not section:
         missing = (not whole and not alone) or bool(given.blocked & {OPTION, "config"})
         return StatedConfig(
-            "trtllm", where, known(terms), expresses, (), None, undecided, missing, places, releases=bounds
-        )
+            "trtllm", where, known(terms), expresses, (), None, undecided, missing, places, releases=bounds,
+            unread=given.unread,
+        )  # fmt: skip
     draft = next((d for k in ("speculative_model", "speculative_model_dir", "pytorch_weights_path")
                   if (d := spec.text(k))), None)  # fmt: skip
     method_of(terms, spec, str(given.get("backend") or "pytorch"))
@@ -149,8 +151,9 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     for key in ("eagle3_one_model", "num_eagle_layers", "allow_advanced_sampling", "eagle3_model_arch"):
         spec.get(key)  # no term: how the draft is loaded, or of no effect
     return StatedConfig(
-        "trtllm", where, known(terms), expresses, (), boundaries, undecided, False, places, spec.rest(), bounds
-    )
+        "trtllm", where, known(terms), expresses, (), boundaries, undecided, False, places, spec.rest(), bounds,
+        given.unread,
+    )  # fmt: skip
 
 
 LOOKUPS: Final = ("max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "max_window_size",
@@ -204,10 +207,10 @@ def around(given: Given, target: str | None, *, whole: bool) -> Terms:
             terms["prefix_cache"] = Said(reuse, "stated", "kv_cache_config.enable_block_reuse")
         if isinstance(dtype := cache.get("dtype"), str):
             terms["kv_dtype"] = Said(dtype, "stated", "kv_cache_config.dtype")
-    take(terms, given, "cuda_graph_config", "eager", lambda config: True if config == "none" else None)
+    take(terms, given, "cuda_graph_config", "graphs", lambda config: config != "none")
     if whole:
         default(terms, tp=1, pp=1, cp=1, dp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, overlap=True,
-                eager=False, quantization=AS_THE_CHECKPOINT, overrides=None,
+                graphs=True, quantization=AS_THE_CHECKPOINT, overrides=None,
                 target_weights=AS_THE_CHECKPOINT)  # fmt: skip
     resolve_auto(terms, target)
     return terms

@@ -41,8 +41,8 @@ from specgate.files.json_text import shown
 
 OPTION: Final = "--speculative-config"
 AROUND: Final = frozenset({
-    "target", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp", "eager",
-    "prefix_cache", "overlap", "compilation", "max_positions", "max_batch", "max_tokens",
+    "target", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp",
+    "graphs", "prefix_cache", "overlap", "compilation", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 """Terms that stand outside `--speculative-config`."""
 EXPRESSES: Final = AROUND | {
@@ -125,7 +125,7 @@ def of(
     places = {"target": target} if target and not unclear else {}
     config = StatedConfig(
         "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing or bool(flags.blocked & SPEAKING), places=places,
-        releases=bounds,
+        releases=bounds, unread=flags.unread,
     )  # fmt: skip
     resolve_auto(terms, target)
     if not section:
@@ -179,10 +179,11 @@ def around(flags: Given, target: str | None, one_by_one: Mapping[str, object], *
     for key, term in (
         ("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp"),
         ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
-        ("enable_prefix_caching", "prefix_cache"), ("enforce_eager", "eager"),
+        ("enable_prefix_caching", "prefix_cache"),
         ("max_num_seqs", "max_batch"), ("async_scheduling", "overlap"),
     ):  # fmt: skip
         take(terms, flags, key, term)
+    take(terms, flags, "enforce_eager", "graphs", lambda eager: not eager)
     take(terms, flags, "max_model_len", "max_positions", count_of)
     take(terms, flags, "max_num_batched_tokens", "max_tokens", count_of)
     take(terms, flags, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
@@ -200,7 +201,7 @@ def around(flags: Given, target: str | None, one_by_one: Mapping[str, object], *
     former = any(row.until and order(row.until) <= order("0.8.2") for row in flags.rows)
     if whole:
         default(terms, tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
-                prefix_cache=not former, eager=False, overrides=None, compilation=None,
+                prefix_cache=not former, graphs=True, overrides=None, compilation=None,
                 target_weights=AS_THE_CHECKPOINT)  # fmt: skip
     if known(terms).keys() >= {"tp", "dp"}:
         shared = int(str(terms["tp"].value)) * int(str(terms["dp"].value))

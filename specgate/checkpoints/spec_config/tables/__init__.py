@@ -3,7 +3,7 @@
     vllm.py, sglang.py, trtllm.py, lmdeploy.py, llamacpp.py     one table per engine
 
 A line of a table: names (the first is the key), the type of the value, the first release that has it, the last one
-(`-`: the newest of the table still has it), and `= VALUE` where the flag takes no value and stands for one.
+(`-`: the newest that the docstring names still has it), and `= VALUE` where the flag takes no value and has one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ class Known:
 
 
 class Table(Mapping[str, Known]):
-    """Key → what is known of it. `newest`: the release up to which the table was read. `shortened`: the command line of
-    the engine takes a flag's beginning for it.
-    """
+    """Key → what is known of it. `shortened`: the command line of the engine takes a flag's beginning for it."""
 
-    def __init__(self, newest: str, lines: str, *, shortened: bool = False) -> None:
-        self.newest: Final = newest
+    def __init__(self, lines: str, *, shortened: bool = False) -> None:
         self.shortened: Final = shortened
         rows = [row(line) for line in lines.splitlines() if line.strip()]
         self.rows: Final = {known.key: known for known in reversed(rows)}

@@ -6,7 +6,7 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-FLAGS: Final = Table("2026-11", """
+FLAGS: Final = Table("""
 model,-m                                                   text    ?        -
 model_url,-mu                                              text    ?        -
 hf_repo,-hf,-hfr                                           text    ?        -

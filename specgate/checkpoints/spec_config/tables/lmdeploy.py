@@ -4,7 +4,7 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-FLAGS: Final = Table("0.18.0", """
+FLAGS: Final = Table("""
 speculative_algorithm          text    0.11.0  -
 speculative_draft_model        text    0.11.0  -
 speculative_num_draft_tokens   count   0.11.0  -
@@ -28,7 +28,7 @@ hf_overrides                   setting 0.9.2   -
 """, shortened=True)  # fmt: skip
 """Flags of `lmdeploy serve api_server`."""
 
-SECTION: Final = Table("0.18.0", """
+SECTION: Final = Table("""
 method                  text   0.11.0  -
 model                   text   0.11.0  -
 num_speculative_tokens  count  0.11.0  -
@@ -41,7 +41,7 @@ CACHES: Final = {"0": "auto", "none": "auto", "4": "int4", "int4": "int4", "8": 
                  "turbo_quant": "turbo_quant"}  # fmt: skip
 """`--quant-policy` → dtype of the KV cache."""
 
-TURBOMIND: Final = Table("", """
+TURBOMIND: Final = Table("""
 method                     text    ?  -
 model                      text    ?  -
 num_speculative_tokens     count   ?  -
@@ -66,7 +66,7 @@ is_public_pool             switch  ?  -
 """)  # fmt: skip
 """Keys of forks that put EAGLE-3 into TurboMind."""
 
-DRAFT: Final = Table("", """
+DRAFT: Final = Table("""
 hidden_units   count  ?  -
 vocab_size     count  ?  -
 head_num       count  ?  -

@@ -4,7 +4,7 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-FLAGS: Final = Table("0.5.23", """
+FLAGS: Final = Table("""
 speculative_algorithm                                 text    0.4.1.post4  -
 speculative_draft_model_path,speculative_draft_model,speculative_draft  text  0.4.1.post4  -
 speculative_draft_model_revision                      text    0.5.2        -

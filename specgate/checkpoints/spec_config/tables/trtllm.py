@@ -1,12 +1,12 @@
-"""TensorRT-LLM up to 1.4.0rc1: `llmapi/llm_args.py` and `commands/serve.py` of five commits from 0.20 to main of 2026.
-Its package index holds no wheels of the single releases, so that the first release of a key is not known.
+"""TensorRT-LLM: keys of `llmapi/llm_args.py` and flags of `commands/serve.py`, read in part from main of 2026 and
+an older version. The package index has no wheels of it, so that releases of a key are not known.
 """
 
 from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-SECTION: Final = Table("1.4.0rc1", """
+SECTION: Final = Table("""
 decoding_type                               text    ?  -
 max_draft_len                               count   ?  -
 max_total_draft_tokens                      count   ?  -
@@ -70,7 +70,7 @@ max_decoding_draft_tokens                   count   ?  -
 """)  # fmt: skip
 """Keys of `speculative_config`, of all its decoding types and of the former EAGLE builds."""
 
-FLAGS: Final = Table("1.4.0rc1", """
+FLAGS: Final = Table("""
 model                                              text     ?  -
 backend                                            text     ?  -
 revision                                           text     ?  -

@@ -4,7 +4,7 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-SECTION: Final = Table("0.33.0", """
+SECTION: Final = Table("""
 num_speculative_tokens                 count   0.8.2   -
 method                                 text    0.8.2   -
 model                                  text    0.8.2   -
@@ -57,7 +57,7 @@ xpress_topc                            count   0.33.0  -
 """)  # fmt: skip
 """Keys of `--speculative-config`."""
 
-FLAGS: Final = Table("0.33.0", """
+FLAGS: Final = Table("""
 speculative_config,-sc                                     setting  0.8.2   -
 spec_method                                                text     0.22.0  -
 spec_model                                                 text     0.22.0  -

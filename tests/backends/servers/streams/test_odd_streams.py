@@ -154,6 +154,6 @@ def test_events_of_several_tokens_without_any_count_of_drafts_name_the_counter_t
 
 def one_by_one() -> Answer:
     """The answer with each token in an event of its own."""
-    choice = {"choices": [{"text": "x", "token_ids": [7]}]}
-    last = {"choices": [{"text": "x", "token_ids": [7], "finish_reason": "length"}]}
+    choice: Event = {"choices": [{"text": "x", "token_ids": [7]}]}
+    last: Event = {"choices": [{"text": "x", "token_ids": [7], "finish_reason": "length"}]}
     return read(plain([*[choice] * 10, last, record()]))
