@@ -45,7 +45,6 @@ from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import signer
 from specgate.run.ending import recorded_as
-from specgate.run.references import builds_differences, earlier_differences
 from specgate.run.resuming import last_entry as newest_entry
 from specgate.run.resuming import never_ended, resume_command
 
@@ -295,7 +294,6 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         # Samples that have the right form but break the arithmetic cannot have been measured.
         computed.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
     if run is not None:
-        differences += [*earlier_differences(path, run), *builds_differences(path, run)]
         report_problems, report_notes = ledger_differences(path, run, signers)
         differences += report_problems
         notes += report_notes

@@ -93,7 +93,7 @@ class Measured:
     """Result of measuring a plan: the samples, the failures of single points, and the error or interrupt that stopped
     the whole run, or None.
 
-    `journal` is None if somebody else than the harness has written to the run folder: then no figure may rest on it.
+    `journal` is None if it cannot be read again: then no figure may rest on it.
     `failures`: point key → why the point is missing or incomplete. `sampled_after`: the green run after which texts
     were not compared whole, or None.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -13,8 +13,7 @@ from specgate.contract.references import Builds, ComparedBuild, Earlier, Earlier
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
-from specgate.files.json_text import to_plain
-from specgate.files.manifest import MANIFEST, Difference, listings, vouched
+from specgate.files.manifest import MANIFEST, listings
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
@@ -116,25 +115,6 @@ def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun
     )
 
 
-def earlier_differences(path: Path, run: Run) -> Iterator[Difference]:
-    """Yield where the copies of earlier runs in the run folder `path` differ from the runs that still lie beside it."""
-    for name, copied in (run.earlier.runs if run.earlier else {}).items():
-        folder, where = path.absolute().parent / copied.run, f"earlier.runs.{name}"
-        if Path(copied.run).name != copied.run or not (folder / MANIFEST).is_file():
-            continue
-        if not vouched(folder / MANIFEST, copied.manifest_sha256):
-            sha256_now = sha256_of(folder / MANIFEST)
-            yield Difference(
-                "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
-            )
-            continue
-        again = read(name, folder, copied.time, copied.manifest_sha256)
-        if isinstance(again, str):
-            yield Difference("run.json", where, f"{copied.run}: {again}")
-        elif to_plain(EarlierRun, again) != to_plain(EarlierRun, copied):
-            yield Difference("run.json", where, f"is not what the folder of {copied.run} says")
-
-
 MOST: Final = 16
 """Comparisons that are copied of one source tree, the newest."""
 TREES: Final = 4
@@ -193,59 +173,20 @@ def revision_of(base: str, checkout: Path) -> Revision:
 
 def read_compared(entry: Entry, folder: Path) -> ComparedBuild | None:
     """Copy of the comparison in `folder`; None if its ab.json is not the one that its manifest lists."""
-    return copied_from(folder, entry.time, entry.manifest_sha256 or "", entry.fingerprint)
-
-
-def copied_from(folder: Path, time: str, manifest_sha256: str, fingerprint: object) -> ComparedBuild | None:
-    """As `read`."""
     file = folder / "ab.json"
     if not file.is_file() or sha256_of(file) != listings(folder / MANIFEST).get("ab.json"):
         return None
     stored = stored_json(file)
-    assert isinstance(fingerprint, dict)
     if not isinstance(stored, dict):
         return None
     old = stored["sides"]["old"]
     return ComparedBuild(
         comparison=folder.name,
-        time=time,
-        manifest_sha256=manifest_sha256,
+        time=entry.time,
+        manifest_sha256=entry.manifest_sha256 or "",
         base=None if old["changed"] else old["revision"],
         word=stored["word"],
         reason=str(stored["reason"]),
         scenarios=tuple(stored["scenarios"]),
-        fingerprint=fingerprint,
+        fingerprint=entry.fingerprint,
     )
-
-
-def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
-    """Yield where the copies of comparisons in the run folder `path` differ from the comparisons that still lie beside
-    it.
-    """
-    for number, copied in enumerate(run.builds.compared if run.builds else ()):
-        folder, where = path.absolute().parent / copied.comparison, f"builds.compared[{number}]"
-        if Path(copied.comparison).name != copied.comparison or not (folder / MANIFEST).is_file():
-            continue
-        if not vouched(folder / MANIFEST, copied.manifest_sha256):
-            if was_extended(folder, copied):
-                continue
-            hashes = f"{copied.manifest_sha256}; {folder.name} has {sha256_of(folder / MANIFEST)}"
-            yield Difference("run.json", f"{where}.manifest_sha256", hashes)
-            continue
-        try:
-            again = copied_from(folder, copied.time, copied.manifest_sha256, dict(copied.fingerprint))
-        except (SpecgateError, LookupError, TypeError) as error:
-            yield Difference("run.json", where, f"{copied.comparison}: {error}")
-            continue
-        if again != copied:
-            yield Difference("run.json", where, f"is not what the folder of {copied.comparison} says")
-
-
-def was_extended(folder: Path, copied: ComparedBuild) -> bool:
-    """True if the ledger knows the comparison as it was copied, and as one that went on since."""
-    try:
-        entries = [e for e in Ledger(folder.parent).read().entries if e.run == copied.comparison]
-    except SpecgateError:
-        return False
-    known = [entry.manifest_sha256 for entry in entries]
-    return copied.manifest_sha256 in known[:-1] and vouched(folder / MANIFEST, known[-1])

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specgate.contract.references import Builds
-from specgate.files.writing import sha256_of
-from specgate.promotion.ledger import Ledger
-from specgate.run.references import builds_differences, revision_of
-from tests.gates.test_builds import COMPARED, RUN
-from tests.promotion.test_green_runs import entry
+from specgate.run.references import revision_of
 from tests.support.command import Cli
 
 POLICY = """\
@@ -79,24 +73,8 @@ def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout:
     assert checkout.run("runs", "verify", checkout.newest(), pair=False).returncode == 0
 
 
-def test_a_run_that_rests_on_a_comparison_holds_after_that_one_went_on(tmp_path: Path) -> None:
-    folder = tmp_path / COMPARED.comparison
-    folder.mkdir()
-    (folder / "MANIFEST.sha256").write_text("of the longer comparison\n")
-    now = sha256_of(folder / "MANIFEST.sha256")
-    run = replace(RUN, builds=Builds({}, (COMPARED,)))
-    ledger = Ledger(tmp_path)
-    ledger.append(replace(entry(1), run=COMPARED.comparison, kind="ab", manifest_sha256=now))
-    assert [d.place for d in builds_differences(tmp_path / "run", run)] == ["builds.compared[0].manifest_sha256"]
-    (tmp_path / "ledger.jsonl").unlink()
-    (tmp_path / "ledger.head").unlink()
-    for manifest in (COMPARED.manifest_sha256, now):
-        ledger.append(replace(entry(1), run=COMPARED.comparison, kind="ab", manifest_sha256=manifest))
-    assert not list(builds_differences(tmp_path / "run", run))
-
-
 @pytest.mark.slow("engine processes for a comparison")
-def test_a_comparison_with_the_branch_makes_a_run_green_and_verify_holds_it_against_the_copy(checkout: Cli) -> None:
+def test_a_comparison_with_the_branch_makes_a_run_green_until_it_is_changed(checkout: Cli) -> None:
     same = checkout.run(*AB, "--same")
     assert same.returncode == 0, same.stdout + same.stderr
     assert checkout.micro("--backend", "fake").returncode == 8
@@ -116,7 +94,6 @@ def test_a_comparison_with_the_branch_makes_a_run_green_and_verify_holds_it_agai
     result.write_text(result.read_text().replace('"SAME"', '"FASTER"'))
     manifest = run.parent / name / "MANIFEST.sha256"
     manifest.write_text(manifest.read_text() + "\n")
-    assert checkout.run("runs", "verify", run, pair=False).returncode == 6
     assert checkout.micro("--backend", "fake").returncode == 8  # it is believed no more
 
 

@@ -82,34 +82,6 @@ def test_the_first_run_is_green_and_later_ones_are_held_against_it(fake: Cli, mo
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-def test_verify_holds_what_was_copied_against_the_earlier_run(fake: Cli) -> None:
-    assert micro(fake) == 0
-    first = fake.newest()
-    assert micro(fake) == 0
-    run = fake.newest()
-    kept = fake.folder / "kept"
-    shutil.copytree(first, kept)
-    manifest = first / "MANIFEST.sha256"
-    manifest.write_text(manifest.read_text() + "\n")
-    done = fake.run("runs", "verify", run, pair=False)
-    assert done.returncode == 6 and "earlier.runs.tiny.manifest_sha256" in done.stdout
-    shutil.rmtree(first)  # what is no longer there cannot be compared with, and the verdict stands
-    assert fake.run("runs", "verify", run, pair=False).returncode == 0
-
-
-def test_a_copied_figure_that_was_changed_is_named(fake: Cli) -> None:
-    assert micro(fake) == 0 and micro(fake) == 0
-    file = fake.newest() / "run.json"
-    data = json.loads(file.read_text())
-    cells = data["earlier"]["runs"]["tiny"]["cells"]
-    key = next(iter(cells))
-    cells[key]["step_ns"] = [2 * ns for ns in cells[key]["step_ns"]]
-    file.write_text(json.dumps(data))
-    done = fake.run("runs", "verify", fake.newest(), pair=False)
-    assert done.returncode == 6 and "earlier.runs.tiny: is not what the folder of" in done.stdout
-    assert "step_ratio" in done.stdout or "verdicts" in done.stdout  # the verdict that would follow is another one, too
-
-
 def test_a_run_whose_folder_is_gone_is_passed_over_and_named(fake: Cli) -> None:
     assert micro(fake) == 0
     first = fake.newest()
