@@ -134,8 +134,8 @@ def leak_in(seen: Mapping[str, object] | None, printed: str, *, survives: bool) 
         return f"shows {seen['processes']} processes"
     if seen["hidden"]:
         return "shows a hidden folder"
-    if seen["written"]:
-        return f"lets {seen['written']} be written"
+    if isinstance(written := seen["written"], list) and written:
+        return f"lets {', '.join(written)} be written"
     return "leaves processes behind when it is ended" if survives else None
 
 

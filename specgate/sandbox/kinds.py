@@ -17,6 +17,11 @@ Wrap = Callable[[str, View, Path, Mapping[str, str], Sequence[str]], list[str]]
 gets standard input, output and error as they are.
 """
 
+KERNEL_SETTINGS: Final = tuple(f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs"))
+"""Files that root can write even without capabilities: `kernel/core_pattern` among them names a program that the kernel
+starts outside of the sandbox. Podman covers them by itself.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
@@ -45,6 +50,7 @@ def bubblewrap(
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *(() if view.network else ("--unshare-net",)),
         *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+        *(word for path in KERNEL_SETTINGS for word in ("--ro-bind-try", path, path)),
         *(word for path in gpu_devices() for word in ("--dev-bind", path, path)),
         *(word.format(path) for path, kind in view.mounts() for word in mounts[kind].split()),
         *("--chdir", str(folder), "--", *command),
@@ -80,6 +86,7 @@ def systemd_run(
     mounts = {"empty": "TemporaryFileSystem={}", "shown": "BindReadOnlyPaths={}", "writable": "BindPaths={}"}
     properties = [
         *("PrivatePIDs=yes", "PrivateIPC=yes", "ProtectSystem=strict", "NoNewPrivileges=yes"),
+        "ProtectKernelTunables=yes",
         *("CapabilityBoundingSet=", "KillMode=control-group"),
         *(() if view.network else ("PrivateNetwork=yes",)),
         *("PrivateDevices=no", "DevicePolicy=closed", *(f"DeviceAllow={path} rw" for path in gpu_devices())),

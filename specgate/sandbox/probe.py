@@ -10,10 +10,13 @@ import os
 import signal
 import sys
 
+CORE_PATTERN = "/proc/sys/kernel/core_pattern"
+"""Root can name a program here that the kernel then starts outside of the sandbox."""
+
 
 def main(hidden: str, source: str) -> None:
     """Print which processes and files are seen, and which files can be written."""
-    written = [path for path in (source, os.path.join(hidden, "ledger")) if _can_append(path)]
+    written = [path for path in (source, os.path.join(hidden, "ledger"), CORE_PATTERN) if _can_append(path)]
     processes = sum(name.isdigit() for name in os.listdir("/proc"))
     seen = {"processes": processes, "hidden": sorted(os.listdir(hidden)), "written": written}
     if os.fork() == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,13 @@ def test_bubblewrap_holds() -> None:
 )
 def test_a_sandbox_that_leaks_or_fails_is_refused_with_its_reason(sandbox: Sandbox, reason: str) -> None:
     assert (leak_of(sandbox) or "").startswith(reason)
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody but root can write the kernel's settings")
+def test_a_sandbox_in_which_root_can_write_the_kernels_settings_is_refused() -> None:
+    leaky = without("--ro-bind-try", *kinds.KERNEL_SETTINGS)
+    assert leak_of(leaky) == "lets /proc/sys/kernel/core_pattern be written"
 
 
 def test_each_thing_that_a_process_must_not_see_or_do_is_a_reason() -> None:

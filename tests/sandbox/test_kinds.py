@@ -37,7 +37,14 @@ def test_every_command_line_names_folders_devices_and_the_command_last(
 
 def test_bubblewrap_hides_processes_and_files_and_dies_as_a_whole(view: View, tmp_path: Path) -> None:
     words = " ".join(bubblewrap("box", view, tmp_path, {}, ["true"]))
-    for part in ("--unshare-pid", "--die-with-parent", "--cap-drop ALL", "--ro-bind / /", "--unshare-net"):
+    for part in (
+        "--unshare-pid",
+        "--die-with-parent",
+        "--cap-drop ALL",
+        "--ro-bind / /",
+        "--unshare-net",
+        "/proc/sys /proc/sys",
+    ):
         assert part in words
     assert f"--tmpfs {tmp_path / 'runs'} " in words
     assert f"--ro-bind {tmp_path / 'weights'} {tmp_path / 'weights'} " in words
@@ -57,7 +64,7 @@ def test_podman_gets_the_socket_by_number_and_this_machines_files_read_only(view
 
 def test_systemd_runs_a_service_with_processes_of_its_own(view: View, tmp_path: Path) -> None:
     words = " ".join(systemd_run("box", view, tmp_path, {"A": "1"}, ["true"]))
-    for part in ("--pipe", "--unit box", "PrivatePIDs=yes", "ProtectSystem=strict", "KillMode=control-group"):
+    for part in ("--pipe", "--unit box", "PrivatePIDs=yes", "ProtectKernelTunables=yes", "KillMode=control-group"):
         assert part in words
     assert f"TemporaryFileSystem={tmp_path / 'runs'}" in words and "PrivateNetwork=yes" in words
 
