@@ -7,12 +7,15 @@ how long its target's passes take, the same holds of these alone.
 
 What breaks this either does not verify (it answers from memory, say) or has a baseline that is slower than it need be.
 
+Prefill takes its share of whole requests, and would hide that. So their decoding is held against it alone, and the
+baseline's prefill takes no longer than spec's, which fills the draft's cache as well.
+
 The baseline decodes on after a timed block, untimed, and the harness's clock sees how long that takes. A timed step
 that takes longer is slow because it is timed.
 
 All of it must be so with the confidence that a speed verdict asks for. In the stored runs (docs/results, built-in
-engine and vLLM on H200s) a cycle takes 1.14 to 2.2 steps, the baseline's pass 0.65 to 0.99 of the cycle's, and a timed
-step 0.97 to 0.999 of an untimed one.
+engine, vLLM, SGLang and LMDeploy on H200s) a cycle takes 1.0 to 2.2 steps, the baseline's pass 0.65 to 0.99 of the
+cycle's, its prefill 0.68 to 0.99 of spec's, and a timed step 0.97 to 0.999 of an untimed one.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ may run no slower over K + 1 tokens than over one.
 """
 PASS: Final = 0.05
 """How far the target's pass over K + 1 tokens may be shorter than that over one, by the engine's own phases."""
+PREFILL: Final = 0.10
+"""How far a baseline's prefill of whole requests may be longer than spec's."""
 UNTIMED: Final = 0.05
 """How far a timed step of the baseline may be longer than an untimed one."""
 FIRST_STEP: Final = 0.10
@@ -55,7 +60,20 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
     judged = [(a, b, most) for a, b in pairs if a.emitted and b.emitted and (most := tokens_per_step(b)) is not None]
     if not judged:
         return
-    log_ratios = [log_ratio(a, b, scenario) - math.log(most) for a, b, most in judged]
+    check_cycles(judged, [log_ratio(a, b, scenario) for a, b, _ in judged])
+    if scenario.whole_requests and scenario.load is None:
+        decoding = [(*trio, ln) for trio in judged if (ln := decoding_log_ratio(*trio[:2])) is not None]
+        check_cycles([(a, b, most) for a, b, most, _ in decoding], [ln for *_, ln in decoding])
+        check_prefills([(a, b) for a, b, _ in judged])
+    check_passes([(a, b) for a, b, _ in judged])
+
+
+def check_cycles(judged: Sequence[tuple[Block, Block, float]], log_speedups: Sequence[float]) -> None:
+    """Check that a cycle is no shorter than a step. Raises InvalidResult.
+
+    `judged`: (baseline, spec, its most tokens per step) of one cell, each with the logarithm of its speed-up.
+    """
+    log_ratios = [ln - math.log(most) for ln, (_, _, most) in zip(log_speedups, judged, strict=True)]
     if surely_beyond(log_ratios, [(a, b) for a, b, _ in judged], TOLERANCE):
         per_step = statistics.geometric_mean(most for _, _, most in judged)
         ratio = math.exp(statistics.fmean(log_ratios)) * per_step
@@ -64,7 +82,17 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
             f"the baseline's speed with {per_step:.3g} tokens per step, so that a cycle would take "
             f"{per_step / ratio:.2g} of a baseline step, which reads no more than a cycle has to"
         )
-    check_passes([(a, b) for a, b, _ in judged])
+
+
+def check_prefills(pairs: Sequence[tuple[Block, Block]]) -> None:
+    """Check that the baseline's prefill takes no longer than spec's. Raises InvalidResult."""
+    pairs = [(a, b) for a, b in pairs if min(a.prefill_ns, b.prefill_ns) > 0]
+    if surely_beyond([math.log(a.prefill_ns / b.prefill_ns) for a, b in pairs], pairs, PREFILL):
+        base, spec = (statistics.fmean(b.prefill_ns for b in role) / 1e6 for role in zip(*pairs, strict=True))
+        raise InvalidResult(
+            f"{place_of(pairs[0][1])} and {len(pairs) - 1} more: prefill takes {base:.4g} ms in the baseline and "
+            f"{spec:.4g} ms with the draft: the baseline is slower than it need be"
+        )
 
 
 def check_passes(pairs: Sequence[tuple[Block, Block]]) -> None:
@@ -157,6 +185,17 @@ def log_ratio(baseline: Block, spec: Block, scenario: Scenario) -> float:
         if joint[0] is not None and joint[1] is not None:
             return math.log(joint[1].tok_s / joint[0].tok_s)
     return math.log(speed(spec, scenario.whole_requests) / speed(baseline, scenario.whole_requests))
+
+
+def decoding_log_ratio(baseline: Block, spec: Block) -> float | None:
+    """ln(spec / baseline) of the speeds after each request's first arrival; None where nothing came after it."""
+    speeds = list[float]()
+    for block in (baseline, spec):
+        first = sum(r.chunk_tokens[0] - 1 for r in block.served.requests) if block.served else 0
+        if block.emitted <= first or not block.decoding_ns:
+            return None
+        speeds.append((block.emitted - first) / block.decoding_ns)
+    return math.log(speeds[1] / speeds[0])
 
 
 def tokens_per_step(block: Block) -> float | None:

@@ -47,6 +47,31 @@ def test_a_pass_over_one_token_takes_no_longer_than_over_several(of_step: float,
         check_verification(made, scenario("a"))
 
 
+@pytest.mark.parametrize(
+    ("prefill", "of_base", "of_step", "refused"),
+    [
+        *((10, 1.0, 1.0, ""), (10, 0.9, 1.2, ""), (0.1, 1.05, 1.0, "")),
+        *((10, 1.0, 1.4, "faster than verification allows"), (10, 0.9, 1.4, "faster than verification allows")),
+        *((0.1, 1.2, 1.0, "prefill takes"), (0.1, 1.5, 1.0, "prefill takes")),
+    ],
+)
+def test_a_slow_baseline_does_not_hide_in_whole_requests(
+    prefill: float, of_base: float, of_step: float, refused: str
+) -> None:
+    """Spec's prefill takes `prefill` times its decoding, the baseline's `of_base` of that. A cycle takes 1.3 steps,
+    before the baseline slows down to `of_step`.
+    """
+    made = []
+    for a, b in pairs(1.3 / of_step):
+        ns = round(prefill * b.elapsed_ns)
+        made.append((replace(a, prefill_ns=round(of_base * ns)), replace(b, prefill_ns=ns)))
+    if not refused:
+        check_verification(made, scenario("a", "full"))
+        return
+    with pytest.raises(InvalidResult, match=refused):
+        check_verification(made, scenario("a", "full"))
+
+
 def baseline_blocks() -> list[Block]:
     return [a for a, _ in pairs(1.4)]
 
