@@ -277,7 +277,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         notes.append(f"figures were not recomputed, since files behind them were changed: {', '.join(changed)}")
         return Verification(None, files, tuple(differences), tuple(notes))
     try:
-        with drawing_ahead(folder) as ahead:
+        with drawing_ahead(folder, made_here(stored)) as ahead:
             run, plan, config = recompute(folder)
             computed += result_differences(folder, run, plan, config)
             differences += fingerprint_differences(folder, run, config)

@@ -21,7 +21,7 @@ from specgate.machine import inventory
 from specgate.run.session import measured_ports
 from specgate.run.watched_gpus import engine_options, run_gpus, scenario_gpus
 from tests.support.command import POLICY as POLICY_FILE
-from tests.support.command import SCENARIO, Cli
+from tests.support.command import Cli, scenario_text
 from tests.support.factories import POLICY, plan_of, run_of, scenario
 from tests.support.fake_nvml import Driver, Gpu
 
@@ -69,9 +69,7 @@ class Attaching(FakeBackend):
         return (int(options["url"].rpartition(":")[2]),) if "url" in options else ()
 
 
-VARIANT = SCENARIO.format(kind="micro", context=24, budget="steps: 6") + (
-    "variants: {two: {options: {max_positions: 4096}}}\n"
-)
+VARIANT = scenario_text() + "variants: {two: {options: {max_positions: 4096}}}\n"
 
 
 def behind_the_name_fake(monkeypatch: pytest.MonkeyPatch, backend: FakeBackend) -> None:
