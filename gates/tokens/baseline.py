@@ -84,9 +84,13 @@ def not_compared(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | 
         return None
     message = (
         f"{check.compared_tokens:,} of {check.emitted_tokens:,} tokens could be compared: in prompt set {left[0]} "
-        "the baseline's text, decoded once more, is not as long as asked for or begins otherwise"
     )
-    step = "the baseline must decode as many steps as it is asked for, and repeat its text"
+    if run.status == "interrupted" or comparison.cell.point.key in run.failures:
+        message += "the run was cut short before the baseline's text was as long"
+        step = "continue with --resume"
+    else:
+        message += "the baseline's text, decoded once more, is not as long as asked for or begins otherwise"
+        step = "the baseline must decode as many steps as it is asked for, and repeat its text"
     return verdict(rule, comparison.cell.key, State.INVALID, "text_not_compared", message, evidence_of(check), step)
 
 

@@ -39,7 +39,11 @@ OTHER_FILES: Final[Mapping[bytes, str]] = {
     b"SQLite format 3": "an SQLite file",
 }
 """First bytes of a file → what it is."""
-TABLES: Final = (".csv", ".tsv")
+NOT_LINES: Final[Mapping[str, str]] = {
+    ".csv": "a table", ".tsv": "a table", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML", ".xml": "XML",
+    ".html": "HTML", ".htm": "HTML", ".md": "Markdown", ".rst": "a document", ".py": "Python", ".sh": "a script",
+}  # fmt: skip
+"""Suffix of a text whose lines are no prompts → what it is."""
 HOLDERS: Final = ("data", "rows", "examples", "instances", "prompts", "questions", "train", "test")
 """Keys of a JSON object that has the list of records, if the file is one object."""
 ONE_PER_LINE: Final = "one JSON object per line, one JSON list of objects, or one plain prompt per line"
@@ -119,11 +123,14 @@ def plain_records_of(path: Path, content: bytes) -> Iterator[Record]:
 
 
 def is_plain(path: Path, content: bytes) -> bool:
-    """Return whether the content of `path` begins as text does, and not as JSON. Raises UsageError for a table."""
+    """Return whether the content of `path` begins as text does, and not as JSON. Raises UsageError for a text whose
+    lines are no prompts.
+    """
     first = utf8(path, content).lstrip()[:1]
     plain = bool(first) and first not in b'{["'
-    if plain and path.suffix.lower() in TABLES:
-        raise UsageError(f"{path}: a table ({path.suffix})", hint=f"save it as {ONE_PER_LINE}")
+    if plain and (kind := NOT_LINES.get(path.suffix.lower())):
+        hint = f"save it as {ONE_PER_LINE}; --format plain-lines takes every line as it is"
+        raise UsageError(f"{path}: {kind} ({path.suffix})", hint=hint)
     return plain
 
 

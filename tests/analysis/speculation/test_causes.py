@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
         evidence(
             None,
             error="/x/d2t-missing: no weights",
-            pair=pair(head=HeadReading("unread", "/x/d2t-missing: no weights")),
+            pair=pair(head=HeadReading("unread", "/x/d2t-missing: no weights", "fetch them")),
         ),
         {"draft_not_loaded"},
     ),

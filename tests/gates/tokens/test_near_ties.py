@@ -242,6 +242,18 @@ def test_a_run_that_was_cut_short_says_that_it_did_not_ask_how_close_the_tokens_
     assert verdict.next_step is not None and verdict.next_step.startswith("continue with --resume")
 
 
+def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_was_not_asked_for() -> None:
+    plan = plan_of(scenario())
+    run = run_of(plan, blocks_of(plan))
+    (comparison,) = run.comparisons
+    short = replace(comparison, tokens=replace(comparison.tokens, whole_sets=()))
+    for changes in ({"status": "interrupted"}, {"failures": {comparison.cell.point.key: "killed"}}, {}):
+        (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), **changes))  # type: ignore[arg-type]
+        assert (verdict.state, verdict.reason_code) == (State.INVALID, "text_not_compared")
+        assert (verdict.next_step == "continue with --resume") is bool(changes)
+        assert ("decoded once more" in verdict.message) is not bool(changes)
+
+
 def test_a_token_that_is_not_among_the_most_likely_is_wrong_however_near_the_two_largest_are() -> None:
     plan = perf_plan()
     blocks = blocks_of(plan, change=corrupt)

@@ -132,6 +132,9 @@ def test_a_file_of_one_object_or_of_lists_below_each_other_is_read_line_by_line(
     [
         ("p.csv", b"prompt,category\nWhy?,a\n", r"p\.csv: a table \(\.csv\)"),
         ("p.TSV", b"prompt\tcategory\nWhy?\ta\n", r"p\.TSV: a table \(\.TSV\)"),
+        ("p.yaml", b"prompts:\n  - Why?\n", r"p\.yaml: YAML \(\.yaml\)\n.*--format plain-lines"),
+        ("p.md", b"# Prompts\n\n- Why?\n", r"p\.md: Markdown"),
+        ("p.py", b"prompts = ['Why?']\n", r"p\.py: Python"),
     ],
 )
 def test_a_table_is_not_taken_for_plain_lines(name: str, content: bytes, says: str) -> None:
