@@ -39,8 +39,12 @@ PASS: Final = 0.05
 UNTIMED: Final = 0.05
 """How far a timed step of the baseline may be longer than an untimed one."""
 FIRST_STEP: Final = 0.10
-"""How far a stated prefill and step may be from the wait for a single step, beside `SLACK_NS`."""
+"""How far a stated prefill and step may be from the wait for a single step, beside `SLACK_NS`. Also which share of the
+decoding may have moved between the two, beside `PREFILL`.
+"""
 SLACK_NS: Final = 5_000_000
+PREFILL: Final = 0.02
+"""How far a prefill may be from another one of the same prompts, beside that."""
 MOSTLY: Final = 0.25
 """The same where times scatter too much to tell less: then three of four blocks must be so far off."""
 MANY: Final = 8
@@ -117,12 +121,29 @@ def check_first_steps(blocks: Sequence[Block]) -> None:
     longer = [math.log(max(ns, 1) / (alone + SLACK_NS)) for ns, (_, alone) in zip(stated, timed, strict=True)]
     shorter = [math.log(max(alone - SLACK_NS, 1) / max(ns, 1)) for ns, (_, alone) in zip(stated, timed, strict=True)]
     pairs = [(b, b) for b, _ in timed]
-    if any(surely_beyond(of, pairs, FIRST_STEP) or mostly_beyond(of, MOSTLY) for of in (longer, shorter)):
+    seen = any(surely_beyond(of, pairs, FIRST_STEP) or mostly_beyond(of, MOSTLY) for of in (longer, shorter))
+    if seen or any(surely_beyond(*moved_share(timed, sign), FIRST_STEP) for sign in (1, -1)):
         alone = statistics.fmean(ns for _, ns in timed)
         raise InvalidResult(
             f"{place_of(timed[0][0])} and {len(timed) - 1} more: the engine says that its prefill and a step take "
             f"{statistics.fmean(stated) / 1e6:.4g} ms, but the harness waits {alone / 1e6:.4g} ms for a single step"
         )
+
+
+def moved_share(timed: Sequence[tuple[Block, int]], sign: int) -> tuple[list[float], list[tuple[Block, Block]]]:
+    """(Per prompt set: the time that `sign` times moved from decoding to prefill, as a share of decoding, its block).
+
+    `timed`: blocks, each with the wait for its prefill and a single step, ns. That is one measurement for all rounds of
+    a set, so a set counts once. A prefill may differ from it by `SLACK_NS` and `PREFILL`.
+    """
+    by_set: dict[int, list[float]] = {}
+    last: dict[int, Block] = {}
+    for block, alone in timed:
+        decoding = sum(block.step_ns)
+        moved = sign * (block.prefill_ns + decoding / len(block.step_ns) - alone)
+        by_set.setdefault(block.prompt_set, []).append((moved - SLACK_NS - PREFILL * alone) / decoding)
+        last[block.prompt_set] = block
+    return [statistics.fmean(shares) for shares in by_set.values()], [(b, b) for b in last.values()]
 
 
 def mostly_beyond(log_ratios: Sequence[float], tolerance: float) -> bool:
