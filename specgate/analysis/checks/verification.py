@@ -90,15 +90,15 @@ def check_untimed(blocks: Sequence[Block], texts: Sequence[BaselineText]) -> Non
     """Check that timed steps of the baseline take no longer than untimed ones, by the harness's clock. Raises
     InvalidResult.
 
-    `texts`: longer texts of the baseline's prompts, each with how many steps were decoded for it, in how long.
+    `blocks`: of one point. `texts`: longer texts of the baseline's prompts there, each with how many steps were decoded
+    for it, in how long.
     """
     pairs = [
         (block, text)
         for block in blocks
         for text in texts
         if block.step_ns and text.steps
-        if (text.point, text.prompt_set, text.worker_generation)
-        == (block.point, block.prompt_set, block.worker_generation)
+        if (text.prompt_set, text.worker_generation) == (block.prompt_set, block.worker_generation)
     ]
     timed = [sum(b.step_ns) / len(b.step_ns) for b, _ in pairs]
     untimed = [(t.span_ns[1] - t.span_ns[0]) / t.steps for _, t in pairs]
@@ -152,8 +152,8 @@ def mostly_beyond(log_ratios: Sequence[float], tolerance: float) -> bool:
 
 
 def surely_beyond(log_ratios: Sequence[float], pairs: Sequence[tuple[Block, Block]], tolerance: float) -> bool:
-    """True if the mean ratio surely lies more than `tolerance` above 1."""
-    if not log_ratios:
+    """True if the mean ratio surely lies more than `tolerance` above 1. It does not where no single one does."""
+    if max(log_ratios, default=0.0) <= math.log1p(tolerance):
         return False
     beyond = Pairs(
         log_ratios=list(log_ratios),
