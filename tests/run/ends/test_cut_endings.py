@@ -160,7 +160,7 @@ def test_verify_names_the_command_that_ends_a_run_and_it_ends_with_its_verdict(
     shown = cli.run("runs", "verify", run, pair=False)
     assert shown.returncode == 3 and f"specgate micro --resume {run}" in shown.stdout, shown.stdout
     assert ("verdict FAIL (exit 1)" in shown.stdout) == (file != ENDING)
-    readers = [("check", "--policy", "policy.yaml")]
+    readers: list[tuple[str, ...]] = [("check", "--policy", "policy.yaml")]
     if file != ENDING:  # else figures are shown of the blocks that there are
         readers += [("show",), ("explain",), ("report", "--csv"), ("compare",)]
     for name, *options in readers:
