@@ -255,7 +255,7 @@ def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is
 
 
 def test_a_full_run_holds(cli: Cli) -> None:
-    cli.scenario("full", budget="new_tokens: 6")
+    cli.scenario(kind="full", budget="new_tokens: 6")
     options = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
     done = cli.run("full", *options, "--override-order", "the order is not what is tested here")
     assert done.returncode == 0, done.stdout + done.stderr

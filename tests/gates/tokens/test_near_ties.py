@@ -248,7 +248,7 @@ def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_
     (comparison,) = run.comparisons
     short = replace(comparison, tokens=replace(comparison.tokens, whole_sets=()))
     for changes in ({"status": "interrupted"}, {"failures": {comparison.cell.point.key: "killed"}}, {}):
-        (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), **changes))  # type: ignore[arg-type]
+        (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), **changes))
         assert (verdict.state, verdict.reason_code) == (State.INVALID, "text_not_compared")
         assert (verdict.next_step == "continue with --resume") is bool(changes)
         assert ("decoded once more" in verdict.message) is not bool(changes)
