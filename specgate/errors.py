@@ -5,6 +5,7 @@
     ├── EnvironmentRefused       4  this machine cannot carry out the plan (no GPU, disk full, …)
     │   └── OtherVersion            a stored run of another version of specgate, which has to judge it
     ├── OrderRefused             5  `full` before the micro gates are green
+    ├── NotEnded                 3  a stored run that has not ended: a command brings it to its end first
     ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
     │   └── UnknownSigner           an entry of the ledger is signed by a key that is not among the allowed ones
     └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
@@ -101,6 +102,12 @@ class OrderRefused(SpecgateError):
     """A full run was asked for before the micro gates were green."""
 
     exit_code = ExitCode.ORDER_REFUSED
+
+
+class NotEnded(SpecgateError):
+    """A stored run has not ended, or its ending was cut. The message has the command that brings it to its end."""
+
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 class InvalidResult(SpecgateError):

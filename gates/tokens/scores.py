@@ -25,13 +25,11 @@ def not_the_targets(rule: Rule, result: CellResult) -> Verdict | None:
 
 
 def second_engine_lost(rule: Rule, result: CellResult) -> Verdict | None:
-    """Nobody has looked at the tokens where the second engine was ended or hung. A required rule cannot pass then."""
+    """Nobody has looked at the tokens if the second engine was ended, hung or failed. A required rule cannot pass."""
     score = result.rescored
     if score is None or not score.lost or not rule.required or score.unscored is None:
         return None
-    message = (
-        f"the second engine was lost twice, so that nobody has scored the tokens: {score.unscored.splitlines()[0]}"
-    )
+    message = f"the second engine failed twice, so that nobody has scored the tokens: {score.unscored.splitlines()[0]}"
     step = "logs/rescoring.log; a longer checks.within_s if it was slow; checks.rescored_by: none does without it"
     return verdict(rule, result.cell.key, State.NOT_JUDGED, "second_engine_lost", message, scores_of(score), step)
 

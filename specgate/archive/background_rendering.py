@@ -49,10 +49,12 @@ class Ahead:
 
 
 @contextmanager
-def drawing_ahead(folder: RunFolder) -> Iterator[Ahead]:
-    """Render the reports of the run in `folder` in a second process, if it is large and there is a second CPU."""
+def drawing_ahead(folder: RunFolder, wanted: bool) -> Iterator[Ahead]:
+    """Render the reports of the run in `folder` in a second process, if they are `wanted`, it is large and there is a
+    second CPU.
+    """
     stored = stored_run(folder, folder.read_config())
-    if len(stored.cells) < WORTH_IT or len(usable_cpus()) < 2:
+    if not wanted or len(stored.cells) < WORTH_IT or len(usable_cpus()) < 2:
         yield Ahead()
         return
     try:

@@ -1,8 +1,8 @@
 """Differences between what a run stored, as JSON and as reports, and what is made anew from its samples.
 
 If this source tree wrote them, every line must be the same but for the last digits of decimal fractions, and pictures
-must be the same too. Another version may word and lay out a report differently: that is only mentioned. The manifest
-has the hashes of reports; the ledger has not, since it gets the verdict before any report is rendered.
+must be the same too. Another version may word and lay out a report differently: its reports are not compared. The
+manifest has the hashes of reports; the ledger has not, since it gets the verdict before any report is rendered.
 """
 
 from __future__ import annotations
@@ -74,22 +74,17 @@ PLOTTING: Final = "matplotlib"
 
 def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tuple[list[Difference], list[str]]:
     """(where the reports of the run folder `path` differ from those of this version, what is worth knowing of them)."""
-    rendered, ours = report_files(), made_here({"fingerprint": run.fingerprint})
-    drawn_alike = ours and plotting_library(run) == installed(PLOTTING)
-    differences, notes = list[Difference](), list[str]()
-    for file in sorted(set(run.reports) - rendered.keys()):
-        notes.append(f"{file} is not compared: the plug-in that renders it is not installed")
+    if not made_here({"fingerprint": run.fingerprint}):
+        return [], ["reports are not compared: another source tree words and lays them out otherwise"]
+    rendered, differences = report_files(), list[Difference]()
+    drawn_alike = plotting_library(run) == installed(PLOTTING)
     for file, report in rendered.items():
-        if not (path / file).is_file():
-            continue
-        stored = as_stored((path / file).read_text(encoding="utf-8", errors="replace"))
-        again = as_stored(ahead.text(file, run) or report.render(run, config.policy))
-        lines = list(line_differences(file, stored, again, pictures=drawn_alike))
-        if ours:
-            differences += lines
-        elif lines:
-            notes.append(f"{file} is not as this source tree would write it (from {lines[0].place} on)")
-    return differences, notes
+        if (path / file).is_file():
+            stored = as_stored((path / file).read_text(encoding="utf-8", errors="replace"))
+            again = as_stored(ahead.text(file, run) or report.render(run, config.policy))
+            differences += line_differences(file, stored, again, pictures=drawn_alike)
+    missing = sorted(set(run.reports) - rendered.keys())
+    return differences, [f"{file} is not compared: the plug-in that renders it is not installed" for file in missing]
 
 
 def made_here(run: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST, listings, manifest_differences
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
+from specgate.promotion.ending import refuse_cut
 from specgate.run import early_stop
 
 
@@ -41,10 +42,11 @@ class StoredRun:
 def load_run(path: Path) -> StoredRun:
     """Load the run in the folder `path`. For a run that never ended, figures are computed from its finished blocks.
 
-    Raises UsageError if `path` is not a run folder. Raises InvalidResult if the run cannot be read, or if a file is not
-    the one that the manifest lists.
+    Raises UsageError if `path` is not a run folder, and NotEnded if its ending was cut. Raises InvalidResult if the run
+    cannot be read, or if a file is not the one that the manifest lists.
     """
     folder = RunFolder.open(path, read_only=True)
+    refuse_cut(path)
     if not (path / MANIFEST).is_file():
         if folder.read_run().status != "running":
             hint = "every run that has ended has one: without it, nothing vouches for the files"

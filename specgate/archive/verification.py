@@ -40,7 +40,7 @@ from specgate.files.run_folder import RUN, RunFolder
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
-from specgate.promotion.ending import cut
+from specgate.promotion.ending import cut_in_words
 from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import signer
@@ -223,12 +223,8 @@ def unended(path: Path) -> str | None:
     Raises UsageError where there is neither.
     """
     folder = None if is_comparison(path) else RunFolder.open(path, read_only=True)
-    if (ending := cut(path)) is not None:
-        kind, verdict = "full", "not reached"
-        if ending.entry is not None:
-            kind, verdict = ending.entry.kind, f"{ending.entry.state} (exit {ending.entry.exit_code})"
-        command = f"specgate {kind} --resume {shlex.quote(str(path))}"
-        return f"its ending was cut: verdict {verdict}, and not everything is stored. {command} finishes it"
+    if why := cut_in_words(path):
+        return why
     if (path / MANIFEST).is_file():
         return None
     ledger = Ledger(path.absolute().parent)
@@ -281,7 +277,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         notes.append(f"figures were not recomputed, since files behind them were changed: {', '.join(changed)}")
         return Verification(None, files, tuple(differences), tuple(notes))
     try:
-        with drawing_ahead(folder) as ahead:
+        with drawing_ahead(folder, made_here(stored)) as ahead:
             run, plan, config = recompute(folder)
             computed += result_differences(folder, run, plan, config)
             differences += fingerprint_differences(folder, run, config)

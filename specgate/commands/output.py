@@ -81,7 +81,9 @@ def show_comparison(path: Path, *, plain: bool, every: bool) -> None:
     from specgate.ab.session import closing_lines
     from specgate.archive.verification import verify_builds
     from specgate.errors import InvalidResult
+    from specgate.promotion.ending import refuse_cut
 
+    refuse_cut(path)
     result = verify_builds(path).result
     if result is None:
         raise InvalidResult(f"{path}: cannot be read", hint=f"specgate runs verify {path} names every place")

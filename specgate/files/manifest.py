@@ -94,7 +94,9 @@ def malformed(file: Path) -> Iterator[Difference]:
 
 
 def _lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    """Return the lines of a manifest. Only a line feed ends one, unlike in `str.splitlines`."""
+    *lines, rest = file.read_bytes().decode(errors="replace").split("\n")
+    return [*lines, rest] if rest else lines
 
 
 def plain_files(path: Path) -> set[str]:

@@ -143,7 +143,7 @@ class RunFolder(Samples):
 
     def write_manifest(self, first: str = "") -> None:
         """Write MANIFEST.sha256. Its first lines are `first`; all files that these do not list come after them."""
-        listed = {line.partition("  ")[2] for line in first.splitlines()}
+        listed = {line.partition("  ")[2] for line in first.split("\n")}
         self.write_text(MANIFEST, first + manifest_of(self.path, without=listed))
         self.remove(FORMER)
 

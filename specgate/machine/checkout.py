@@ -31,6 +31,12 @@ def checkout_of(folder: Path) -> Checkout | None:
     return Checkout(Path(top), commit, bool(status))
 
 
+def checkout_with(file: Path) -> Checkout | None:
+    """The git checkout that has `file`; None where git does not follow it, as in an installed package."""
+    tracked = git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+    return checkout_of(file.parent) if tracked else None
+
+
 def git(folder: Path, *arguments: str) -> str | None:
     """Output of git in `folder`; None if it fails or there is no git."""
     done = run(folder, *arguments)

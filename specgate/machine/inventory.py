@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TypeAlias
 
 import specgate
 from specgate.analysis.machine.gpu_clocks import visible_among
+from specgate.machine.checkout import checkout_with
 from specgate.machine.packages import packages
 from specgate.redaction import masked
 
@@ -181,18 +181,5 @@ def cpu_model() -> str | None:
 
 
 def _git() -> dict[str, object]:
-    root = Path(specgate.__file__).parent.parent
-
-    def git(*args: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ("git", "-C", str(root), *args), capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("ls-files", "--error-unmatch", "specgate/__init__.py") is None:
-        return {"commit": None, "dirty": None}  # an installed package: a repository around it would be another project
-    status = git("status", "--porcelain", "--untracked-files=no")
-    return {"commit": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+    checkout = checkout_with(Path(specgate.__file__))
+    return {"commit": checkout and checkout.commit, "dirty": checkout and checkout.changed}

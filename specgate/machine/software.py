@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specgate.machine.checkout import checkout_of, git
+from specgate.machine.checkout import checkout_with
 from specgate.machine.inventory import source_tree_sha256
 from specgate.machine.packages import cuda_toolkit, interpreter, packages, torch_cuda
 from specgate.machine.plugin_code import taking_part
@@ -56,8 +56,7 @@ def plugin_commits(code: Software) -> dict[str, dict[str, object]]:
     commits = {}
     for key, files in code.files.items():
         file = Path(next(iter(files), ""))
-        tracked = file.name and git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
-        if tracked and (checkout := checkout_of(file.parent)):
+        if file.name and (checkout := checkout_with(file)):
             commits[key] = {
                 "repository": checkout.top.name,
                 "commit": checkout.commit,

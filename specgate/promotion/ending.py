@@ -12,12 +12,13 @@ often as it takes. While `ending.json` is there, `Ledger.read` counts its entry.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.errors import InvalidResult, SpecgateError
+from specgate.errors import InvalidResult, NotEnded, SpecgateError
 from specgate.files.json_record import read_record
 from specgate.files.json_text import to_plain
 from specgate.files.manifest import ENDING, manifest_of
@@ -69,6 +70,25 @@ def cut(path: Path) -> Ending | None:
     Raises InvalidResult where its file holds anything else.
     """
     return read_record(Ending, path / ENDING, SCHEMA)
+
+
+def cut_in_words(path: Path) -> str | None:
+    """Sentence on the ending of the run or the comparison in the folder `path` that was cut, with the command that
+    finishes it; None if none was cut.
+    """
+    if (ending := cut(path)) is None:
+        return None
+    kind, verdict = "full", "not reached"
+    if ending.entry is not None:
+        kind, verdict = ending.entry.kind, f"{ending.entry.state} (exit {ending.entry.exit_code})"
+    command = f"specgate {kind} --resume {shlex.quote(str(path))}"
+    return f"its ending was cut: verdict {verdict}, and not everything is stored. {command} finishes it"
+
+
+def refuse_cut(path: Path) -> None:
+    """Raise NotEnded where the ending of the run or the comparison in the folder `path` was cut."""
+    if why := cut_in_words(path):
+        raise NotEnded(f"{path} has not ended: {why}")
 
 
 def finish(folder: RunFolder, ending: Ending, ledger: Ledger, rendering: Rendering) -> str | None:

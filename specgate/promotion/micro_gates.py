@@ -59,6 +59,8 @@ def other_options(request: Request) -> Iterator[str]:
             yield from (option, value)
     for key, value in request.options.items():
         yield from ("-o", f"{key}={value}")
+    if request.isolate:
+        yield "--isolate"
     if not request.baseline:
         yield "--no-baseline"
     if request.out != Path("runs"):

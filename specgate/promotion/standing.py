@@ -6,8 +6,8 @@ a ledger can be copied, and made up from the first line on. So an entry counts a
     if the entry is signed      by one of the allowed signers, where `SPECGATE_ALLOWED_SIGNERS` names them;
     else if it was made here    its `host` is this one, and its run folder lies beside the ledger or in an archive.
 
-Where the run folder is there, its manifest must be the one that the entry names, and its gates.json must end with the
-entry's exit code.
+Where the run folder is there, its manifest must be the one that the entry names, and its gates.json the one that the
+manifest lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 
 from specgate.contract import Promotion
 from specgate.errors import InvalidResult
-from specgate.files.json_record import stored_json
 from specgate.files.manifest import ENDING, MANIFEST, listings, vouched
 from specgate.files.writing import sha256_of
 from specgate.machine import host
@@ -83,7 +82,7 @@ def doubt_of_origin(entry: Entry, here: str, folder: Path | None) -> str | None:
 
 
 def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
-    """Return why the run folder does not bear out its entry. Only the manifest and gates.json are read."""
+    """Return why the run folder does not bear out its entry. Only the manifest and the hash of gates.json are read."""
     manifest, gates = folder / MANIFEST, folder / "gates.json"
     if (folder / ENDING).is_file():
         return f"its ending was cut: specgate {entry.kind} --resume {folder} finishes it"
@@ -91,9 +90,7 @@ def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
         return f"its {MANIFEST} is not the one that the entry names"
     if not gates.is_file() or sha256_of(gates) != listings(manifest).get("gates.json"):
         return f"its gates.json is not the one that {MANIFEST} lists"
-    stated = stored_json(gates)
-    code = stated.get("exit_code") if isinstance(stated, dict) else None
-    return None if code == entry.exit_code else f"its gates.json says exit {code}, the entry exit {entry.exit_code}"
+    return None
 
 
 def folder_of(entry: Entry, ledger: Ledger) -> Path | None:

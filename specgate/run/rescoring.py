@@ -2,7 +2,7 @@
 
 The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
 computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
-the tokens are the engine's own word. A process that is ended or hangs gets a second try, in a new one.
+the tokens are the engine's own word. A process that is ended, hangs or fails gets a second try, in a new one.
 
 Along the texts it runs the pair's own draft, where the engine drafts chains with it and shows its cycles. Tokens that
 it finds wrong, where they are few, it scores once more in float32 if the policy asks for that: its own rounding in a
@@ -39,7 +39,7 @@ from specgate.contract import (
 )
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesDraftOptions, StatesLogitOptions
-from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError, WorkerLost
+from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError, UsageError, WorkerLost
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
@@ -69,10 +69,12 @@ class SecondEngine:
         self.facts: EngineFacts | None = None
 
     def ask(self, question: Callable[[EngineWorker], T]) -> T:
-        """Return the answer to `question`. Raises WorkerLost where a second process is lost, too."""
+        """Return the answer to `question`. Raises the error of a second process where the first one failed, too."""
         try:
             return question(self._running())
-        except WorkerLost:
+        except BackendError as error:
+            if not failed(error):
+                raise
             self.close()
             return question(self._running())
 
@@ -144,7 +146,7 @@ class Rescorer:
                 except OtherCode:
                     raise
                 except SpecgateError as error:
-                    why, lost = str(error), isinstance(error, WorkerLost)
+                    why, lost = str(error), failed(error)
                 facts = engine.facts
                 rescoring = Rescoring(
                     point=point.key,
@@ -321,8 +323,12 @@ class Rescorer:
             ids = self.prompts[point.key].measured[prompt_set].token_ids[prompt]
             positions = sorted({p for draw in under for p in draw.positions})
             scores = worker.score(ids, longest.block.tokens[longest.slot], positions)
-            if scores is None or len(scores) != len(positions):
-                raise BackendError(f"back end {worker.facts().backend} scores no tokens")
+            if scores is None:
+                raise UsageError(f"back end {worker.facts().backend} scores no tokens")
+            if len(scores) != len(positions):
+                raise BackendError(
+                    f"back end {worker.facts().backend}: {len(scores)} scores of {len(positions)} tokens"
+                )
             by_position, by_start = dict(zip(positions, scores, strict=True)), dict[int, int]()
             if undrafted is None:
                 by_start, undrafted = drafted_along(worker, under)
@@ -335,6 +341,13 @@ class Rescorer:
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
         self.done[rescoring.point] = rescoring
+
+
+def failed(error: SpecgateError) -> bool:
+    """True if a second engine failed at what it can do: it was ended, hung, crashed or sent what cannot be read. Any
+    other error says that it cannot score this pair here.
+    """
+    return isinstance(error, BackendError) and not isinstance(error, CheckpointError)
 
 
 def target_sha256(config: Config) -> str | None:

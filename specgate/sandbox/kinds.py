@@ -46,7 +46,7 @@ def bubblewrap(
     """Return the command line of bubblewrap (`man bwrap`). The environment is that of its starter."""
     mounts = {"empty": "--tmpfs {0}", "shown": "--ro-bind {0} {0}", "writable": "--bind {0} {0}"}
     return [
-        *("bwrap", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *(located("bwrap"), "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *(() if view.network else ("--unshare-net",)),
         *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
@@ -64,7 +64,7 @@ def podman(name: str, view: View, folder: Path, environment: Mapping[str, str], 
     """
     mounts = {"empty": "--tmpfs {0}", "shown": "--volume {0}:{0}:ro", "writable": "--volume {0}:{0}:rw"}
     run = [
-        *("podman", "run", "--rm", "--name", name, "--preserve-fds", "1", "--read-only", "--cap-drop", "all"),
+        *(located("podman"), "run", "--rm", "--name", name, "--preserve-fds", "1", "--read-only", "--cap-drop", "all"),
         *("--security-opt", "label=disable", "--security-opt", "no-new-privileges", "--pids-limit", "-1"),
         *("--network", "host" if view.network else "none"),
         *(f"--device={path}" for path in gpu_devices()),
@@ -93,7 +93,7 @@ def systemd_run(
         *(mounts[kind].format(path) for path, kind in view.mounts()),
     ]
     return [
-        *("systemd-run", "--pipe", "--wait", "--collect", "--quiet", "--unit", name),
+        *(located("systemd-run"), "--pipe", "--wait", "--collect", "--quiet", "--unit", name),
         *(word for each in properties for word in ("--property", each)),
         *(f"--setenv={key}={value}" for key, value in environment.items()),
         *("--working-directory", str(folder), "--", *command),
@@ -115,6 +115,11 @@ def installed() -> list[Sandbox]:
         for name, program, wrap, end in KINDS
         if shutil.which(program)
     ]
+
+
+def located(program: str) -> str:
+    """Return the path of a program. An engine's own PATH, by which its command line is started, may not have it."""
+    return shutil.which(program) or program
 
 
 def version_of(program: str) -> str:

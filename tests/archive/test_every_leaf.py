@@ -21,24 +21,13 @@ from specgate.promotion.ledger import Ledger
 from tests.support.command import Cli
 
 FILES = ("run.json", "gates.json", "env.json")
-SCENARIO = """\
-# One point, one draft length.
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [24], batch: [1], spec: [2]}
-workload: {prompt_sets: 8, source: random}
-budget: {steps: 4}
-schedule: {rounds: 2, warmup_rounds: 1}
-"""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
     """The folder of a small run with its ledger."""
     cli = Cli(tmp_path_factory.mktemp("leaves"), *pair)
-    cli.write("tiny.yaml", SCENARIO)
+    cli.scenario(batch=1, spec=[2], sets=8, budget="steps: 4")
     policy = (cli.folder / "policy.yaml").read_text()
     cli.write("policy.yaml", policy.replace("gate.yaml", "tiny.yaml"))  # so that the page shows what the run advances
     done = cli.micro("--backend", "fake")

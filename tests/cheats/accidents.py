@@ -183,6 +183,11 @@ class Hangs(Silenced):
         threading.Event().wait()
 
 
+class RunsOutOfMemory(Silenced):
+    def silence(self) -> None:
+        raise MemoryError("out of memory")
+
+
 class KilledOnce(Silenced):
     """It is killed the first time alone: a marker beside its logs tells the second."""
 
@@ -202,7 +207,7 @@ ENGINES: Final[tuple[type[Any], ...]] = (
     JunkInTheSecondHalfOfTwoTexts,
     *(DecodesInThePrefill, RemembersEarlierRounds),
     *(InOneGo, TellsDecodeAsPrefill),
-    *(Silenced, Hangs, KilledOnce),
+    *(Silenced, Hangs, RunsOutOfMemory, KilledOnce),
 )
 for _engine in ENGINES:
     globals()[f"PLUGIN_{_engine.__name__}"] = Plugged(_engine, "cheats")

@@ -61,7 +61,7 @@ def test_decoding_that_is_told_as_prefill_is_seen_by_the_wait_for_a_step(cheatin
     assert code == 6 and "clocks_disagree" in reasons(run)
 
 
-@pytest.mark.parametrize("second", ["Silenced", "Hangs"])
+@pytest.mark.parametrize("second", ["Silenced", "Hangs", "RunsOutOfMemory"])
 def test_a_required_rule_whose_second_engine_was_silenced_is_not_judged(
     cheating: Cheating, cli: Cli, second: str
 ) -> None:

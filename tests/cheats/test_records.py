@@ -15,17 +15,6 @@ from specgate.machine import bandwidth
 from tests.cheats import scripted
 from tests.support.command import Cli
 
-SCENARIO = """\
-# Is a lie seen?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [24], batch: [2], spec: [3]}
-workload: {prompt_sets: 4, source: random}
-budget: {steps: 40}
-schedule: {rounds: 2, warmup_rounds: 1}
-"""
 POLICY = """\
 schema: specgate.policy/v1
 checks: {rescored_by: none}
@@ -49,7 +38,7 @@ def liars(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def judged(cli: Cli, engine: str, *options: str, rules: str = POLICY) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """(exit code, role → the verdicts that object to it)."""
-    cli.write("tiny.yaml", SCENARIO)
+    cli.scenario(spec=[3], budget="steps: 40")
     cli.write("policy.yaml", rules)
     done = cli.micro("--backend", engine, *options)
     assert "Traceback" not in done.stderr and done.returncode != 2, done.stderr

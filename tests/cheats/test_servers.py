@@ -18,17 +18,6 @@ from tests.backends.servers.helpers import running_stub
 from tests.support.clocks.starved import fed
 from tests.support.command import Cli
 
-SCENARIO: Final = """\
-# Do a server's counters and pace agree with its stream?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [24], batch: [2], spec: [3]}
-workload: {prompt_sets: 4, source: random}
-budget: {steps: 68}
-schedule: {rounds: 1, warmup_rounds: 1}
-"""
 POLICY: Final = """\
 schema: specgate.policy/v1
 checks: {rescored_by: none}
@@ -60,7 +49,7 @@ def judged(cli: Cli, servers: dict[str, str], **faults: dict[str, str]) -> tuple
         body = json.dumps(faults.get(role.partition("-")[0], {})).encode()
         with urlopen(Request(f"{url}/stub/faults", body, method="POST")):
             pass
-    cli.write("tiny.yaml", SCENARIO)
+    cli.scenario(spec=[3], budget="steps: 68", rounds=1)
     cli.write("policy.yaml", POLICY)
     urls = [part for role, url in servers.items() for part in ("-o", f"url.{role}={url}")]
     done = cli.micro("--backend", "vllm", *urls)

@@ -12,17 +12,6 @@ from tests.commands.test_run import last_lines
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
-SCENARIO = """\
-# Is it fast enough?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [24], batch: [2], spec: [3]}
-workload: {prompt_sets: 4, source: random}
-budget: {steps: 6}
-schedule: {rounds: 6, warmup_rounds: 1}
-"""
 POLICY = """\
 schema: specgate.policy/v1
 not_judged:
@@ -39,7 +28,7 @@ MARGIN = "  - {id: margin, gate: regression, required: true, role: spec-3, again
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
-    cli.write("tiny.yaml", SCENARIO)
+    cli.scenario(spec=[3], rounds=6)
     cli.write("policy.yaml", POLICY)
     return cli
 

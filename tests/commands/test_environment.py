@@ -19,20 +19,9 @@ from specgate.contract.conditions import CpuUse, Sample
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from tests.support import in_process
-from tests.support.command import Cli
+from tests.support.command import Cli, scenario_text
 from tests.support.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar
 
-SCENARIO = """\
-# Is the machine watched?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [24], batch: [2], spec: [3]}
-workload: {prompt_sets: 4, source: random}
-budget: {steps: 6}
-schedule: {rounds: 2, warmup_rounds: 1}
-"""
 POLICY = """\
 schema: specgate.policy/v1
 not_judged:
@@ -53,7 +42,7 @@ rules:
 
 def measured(folder: Path, driver: Driver, *, gpu: bool) -> tuple[int, Path]:
     """Exit code and run folder of a scripted run beside `driver`."""
-    (folder / "tiny.yaml").write_text(SCENARIO)
+    (folder / "tiny.yaml").write_text(scenario_text(spec=[3]))
     (folder / "policy.yaml").write_text(POLICY.replace("GPU", str(gpu).lower()))
     command = ["micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
     command += ["--backend", "fake", "--target", str(folder / "target"), "--draft", str(folder / "draft")]

@@ -87,7 +87,7 @@ def test_a_run_of_wrong_tokens_is_explained_as_far_as_it_goes(cli: Cli) -> None:
 
 
 def test_a_full_run_has_its_prefill_in_the_product(cli: Cli) -> None:
-    cli.scenario("full", budget="new_tokens: 12")
+    cli.scenario(kind="full", budget="new_tokens: 12")
     options = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
     done = cli.run("full", *options, "--override-order", "the order is not what is tested here")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ from tests.backends.servers.helpers import program, request_of, running_stub
 from tests.backends.servers.test_process import eventually
 from tests.sandbox import needs_bubblewrap
 from tests.support import in_process
-from tests.support.command import SCENARIO, UNDRAWN, Cli
+from tests.support.command import UNDRAWN, Cli, scenario_text
 
 KEY = "sk-not-to-be-written"
 ECHOED = 'horse&battery"staple<9>'
@@ -125,7 +125,7 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
     words = {f"w{i}": i for i in range(255)} | {"a": 255}
     Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
     budget = "steps: 6" if kind == "micro" else "new_tokens: 7"
-    text = SCENARIO.format(kind=kind, context=24, budget=budget).replace("[2, 3]", "[2]")
+    text = scenario_text(kind=kind, budget=budget, spec=[2])
     cli.write("alone.yaml", text + ("goodput: {ttft_ms: 60000}\n" if kind == "full" else ""))
     speed = "  - {id: speed, gate: speed, required: true, role: spec-*, min: 1.0}\n"
     policy = (cli.folder / "policy.yaml").read_text().replace("rules:\n", "rules:\n" + speed)

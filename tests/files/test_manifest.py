@@ -90,6 +90,13 @@ def test_a_manifest_lists_files_of_its_folder_only(run: Path, line: str, message
     assert any(message in text for text in found(run)), found(run)
 
 
+@pytest.mark.parametrize("end", ["\v", "\f", "\r", "\r\n", "\x1c", "\x85", "\u2028"])
+def test_a_line_of_a_manifest_ends_with_a_line_feed_alone(run: Path, end: str) -> None:
+    text = (run / MANIFEST).read_text(encoding="utf-8")
+    (run / MANIFEST).write_bytes(text.replace("\n", end, 1).encode())
+    assert list(manifest_differences(run))
+
+
 def test_a_file_that_is_listed_twice_is_named(run: Path) -> None:
     (run / MANIFEST).write_text((run / MANIFEST).read_text() + (run / MANIFEST).read_text().splitlines()[0] + "\n")
     assert any("is listed twice" in text for text in found(run))

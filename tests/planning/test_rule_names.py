@@ -12,7 +12,7 @@ from specgate.contract import Rule
 from specgate.planning.policy import SHIPPED, find_policy
 from specgate.planning.rule_names import cells_of, nowhere, with_elsewhere
 from specgate.planning.scenario import shipped
-from tests.support.command import SCENARIO, Cli
+from tests.support.command import Cli, scenario_text
 
 ONE = shipped()[:1]
 OTHERS = [scenario for scenario in shipped() if scenario.name != ONE[0].name]
@@ -60,7 +60,7 @@ FLOOR = "  - {id: our-floor, gate: acceptance, required: true, scenario: NAME, m
 def test_a_run_with_a_dead_rule_is_not_judged_and_its_last_line_says_why(cli: Cli) -> None:
     policy = (cli.folder / "policy.yaml").read_text()
     (cli.folder / "more").mkdir()
-    cli.write("more/other.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6"))
+    cli.write("more/other.yaml", scenario_text())
     cli.write("more/policy.yaml", policy.replace("gate.yaml", "other.yaml") + FLOOR.replace("NAME", "other"))
     cli.write("policy.yaml", policy + FLOOR.replace("NAME", "tinny"))
     done = cli.micro("--backend", "fake")

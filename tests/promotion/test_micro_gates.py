@@ -66,6 +66,7 @@ def test_the_pair_that_a_back_end_brings_is_not_named_in_the_command() -> None:
     assert isinstance(backend, HasUsualPair)
     own = replace(config(policy("cpu"), "scripted"), pair=backend.usual_pair())
     assert micro_gates(replace(ASKED, backend="fake"), own)[1] == "specgate micro --backend fake"
+    assert micro_gates(replace(ASKED, backend="fake", isolate=True), own)[1].endswith(" --isolate")
 
 
 def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> None:

@@ -70,8 +70,6 @@ def test_a_folder_that_was_changed_since_does_not_bear_out_its_entry(tmp_path: P
     assert "its gates.json is not the one" in str(doubt(tmp_path, entry))
     RunFolder(tmp_path / "run-0").write_manifest()
     assert "its MANIFEST.sha256 is not the one" in str(doubt(tmp_path, entry))
-    forged = replace(entry, manifest_sha256=sha256_of(tmp_path / "run-0" / "MANIFEST.sha256"))
-    assert doubt(tmp_path, forged) == "its gates.json says exit 1, the entry exit 0"
 
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen (OpenSSH) is not installed")

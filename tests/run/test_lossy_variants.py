@@ -8,7 +8,7 @@ import csv
 import json
 
 from specgate.files.run_folder import RunFolder
-from tests.support.command import POLICY, SCENARIO, Cli
+from tests.support.command import POLICY, Cli, scenario_text
 
 VARIANTS = """\
 variants:
@@ -21,7 +21,7 @@ ASKED = """\
 
 
 def test_a_lossy_variant_is_not_green_until_a_rule_says_how_much_must_be_equal(cli: Cli) -> None:
-    cli.write("tiny.yaml", SCENARIO.format(kind="micro", context=96, budget="steps: 6") + VARIANTS)
+    cli.write("tiny.yaml", scenario_text(context=96) + VARIANTS)
     policy = POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"')
     cli.write("policy.yaml", policy)
     done = cli.micro("--backend", "reference", "--plain")

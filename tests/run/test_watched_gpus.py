@@ -15,14 +15,13 @@ from specgate.backends.fake.engine import FakeBackend
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Scenario
 from specgate.contract.conditions import Sample
-from specgate.contract.protocols import Engine, OpenRequest
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
 from specgate.run.session import measured_ports
 from specgate.run.watched_gpus import engine_options, run_gpus, scenario_gpus
 from tests.support.command import POLICY as POLICY_FILE
-from tests.support.command import SCENARIO, Cli
+from tests.support.command import Cli, scenario_text
 from tests.support.factories import POLICY, plan_of, run_of, scenario
 from tests.support.fake_nvml import Driver, Gpu
 
@@ -70,9 +69,7 @@ class Attaching(FakeBackend):
         return (int(options["url"].rpartition(":")[2]),) if "url" in options else ()
 
 
-VARIANT = SCENARIO.format(kind="micro", context=24, budget="steps: 6") + (
-    "variants: {two: {options: {max_positions: 4096}}}\n"
-)
+VARIANT = scenario_text() + "variants: {two: {options: {max_positions: 4096}}}\n"
 
 
 def behind_the_name_fake(monkeypatch: pytest.MonkeyPatch, backend: FakeBackend) -> None:
@@ -112,23 +109,3 @@ def test_a_variant_on_two_gpus_is_watched_apart_from_the_role_on_one(cli: Cli, m
     assert floors == {"tiny": whole, "tiny+two": whole // 2}
     verified = cli.run("runs", "verify", folder.path, pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-
-
-def test_samples_that_an_engine_changed_make_the_run_invalid_also_with_two_watches(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Cheating(OnSeveralGpus):
-        def open(self, request: OpenRequest) -> Engine:
-            if self.gpus(request.options) == 2:
-                watch = cli.newest() / "samples" / "environment.jsonl"
-                watch.write_text(watch.read_text().replace("1", "2"))
-            return super().open(request)
-
-    behind_the_name_fake(monkeypatch, Cheating())
-    monkeypatch.setitem(sys.modules, "pynvml", Driver([Gpu(uuid="GPU-a"), Gpu(uuid="GPU-b")]))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    cli.write("tiny.yaml", VARIANT)
-    done = cli.micro("--backend", "fake", "--plain")
-    assert done.returncode == 6, done.stdout + done.stderr
-    assert "samples/environment.jsonl: was changed while the run went on" in done.stderr
-    assert RunFolder.open(cli.newest()).read_run().cells == ()

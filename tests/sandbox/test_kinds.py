@@ -81,3 +81,12 @@ def test_of_nested_folders_the_inner_one_counts(tmp_path: Path) -> None:
 def test_what_lies_in_no_empty_folder_is_seen_anyway(tmp_path: Path) -> None:
     assert Path("/usr") not in dict(View(shown=(Path("/usr"),)).mounts())
     assert all(path in dict(View().mounts()) for path in views.private_folders() if path.is_dir())
+
+
+def test_a_sandbox_is_started_by_its_path_since_an_engines_own_path_may_lack_it(
+    view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bwrap"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bubblewrap("box", view, tmp_path, {"PATH": "/bin"}, ["true"])[0] == str(program)

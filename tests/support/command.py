@@ -23,11 +23,12 @@ schema: specgate.scenario/v1
 extends: base/cpu
 kind: {kind}
 family: single
-grid: {{context: [{context}], batch: [2], spec: [2, 3]}}
-workload: {{prompt_sets: 4, source: random}}
+grid: {{context: [{context}], batch: [{batch}], spec: {spec}}}
+workload: {{prompt_sets: {sets}, source: random}}
 budget: {{{budget}}}
-schedule: {{rounds: 2, warmup_rounds: 1}}
+schedule: {{rounds: {rounds}, warmup_rounds: 1}}
 """
+USUAL = {"kind": "micro", "context": 24, "batch": 2, "spec": [2, 3], "sets": 4, "budget": "steps: 6", "rounds": 2}
 POLICY = """\
 schema: specgate.policy/v1
 micro: [gate.yaml]
@@ -46,6 +47,11 @@ NOT_SCORED = "checks: {rescored_by: none}\n"
 """The line of the policy that asks no second engine: a scripted one says what no pair does."""
 
 
+def scenario_text(**changes: object) -> str:
+    """The scenario with the USUAL values, but for `changes`."""
+    return SCENARIO.format(**USUAL | changes)
+
+
 class Cli:
     """`specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand.
 
@@ -57,15 +63,16 @@ class Cli:
         self.folder, self.target, self.draft = folder, target, draft
         self.root = ROOT
         self.write("policy.yaml", POLICY.replace("MIN", "1.0"))
-        self.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6"))
+        self.write("gate.yaml", scenario_text())
         self.scenario()
 
     def write(self, name: str, text: str) -> Path:
         (self.folder / name).write_text(text)
         return self.folder / name
 
-    def scenario(self, kind: str = "micro", context: int = 24, budget: str = "steps: 6") -> None:
-        self.write("tiny.yaml", SCENARIO.format(kind=kind, context=context, budget=budget))
+    def scenario(self, **changes: object) -> None:
+        """Write the scenario `tiny`, with other values than the USUAL ones."""
+        self.write("tiny.yaml", scenario_text(**changes))
 
     def run(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
         return in_process.command(self.folder, self._command(arguments, pair))

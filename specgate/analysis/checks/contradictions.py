@@ -17,7 +17,7 @@ from specgate.analysis.checks.verification import check_first_steps, check_untim
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.drafting import check_draft_counts
-from specgate.contract import BASELINE, BaselineText, Block, Budget, Cell, EngineFacts, Margin, Plan
+from specgate.contract import BASELINE, BaselineText, Block, Budget, Cell, EngineFacts, Margin, Plan, Point
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult
 
@@ -65,13 +65,16 @@ def contradictions(
     known: dict[str, list[Margin]] = defaultdict(list)
     for margin in margins:
         known[margin.cell].append(margin)
+    of_point: dict[Point, list[BaselineText]] = defaultdict(list)
+    for text in texts:
+        of_point[text.point].append(text)
     broken: dict[Cell, Contradiction] = {}
     for cell, blocks in of.items():
         if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], check_facts, sound)):
             broken[cell] = why
     for cell, blocks in of.items():
         if cell not in broken:
-            untimed = texts if not cell.role.speculative else ()
+            untimed = () if cell.role.speculative else of_point[cell.point]
             of_untimed = (
                 ("clocks_disagree", partial(check_first_steps, blocks)),
                 ("slow_where_timed", partial(check_untimed, blocks, untimed)),

@@ -39,8 +39,12 @@ PASS: Final = 0.05
 UNTIMED: Final = 0.05
 """How far a timed step of the baseline may be longer than an untimed one."""
 FIRST_STEP: Final = 0.10
-"""How far a stated prefill and step may be from the wait for a single step, beside `SLACK_NS`."""
+"""How far a stated prefill and step may be from the wait for a single step, beside `SLACK_NS`. Also which share of the
+decoding may have moved between the two, beside `PREFILL`.
+"""
 SLACK_NS: Final = 5_000_000
+PREFILL: Final = 0.02
+"""How far a prefill may be from another one of the same prompts, beside that."""
 MOSTLY: Final = 0.25
 """The same where times scatter too much to tell less: then three of four blocks must be so far off."""
 MANY: Final = 8
@@ -86,15 +90,15 @@ def check_untimed(blocks: Sequence[Block], texts: Sequence[BaselineText]) -> Non
     """Check that timed steps of the baseline take no longer than untimed ones, by the harness's clock. Raises
     InvalidResult.
 
-    `texts`: longer texts of the baseline's prompts, each with how many steps were decoded for it, in how long.
+    `blocks`: of one point. `texts`: longer texts of the baseline's prompts there, each with how many steps were decoded
+    for it, in how long.
     """
     pairs = [
         (block, text)
         for block in blocks
         for text in texts
         if block.step_ns and text.steps
-        if (text.point, text.prompt_set, text.worker_generation)
-        == (block.point, block.prompt_set, block.worker_generation)
+        if (text.prompt_set, text.worker_generation) == (block.prompt_set, block.worker_generation)
     ]
     timed = [sum(b.step_ns) / len(b.step_ns) for b, _ in pairs]
     untimed = [(t.span_ns[1] - t.span_ns[0]) / t.steps for _, t in pairs]
@@ -117,12 +121,29 @@ def check_first_steps(blocks: Sequence[Block]) -> None:
     longer = [math.log(max(ns, 1) / (alone + SLACK_NS)) for ns, (_, alone) in zip(stated, timed, strict=True)]
     shorter = [math.log(max(alone - SLACK_NS, 1) / max(ns, 1)) for ns, (_, alone) in zip(stated, timed, strict=True)]
     pairs = [(b, b) for b, _ in timed]
-    if any(surely_beyond(of, pairs, FIRST_STEP) or mostly_beyond(of, MOSTLY) for of in (longer, shorter)):
+    seen = any(surely_beyond(of, pairs, FIRST_STEP) or mostly_beyond(of, MOSTLY) for of in (longer, shorter))
+    if seen or any(surely_beyond(*moved_share(timed, sign), FIRST_STEP) for sign in (1, -1)):
         alone = statistics.fmean(ns for _, ns in timed)
         raise InvalidResult(
             f"{place_of(timed[0][0])} and {len(timed) - 1} more: the engine says that its prefill and a step take "
             f"{statistics.fmean(stated) / 1e6:.4g} ms, but the harness waits {alone / 1e6:.4g} ms for a single step"
         )
+
+
+def moved_share(timed: Sequence[tuple[Block, int]], sign: int) -> tuple[list[float], list[tuple[Block, Block]]]:
+    """(Per prompt set: the time that `sign` times moved from decoding to prefill, as a share of decoding, its block).
+
+    `timed`: blocks, each with the wait for its prefill and a single step, ns. That is one measurement for all rounds of
+    a set, so a set counts once. A prefill may differ from it by `SLACK_NS` and `PREFILL`.
+    """
+    by_set: dict[int, list[float]] = {}
+    last: dict[int, Block] = {}
+    for block, alone in timed:
+        decoding = sum(block.step_ns)
+        moved = sign * (block.prefill_ns + decoding / len(block.step_ns) - alone)
+        by_set.setdefault(block.prompt_set, []).append((moved - SLACK_NS - PREFILL * alone) / decoding)
+        last[block.prompt_set] = block
+    return [statistics.fmean(shares) for shares in by_set.values()], [(b, b) for b in last.values()]
 
 
 def mostly_beyond(log_ratios: Sequence[float], tolerance: float) -> bool:
@@ -131,8 +152,8 @@ def mostly_beyond(log_ratios: Sequence[float], tolerance: float) -> bool:
 
 
 def surely_beyond(log_ratios: Sequence[float], pairs: Sequence[tuple[Block, Block]], tolerance: float) -> bool:
-    """True if the mean ratio surely lies more than `tolerance` above 1."""
-    if not log_ratios:
+    """True if the mean ratio surely lies more than `tolerance` above 1. It does not where no single one does."""
+    if max(log_ratios, default=0.0) <= math.log1p(tolerance):
         return False
     beyond = Pairs(
         log_ratios=list(log_ratios),

@@ -25,6 +25,8 @@ from specgate.contract.comparisons import Change, Contrast, How, TokenContrast
 from specgate.contract.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
 from specgate.planning.policy import FOR_CONTRASTS, find_policy
+from specgate.planning.rule_names import nowhere, with_elsewhere
+from specgate.run.recompute import meant_nothing
 
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
 TIMED = ("ms", "tok/s", "req/s")
@@ -106,7 +108,16 @@ def judged(contrast: Contrast, policy: str) -> Contrast:
     """Return the contrast with the verdicts of a policy for comparisons. `policy`: its name, or a file."""
     gates = plugins.contrast_gates()
     judging = find_policy(policy, gates, FOR_CONTRASTS)
-    verdicts = tuple(v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast))
+    runs = (contrast.a, contrast.b)
+    whole = with_elsewhere(judging, [scenario for run in runs for scenario in run.scenarios.values()])
+    dead = nowhere(whole, [result.cell for run in runs for result in run.cells])
+    verdicts = tuple(
+        verdict
+        for rule in judging.rules
+        for verdict in (
+            [meant_nothing(rule, dead[rule.id])] if rule.id in dead else gates[rule.gate].judge(rule, contrast)
+        )
+    )
     return replace(contrast, verdicts=verdicts, policy=judging.name)
 
 

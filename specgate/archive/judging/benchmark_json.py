@@ -79,7 +79,8 @@ class Benchmark:
     """One result.
 
     `scenario` and `k` (the draft length) are None if the file does not tell them; `k` is 0 for a baseline. `tok_s`:
-    mean tokens per second. `speculation`: the counts and means, None for a baseline; `names`: their keys.
+    mean tokens per second. `speculation`: the counts and means, None for a baseline; `names`: their keys. `guessed`:
+    `k` is the mean number of drafts of a step, which may be smaller than the draft length.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Benchmark:
     tok_s: float
     speculation: Mapping[str, Any] | None
     names: Names = SCRIPTS
+    guessed: bool = False
 
 
 def read(file: Path) -> object:
@@ -157,10 +159,11 @@ def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
         raise InvalidResult(f"{file}: {name}: eagle_speculation: a mapping was expected")
     tokens = data.get("num_spec_tokens", data.get("num_speculative_tokens"))
     in_name = _TOKENS.search(name)
-    stated = (
-        tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else int(in_name[1]) if in_name else None
-    )
-    k = None if stated is None else _draft_length(f"{file}: {name}", stated)
+    counts = [tokens] if isinstance(tokens, int) and not isinstance(tokens, bool) else []
+    counts += [int(in_name[1])] if in_name else []
+    if speculation is not None and len(set(counts)) > 1:
+        raise InvalidResult(f"{file}: {name}: num_spec_tokens = {counts[0]}, but its name says {counts[1]}")
+    k = _draft_length(f"{file}: {name}", counts[0]) if counts else None
     return Benchmark(name, scenario_of(name), 0 if speculation is None else k, tok_s, speculation)
 
 
@@ -179,7 +182,7 @@ def _of_vllm(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
     rates = data.get(AT_POSITIONS)
     k = len(rates) if isinstance(rates, list) and rates else drafted / drafts if drafts else 0
     stated = _draft_length(where, int(k)) if k and k == int(k) else None
-    return Benchmark(name, None, stated, tok_s, data, VLLM)
+    return Benchmark(name, None, stated, tok_s, data, VLLM, guessed=not rates)
 
 
 AT_POSITIONS: Final = "spec_decode_per_position_acceptance_rates"
@@ -210,12 +213,15 @@ def scenario_of(name: str) -> str | None:
 def with_answers(result: Benchmark, scenario: str | None, role: str | None, file: Path) -> Benchmark:
     """The result, completed by what the command line says: its scenario, and its role for the draft length.
 
-    Raises UsageError if one of the two is still unknown.
+    Raises UsageError if one of the two is still unknown, or if the role contradicts what the result says.
     """
     try:
         k = Role.parse(role).k if role else result.k
     except ValueError as error:
         raise UsageError(f"--role: {error}") from error
+    if k and result.k and k != result.k and not (result.guessed and k > result.k):
+        message = f"--role {role}, but {result.name or 'the result'} is of spec-{result.k}"
+        raise UsageError(f"{file}: {message}", hint=f"--role spec-{result.k}, or no --role")
     if not k:
         raise UsageError(f"{file}: {result.name or 'the result'}: draft length unknown", hint="add --role spec-N")
     if scenario is None and result.scenario is None:

@@ -16,7 +16,7 @@ from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
-from specgate.archive.verification import verify
+from specgate.archive.verification import unended, verify
 from specgate.contract import (
     ACCEPTANCE_LENGTH,
     SPEEDUP,
@@ -36,7 +36,7 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.contract.protocols import StatesNeeds
-from specgate.errors import InvalidResult, UsageError
+from specgate.errors import InvalidResult, NotEnded, UsageError
 from specgate.files.json_text import from_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
@@ -51,9 +51,11 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     """The run in the folder `path` with figures and verdicts by the rules of `policy`, computed from its samples.
 
     What was measured stays as the run's own policy had it: where its points stopped, and how far tokens were checked
-    (`checks`). Raises InvalidResult where the folder does not hold (`runs verify`), or where the policy asks how
-    near a tie was and the run did not; and what opening the folder raises.
+    (`checks`). Raises NotEnded for a run that has not ended, InvalidResult where the folder does not hold (`runs
+    verify`), or where the policy asks how near a tie was and the run did not; and what opening the folder raises.
     """
+    if why := unended(path):
+        raise NotEnded(f"{path} has not ended: {why}")
     check = verify(path, None)
     if wrong := (*check.differences, *check.untold):
         hint = f"first: {wrong[0]}; `specgate runs verify {path}` has all"

@@ -152,10 +152,18 @@ def sections(alignment: Alignment) -> Iterator[tuple[str, list[str]]]:
         ("not known, and may matter", list(alignment.undecided)),
         ("said by one alone", list(alignment.one_sided)),
         ("notes", list(alignment.notes)),
-        ("the same", [f"{title}: {value}" for title, value in alignment.same]),
+        ("the same", list(same(alignment))),
     ):
         if texts:
             yield heading, texts
+
+
+def same(alignment: Alignment) -> Iterator[str]:
+    """A sentence for each term that both state alike, and one for all that neither states."""
+    unstated = [(title, value) for title, value in alignment.same if value.endswith((" (default)", " (always)"))]
+    yield from (f"{title}: {value}" for title, value in alignment.same if (title, value) not in unstated)
+    if unstated:
+        yield f"not stated: {'; '.join(f'{title}: {value}' for title, value in unstated)}"
 
 
 def markdown(alignment: Alignment) -> str:

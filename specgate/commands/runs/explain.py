@@ -36,8 +36,11 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     from specgate.files.run_folder import RunFolder
     from specgate.planning.gates import floors_of
     from specgate.planning.policy import find_policy
+    from specgate.promotion.ending import refuse_cut
 
-    again, _, config = recompute(RunFolder.open(run, read_only=True))
+    folder = RunFolder.open(run, read_only=True)
+    refuse_cut(run)
+    again, _, config = recompute(folder)
     policy = config.policy
     if name:
         policy = find_policy(name, plugins.gates())

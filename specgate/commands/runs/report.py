@@ -33,7 +33,7 @@ def show(runs: tuple[Path, ...], plain: bool, every: bool) -> None:
 
     With --all: every rule with its message, the engine, its memory, the machine, and the time that checks took.
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured or judged again.
-    Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
+    Exit code 6 if a file of a run was changed, 3 if its ending was cut, else 0, whatever the verdict.
 
     \b
     Example: specgate runs show runs/RUN
@@ -75,7 +75,7 @@ def report(
 
     Nothing is measured or judged again, and no run folder is written to. `specgate runs show RUN` prints the verdict.
 
-    Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
+    Exit code 6 if a file of a run was changed, 3 if its ending was cut, else 0, whatever the verdict.
     """
     from specgate.archive.rendering import files
     from specgate.archive.stored_runs import load_runs

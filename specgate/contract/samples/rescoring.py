@@ -112,7 +112,7 @@ class Rescoring:
     `again`: what it says in float32 of the tokens in doubt; None where it was not asked.
     `seed`: what the draw of tokens and cycles follows from, made when the last token was there; None in older runs.
     `count`: how many tokens of a cell it was to draw, at least.
-    `lost`: its process was ended or stopped answering, and so was a second one.
+    `lost`: its process was ended, stopped answering or failed, and so did a second one.
     `undrafted`: why it did not run the pair's draft along the texts; None where it did, or was not to.
     """
 

@@ -69,6 +69,29 @@ def test_a_baseline_is_no_slower_where_it_is_timed(slower: float, refused: bool)
 
 
 @pytest.mark.parametrize(
+    ("moved_ms", "sets", "refused"),
+    [(0, 8, False), (20, 8, False), (60, 8, True), (99, 8, True), (-20, 8, False), (-99, 8, True), (60, 2, False)],
+)
+def test_little_of_a_long_prefill_may_be_much_of_the_decoding(moved_ms: int, sets: int, refused: bool) -> None:
+    """A prefill of 1,000 ms and 120 ms of decoding: 60 ms, which are 6 % of the prefill, double its speed."""
+    blocks = [
+        replace(
+            b,
+            prompt_set=i % sets,
+            prefill_ns=(1000 + moved_ms) * 10**6,
+            one_step_ns=1000 * 10**6 + sum(b.step_ns) // len(b.step_ns) + (-1) ** i * 10**6,
+            step_ns=tuple(ns - moved_ms * 10**6 // len(b.step_ns) for ns in b.step_ns),
+        )
+        for i, b in enumerate(baseline_blocks())
+    ]
+    if not refused:
+        check_first_steps(blocks)
+        return
+    with pytest.raises(InvalidResult, match="but the harness waits"):
+        check_first_steps(blocks)
+
+
+@pytest.mark.parametrize(
     ("prefill_ms", "refused"), [(100, False), (108, False), (92, False), (130, True), (70, True), (50, True), (0, True)]
 )
 def test_what_is_stated_of_prefill_is_what_the_harness_waits_for(prefill_ms: int, refused: bool) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from specgate import plugins
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.archive.comparing.builds import contrast_of
+from specgate.analysis.verdict import overall_of_contrast
+from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.stored_runs import load_run
 from specgate.contract import BetweenRuns, Block, Role
 from specgate.contract.comparisons import Change, Contrast, How
-from specgate.errors import UsageError
+from specgate.errors import ExitCode, UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.stored_runs import rewrite, store
 
@@ -242,3 +244,25 @@ def test_means_over_requests_are_paired_block_by_block(tmp_path: Path) -> None:
     assert change(comparison, "p50_itl_ms").ci_low is None
     assert change(comparison, "decode_speedup_ratio").ratio == pytest.approx(1 / 1.1, rel=1e-6)
     assert change(comparison, "decode_throughput_ratio").how is How.OVER_BASELINES
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("scenario: demo-65", "there is no scenario 'demo-65'"),
+        ("role: spec-99", "there is no role 'spec-99' (did you mean 'spec-"),
+        ("role: '*+no-such'", "there is no role '*+no-such'"),
+    ],
+)
+def test_a_required_rule_for_two_runs_whose_names_are_nowhere_is_not_green(
+    a: Path, tmp_path: Path, names: str, message: str
+) -> None:
+    file = tmp_path / "ours.yaml"
+    mine = f"  - {{id: mine, gate: same-tokens, required: true, {names}}}\n"
+    head = "schema: specgate.policy/v1\nrules:\n  - {id: all, gate: same-tokens, required: true}\n"
+    file.write_text(head + mine)
+    comparison = judged(contrast(a, store(tmp_path / "b")), str(file))
+    assert overall_of_contrast(comparison)[1] is ExitCode.NOT_JUDGED
+    assert f"required rule mine selects nothing: {message}" in plugins.view("builds").render(comparison, "plain")
+    file.write_text(head + mine.replace("true", "false"))
+    assert overall_of_contrast(judged(comparison, str(file)))[1] is ExitCode.PASS

@@ -47,7 +47,7 @@ def lengths(run: Run) -> dict[str, float | None]:
     ("changes", "role", "k"),
     [
         ({}, None, 3),
-        ({}, "spec-5", 5),
+        ({"spec_decode_per_position_acceptance_rates": []}, "spec-5", 5),
         ({"spec_decode_per_position_acceptance_rates": []}, None, 3),
         ({"spec_decode_draft_tokens": 11000, "spec_decode_acceptance_rate": 49.09}, None, 3),
         ({"spec_decode_acceptance_length": None, "spec_decode_acceptance_rate": None}, None, 3),
@@ -120,3 +120,25 @@ def test_a_result_of_another_tool_is_refused_by_its_name_in_one_sentence(
     with pytest.raises(UsageError, match=rf"result\.json: a result of {tool}, which .* is read") as error:
         judged_file(write(tmp_path, text), ACCEPTANCE)
     assert error.value.hint is None and "`vllm bench serve --save-result`" in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "role", "message"),
+    [
+        ({}, "spec-5", "--role spec-5, but .* is of spec-3"),
+        ({"num_spec_tokens": 5}, None, "num_spec_tokens = 5, but its name says 3"),
+        ({"name": "Speculative_Batch4_Context16K_2tokens", "num_spec_tokens": 3}, None, "but its name says 2"),
+    ],
+)
+def test_draft_lengths_that_contradict_each_other_are_not_chosen_from(
+    tmp_path: Path, changes: dict[str, Any], role: str | None, message: str
+) -> None:
+    counts = {"num_drafts": 4000, "total_draft_tokens": 12000, "total_accepted_tokens": 5400}
+    result = {
+        "name": "Speculative_Batch4_Context16K_3tokens",
+        "throughput_tokens_per_sec": {"mean": 812.0},
+        "eagle_speculation": counts,
+    }
+    assert lengths(judged_file(write(tmp_path, result), POLICY, role="spec-3"))
+    with pytest.raises((UsageError, InvalidResult), match=message):
+        judged_file(write(tmp_path, {**result, **changes}), POLICY, role=role)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.files.run_folder import RunFolder
-from tests.support.command import POLICY, SCENARIO, Cli
+from tests.support.command import POLICY, Cli
 
 KEEPS = (
     "  - {id: keeps-up, gate: acceptance-drift, required: true, role: spec-3, max_fall_pct: 2.0, min_requests: 16}\n"
@@ -15,8 +15,7 @@ KEEPS = (
 @pytest.mark.parametrize(("stale", "code"), [(0, 0), (1, 1)])
 def test_an_engine_that_goes_stale_is_found_by_any_run(cli: Cli, stale: int, code: int) -> None:
     """Every block accepts nothing in one step more than the block before. There are 32 blocks of 2 requests a role."""
-    many = SCENARIO.replace("rounds: 2", "rounds: 8").replace("spec: [2, 3]", "spec: [3]")
-    cli.write("tiny.yaml", many.format(kind="micro", context=24, budget="steps: 100"))
+    cli.scenario(spec=[3], rounds=8, budget="steps: 100")
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0") + KEEPS)
     done = cli.micro("--backend", "fake", "-o", f"stale_steps={stale}", "-o", "step_ns=1000", "-o", "draft_ns=100")
     assert done.returncode == code, done.stdout + done.stderr

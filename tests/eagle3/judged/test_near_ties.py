@@ -32,7 +32,7 @@ class Strayed(StoredRun):
 @pytest.fixture(scope="module")
 def run(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     cli = Cli(tmp_path_factory.mktemp("run"), *pair)
-    cli.scenario("full", budget="new_tokens: 6")
+    cli.scenario(kind="full", budget="new_tokens: 6")
     done = cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--override-order", "a test")
     assert "run folder" in done.stdout, done.stderr
     return load_run(cli.newest())

@@ -7,7 +7,7 @@ import json
 
 from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
-from tests.support.command import NOT_SCORED, POLICY, SCENARIO, Cli
+from tests.support.command import NOT_SCORED, POLICY, Cli, scenario_text
 from tests.support.stored_runs import as_if_killed
 
 VARIANTS = """\
@@ -20,7 +20,7 @@ ROLES = [f"{role}{name}" for name in ("", "+t1", "+kv-fp8", "+tree") for role in
 
 
 def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None:
-    cli.write("tiny.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + VARIANTS)
+    cli.write("tiny.yaml", scenario_text() + VARIANTS)
     policy = POLICY.replace(NOT_SCORED, "").replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"')
     cli.write("policy.yaml", policy)
     done = cli.micro("--backend", "reference", "--plain")
@@ -70,7 +70,7 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
 
 
 def test_an_option_of_a_variant_cannot_be_given_on_the_command_line_too(cli: Cli) -> None:
-    cli.write("tiny.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + VARIANTS)
+    cli.write("tiny.yaml", scenario_text() + VARIANTS)
     done = cli.micro("--backend", "reference", "-o", "tree=dynamic:4")
     assert done.returncode == 2
     assert "scenario tiny+tree sets options.tree: 'dynamic:6'" in done.stderr
@@ -78,7 +78,7 @@ def test_an_option_of_a_variant_cannot_be_given_on_the_command_line_too(cli: Cli
 
 def test_an_option_of_a_variant_that_the_engine_does_not_know_is_named(cli: Cli) -> None:
     wrong = "variants: {x: {options: {bogus: 1}}}\n"
-    cli.write("tiny.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + wrong)
+    cli.write("tiny.yaml", scenario_text() + wrong)
     done = cli.micro("--backend", "reference", "--plain")
     assert done.returncode == 2
     assert "option bogus: not known" in done.stderr
@@ -86,7 +86,7 @@ def test_an_option_of_a_variant_that_the_engine_does_not_know_is_named(cli: Cli)
 
 def test_micro_gates_with_variants_are_green_only_with_all_of_them(cli: Cli) -> None:
     tree = "variants:\n  tree: {options: {tree: 'dynamic:6', tree_width: 2}}\n"
-    cli.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + tree)
+    cli.write("gate.yaml", scenario_text() + tree)
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"'))
     alone = cli.run("micro", "--scenario", "gate.yaml", "--only", "gate", "--policy", "policy.yaml")
     assert "runs in a row: 0 of 3" in alone.stdout

@@ -160,6 +160,12 @@ def test_verify_names_the_command_that_ends_a_run_and_it_ends_with_its_verdict(
     shown = cli.run("runs", "verify", run, pair=False)
     assert shown.returncode == 3 and f"specgate micro --resume {run}" in shown.stdout, shown.stdout
     assert ("verdict FAIL (exit 1)" in shown.stdout) == (file != ENDING)
+    readers: list[tuple[str, ...]] = [("check", "--policy", "policy.yaml")]
+    if file != ENDING:  # else figures are shown of the blocks that there are
+        readers += [("show",), ("explain",), ("report", "--csv"), ("compare",)]
+    for name, *options in readers:
+        read = cli.run("runs", name, run, *options, pair=False)
+        assert (read.returncode, str(run) in read.stderr) == (3, True), (name, read.stdout, read.stderr)
     blocks = (run / "samples" / "blocks.jsonl").read_bytes()
     done = resume(cli, run)
     assert done.returncode == 1 and "verdict FAIL (exit 1)" in done.stdout, done.stdout + done.stderr

@@ -88,6 +88,7 @@ def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | 
     from specgate.analysis.traces.same_run import objections
     from specgate.errors import InvalidResult, UsageError
     from specgate.files.run_folder import RunFolder
+    from specgate.promotion.ending import refuse_cut
 
     wrong = []
     if stated and loop.window.ranges is not None and stated != loop.window.ranges:
@@ -97,6 +98,7 @@ def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | 
             raise UsageError("--cell without --run", hint="--run FOLDER names the run that the cell is of")
     else:
         opened = RunFolder.open(folder, read_only=True)
+        refuse_cut(folder)
         run = opened.read_run()
         cells = {result.cell.key: result.cell for result in run.cells}
         if key is None and len(cells) == 1:
