@@ -5,9 +5,6 @@ Each is a reference engine with the pair's own draft. `conftest.cheating` runs i
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -161,8 +158,8 @@ class TellsDecodeAsPrefill(InOneGo):
 # ── second engines that are silenced ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Silenced:
-    """A second engine that something ends whenever it is asked."""
+class RunsOutOfMemory:
+    """A second engine that fails whenever it is asked. `tests/run` has those whose process is ended or hangs."""
 
     def __init__(self, request: OpenRequest) -> None:
         self.engine = open_engine(request)
@@ -171,43 +168,14 @@ class Silenced:
         return getattr(self.engine, name)
 
     def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
-        self.silence()
-        return self.engine.score(prompt, continuation, positions)
-
-    def silence(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Hangs(Silenced):
-    def silence(self) -> None:
-        threading.Event().wait()
-
-
-class RunsOutOfMemory(Silenced):
-    def silence(self) -> None:
         raise MemoryError("out of memory")
-
-
-class KilledOnce(Silenced):
-    """It is killed the first time alone: a marker beside its logs tells the second."""
-
-    def __init__(self, request: OpenRequest) -> None:
-        super().__init__(request)
-        assert request.logs is not None
-        self.marker = request.pair.target.parent / "killed-once"
-
-    def silence(self) -> None:
-        if not self.marker.exists():
-            self.marker.touch()
-            super().silence()
-        self.marker.unlink()
 
 
 ENGINES: Final[tuple[type[Any], ...]] = (
     JunkInTheSecondHalfOfTwoTexts,
     *(DecodesInThePrefill, RemembersEarlierRounds),
     *(InOneGo, TellsDecodeAsPrefill),
-    *(Silenced, Hangs, RunsOutOfMemory, KilledOnce),
+    RunsOutOfMemory,
 )
 for _engine in ENGINES:
     globals()[f"PLUGIN_{_engine.__name__}"] = Plugged(_engine, "cheats")

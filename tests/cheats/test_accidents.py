@@ -61,26 +61,11 @@ def test_decoding_that_is_told_as_prefill_is_seen_by_the_wait_for_a_step(cheatin
     assert code == 6 and "clocks_disagree" in reasons(run)
 
 
-@pytest.mark.parametrize("second", ["Silenced", "Hangs", "RunsOutOfMemory"])
-def test_a_required_rule_whose_second_engine_was_silenced_is_not_judged(
-    cheating: Cheating, cli: Cli, second: str
-) -> None:
-    ask(cli, second, within_s=3 if second == "Hangs" else 60)
+def test_a_required_rule_whose_second_engine_was_silenced_is_not_judged(cheating: Cheating, cli: Cli) -> None:
+    policy = (cli.folder / "policy.yaml").read_text()
+    cli.write("policy.yaml", f"{policy}checks: {{rescored_by: RunsOutOfMemory}}\n")
     code, run = cheating("Honest")
     assert code == 8
     lost = [v for v in run.verdicts if v.gate == "tokens"]
     assert lost and {(v.state, v.reason_code) for v in lost} == {("NOT_JUDGED", "second_engine_lost")}
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
-
-
-def test_a_second_engine_that_is_lost_once_is_asked_again(cheating: Cheating, cli: Cli) -> None:
-    ask(cli, "KilledOnce")
-    code, run = cheating("Honest")
-    assert code == 0
-    assert all(r.rescored is not None and r.rescored.scored for r in run.cells)
-
-
-def ask(cli: Cli, second: str, within_s: float = 60) -> None:
-    """Have `second` score the tokens."""
-    policy = (cli.folder / "policy.yaml").read_text()
-    cli.write("policy.yaml", f"{policy}checks: {{rescored_by: {second}, within_s: {within_s}}}\n")
