@@ -29,6 +29,7 @@ class Tampering(NoModel):
         attempts: dict[str, Callable[[], object]] = {
             "foresees the draw": lambda: next(Path("runs").glob("2*")),
             "rewrites the second engine": lambda: source.open("r+b").close(),
+            "has the kernel start a program": lambda: open("/proc/sys/kernel/core_pattern", "r+b").close(),
             "rewrites its weights": lambda: next(request.pair.target.glob("*.safetensors")).open("r+b").close(),
             "stops the harness": lambda: os.kill(os.getppid(), 0) if os.getppid() > 1 else os.kill(1 << 30, 0),
         }

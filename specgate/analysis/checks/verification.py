@@ -59,6 +59,17 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
     judged = [(a, b, most) for a, b in pairs if a.emitted and b.emitted and (most := tokens_per_step(b)) is not None]
     if not judged:
         return
+    first = {b.prompt_set: b.round for _, b, _ in reversed(judged)}
+    later = [j for j in judged if j[1].round != first[j[1].prompt_set]]
+    for some in filter(None, (judged, later)):
+        check_speed(some, scenario)
+    check_passes([(a, b) for a, b, _ in judged])
+
+
+def check_speed(judged: Sequence[tuple[Block, Block, float]], scenario: Scenario) -> None:
+    """Check the speed-up of (baseline, spec, most tokens per step) of one cell: of all rounds, or of those that repeat
+    a prompt set, whose answers may be remembered. Raises InvalidResult.
+    """
     log_ratios = [log_ratio(a, b, scenario) - math.log(most) for a, b, most in judged]
     if surely_beyond(log_ratios, [(a, b) for a, b, _ in judged], TOLERANCE):
         per_step = statistics.geometric_mean(most for _, _, most in judged)
@@ -68,7 +79,6 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
             f"the baseline's speed with {per_step:.3g} tokens per step, so that a cycle would take "
             f"{per_step / ratio:.2g} of a baseline step, which reads no more than a cycle has to"
         )
-    check_passes([(a, b) for a, b, _ in judged])
 
 
 def check_passes(pairs: Sequence[tuple[Block, Block]]) -> None:

@@ -48,6 +48,8 @@ def commands(text: str, where: str) -> list[Command]:
     result: list[Command] = []
     for words in split(joined, where):
         plain = [part for at, word in enumerate(words) for part in expanded(word, variables, at == 0)]
+        if not plain:
+            continue
         if (array := ARRAY.match(plain[0])) and plain[-1].endswith(")"):
             parts = [array[2], *plain[1:]]
             before = variables.get(array[1], "") if "+=" in plain[0] else ""
@@ -101,7 +103,15 @@ def expanded(word: str, variables: Mapping[str, str], first: bool) -> list[str]:
     """
     text = replaced(word, variables)
     several = VARIABLE.fullmatch(word) and (first or "[" in word or text.startswith("-"))
-    return shlex.split(text) if several and text != word else [text]
+    return [*unquoted_words(text)] if several and text != word else [text]
+
+
+def unquoted_words(text: str) -> Iterator[str]:
+    """The words of a variable's value; those between blanks where its quotes do not end."""
+    try:
+        yield from shlex.split(text)
+    except ValueError:
+        yield from text.split()
 
 
 def unwrapped(words: Sequence[str], where: str) -> Iterator[Command]:

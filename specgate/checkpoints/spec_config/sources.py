@@ -47,12 +47,14 @@ FORMATS: Final[Mapping[str, Format]] = {
 }
 HINT: Final = f"name the format: ENGINE:FILE or ENGINE:TEXT, with ENGINE one of {', '.join(FORMATS)}"
 SERVERS: Final = (
-    (r"(^|/)vllm serve( |$)|vllm\.entrypoints\.\S*api_server", "vllm"),
-    (r"sglang\.launch_server|(^|/)sglang serve( |$)", "sglang"),
-    (r"(^|/)lmdeploy serve( |$)", "lmdeploy"), (r"(^|/)llama-(server|cli|speculative)( |$)", "llamacpp"),
-    (r"(^|/)trtllm-(serve|bench)( |$)", "trtllm"),
+    (r"(^|[/ ])vllm serve( |$)|vllm\.entrypoints\.\S*api_server", "vllm"),
+    (r"sglang\.launch_server|(^|[/ ])sglang serve( |$)", "sglang"),
+    (r"(^|[/ ])lmdeploy serve( |$)", "lmdeploy"), (r"(^|[/ ])llama-(server|cli|speculative)( |$)", "llamacpp"),
+    (r"(^|[/ ])trtllm-(serve|bench)( |$)", "trtllm"),
 )  # fmt: skip
 """Words of a command line → whose server it starts."""
+SPEAK_OF_ONE: Final = frozenset({"echo", "printf", "pkill", "pgrep", "grep", "which"})
+"""Commands that name a server and start none."""
 TELLING_FLAGS: Final = (
     ("vllm", ("--speculative-config", "-sc", "--spec-model", "--spec-tokens", "--num-speculative-tokens",
               "--speculative-model", "--max-num-seqs", "--max-model-len")),
@@ -204,7 +206,7 @@ def of_commands(started: Sequence[Command], engine: str | None, where: str) -> S
 
 def whose_command(command: Command, engine: str | None) -> str | None:
     """The engine whose server a command starts; None where it starts none, or not that of `engine`."""
-    line = " ".join(command.words)
+    line = " ".join(command.words) if command.words[:1] and command.words[0] not in SPEAK_OF_ONE else ""
     whose = next((name for pattern, name in SERVERS if re.search(pattern, line)), command.image)
     return whose if engine in (None, whose) else None
 

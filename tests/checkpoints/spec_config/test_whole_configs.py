@@ -441,6 +441,7 @@ def test_words_that_may_hold_any_flag_keep_defaults_away(command: str, words: st
     ],
 )
 def test_flags_in_the_variables_of_a_script_are_read(script: str) -> None:
+    script = 'X=\nA=()\n$X\nQ="--it\'s"\necho $Q\n' + script
     assert beside(script.format(around=AROUND, section=SECTION), SAME).exit_code is ExitCode.PASS
 
 
