@@ -55,12 +55,12 @@ def drawing_ahead(folder: RunFolder, wanted: bool) -> Iterator[Ahead]:
     """
     stored = stored_run(folder, folder.read_config())
     if not wanted or len(stored.cells) < WORTH_IT or len(usable_cpus()) < 2:
-        yield Ahead()
+        yield Ahead(stored)
         return
     try:
         pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     except (OSError, ImportError, NotImplementedError):  # a system without semaphores
-        yield Ahead()
+        yield Ahead(stored)
         return
     try:
         # From the last, which take longest. What has not begun when it is asked for, the first process renders.

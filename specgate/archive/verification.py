@@ -278,7 +278,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         return Verification(None, files, tuple(differences), tuple(notes))
     try:
         with drawing_ahead(folder, made_here(stored)) as ahead:
-            run, plan, config = recompute(folder)
+            run, plan, config = recompute(folder, ahead.stored)
             computed += result_differences(folder, run, plan, config)
             differences += fingerprint_differences(folder, run, config)
             differences += without_clock(folder.journal().blocks)

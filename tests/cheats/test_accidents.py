@@ -17,15 +17,18 @@ def reasons(run: Run) -> set[str]:
     return {v.reason_code for v in objections(run)}
 
 
-@pytest.mark.parametrize("engine", ["JunkAfterOnePromptInEight", "JunkInTheSecondHalfOfTwoTexts"])
-def test_junk_that_is_alike_in_every_role_is_seen_wherever_it_stands(cheating: Cheating, engine: str) -> None:
-    code, run = cheating(engine)
+@pytest.fixture(autouse=True)
+def one_spec_role(cli: Cli) -> None:
+    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
+
+
+def test_junk_that_is_alike_in_every_role_is_seen_wherever_it_stands(cheating: Cheating) -> None:
+    code, run = cheating("JunkInTheSecondHalfOfTwoTexts")
     assert code == 6 and "not_the_targets" in reasons(run)
 
 
-@pytest.mark.parametrize("engine", ["DecodesInThePrefill", "RemembersTheBaseline"])
-def test_drafts_that_are_not_the_drafts_are_seen_by_running_it_along_the_text(cheating: Cheating, engine: str) -> None:
-    code, run = cheating(engine)
+def test_drafts_that_are_not_the_drafts_are_seen_by_running_it_along_the_text(cheating: Cheating) -> None:
+    code, run = cheating("DecodesInThePrefill")
     assert code == 6 and "not_the_drafts" in reasons(run)
     message = next(v.message for v in objections(run) if v.reason_code == "not_the_drafts")
     claimed, cycles, right = map(int, re.findall(r"(\d+) (?:draft tokens|cycles|right)", message))
@@ -51,11 +54,10 @@ def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating
 
 
 @pytest.mark.usefixtures("from_outside")
-@pytest.mark.parametrize("engine", ["TellsPrefillAsDecode", "TellsDecodeAsPrefill"])
-def test_prefill_that_is_told_as_decoding_is_seen_by_the_wait_for_a_step(
-    cheating: Cheating, cli: Cli, engine: str
-) -> None:
-    code, run = fed(lambda: cheating(engine), cli.newest, lambda end: "clocks_disagree" in reasons(end[1]))
+def test_decoding_that_is_told_as_prefill_is_seen_by_the_wait_for_a_step(cheating: Cheating, cli: Cli) -> None:
+    code, run = fed(
+        lambda: cheating("TellsDecodeAsPrefill"), cli.newest, lambda end: "clocks_disagree" in reasons(end[1])
+    )
     assert code == 6 and "clocks_disagree" in reasons(run)
 
 

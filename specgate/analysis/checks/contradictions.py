@@ -11,7 +11,7 @@ from functools import partial
 from specgate.analysis.checks.clocks import check_pairs, check_times, check_unexplained
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks
+from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks, check_steps
 from specgate.analysis.checks.repeats import check_repeats
 from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
 from specgate.analysis.prompt_acceptance import total_of
@@ -117,6 +117,7 @@ def contradiction(
         (
             ("drafts_beyond_k", partial(check_draft_counts, unseen)),
             ("counter_identity", partial(check_records, blocks, unseen, budget, facts)),
+            ("counter_identity", partial(check_steps, blocks)),
             ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell), unseen)),
             ("faster_than_memory", partial(check_floor, blocks, facts, check_facts.bandwidth)),
             ("margin_impossible", partial(check_margins, margins)),

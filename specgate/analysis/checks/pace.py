@@ -45,19 +45,25 @@ PACED: Final = 1.25
 """How much more than spec's the baseline's chunks may be delayed on their way, as a factor of the engine's own time."""
 
 
-def check_steps(block: Block, where: str) -> None:
-    """The counted steps of a spec block are as many as its chunks need. Raises InvalidResult with both figures."""
-    served = block.served
-    if served is None or served.acceptance is None or block.counters.get(JOINED_OUTPUTS):
-        return
-    k, steps = block.role.k, served.acceptance.steps + block.counters.get("undrafted_steps", 0)
-    needed = sum(least_steps(request, k) for request in served.requests)
-    if needed > steps * (1 + UNSURE) + len(served.requests):
-        chunks = sum(len(request.chunk_ns) - 1 for request in served.requests)
+def check_steps(blocks: Sequence[Block]) -> None:
+    """Check that the spec blocks of a cell count as many steps, all together, as their chunks need. A client or server
+    that waits for a CPU parts the chunks of a few steps. Raises InvalidResult with both figures.
+    """
+    counted = [
+        (b, b.served.requests, b.served.acceptance.steps + b.counters.get("undrafted_steps", 0))
+        for b in blocks
+        if b.served is not None and b.served.acceptance is not None and not b.counters.get(JOINED_OUTPUTS)
+    ]
+    needed = sum(least_steps(request, b.role.k) for b, requests, _ in counted for request in requests)
+    steps = sum(steps for _, _, steps in counted)
+    if needed > steps * (1 + UNSURE) + sum(len(requests) for _, requests, _ in counted):
+        emitted, cell = sum(b.emitted for b, _, _ in counted), counted[0][0].cell
+        chunks = sum(len(request.chunk_ns) - 1 for _, requests, _ in counted for request in requests)
         raise InvalidResult(
-            f"{where}: the server counts {steps} steps for {block.emitted} tokens, but its {chunks} chunks after the "
-            f"first need {needed} at least: Σ ⌈tokens / (K + 1)⌉ over the chunks that came apart, with K = {k}; it "
-            f"emitted {block.emitted / needed:.3f} tokens per step at most, not {block.emitted / max(steps, 1):.3f}"
+            f"{cell.key}: the server counts {steps} steps for {emitted} tokens, but its {chunks} chunks after the "
+            f"first need {needed} at least: Σ ⌈tokens / (K + 1)⌉ over the chunks that came apart, with "
+            f"K = {cell.role.k}; it emitted {emitted / needed:.3f} tokens per step at most, not "
+            f"{emitted / max(steps, 1):.3f}"
         )
 
 

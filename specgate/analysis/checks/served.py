@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from specgate.analysis.checks.pace import check_steps
 from specgate.contract import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
 from specgate.contract.load import EARLY_NS
 from specgate.contract.samples.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
@@ -56,7 +55,6 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
             f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
             + (f", and {lost} are not counted" if lost else "")
         )
-    check_steps(block, where)
 
 
 def check_due(request: ServedRequest, where: str) -> None:

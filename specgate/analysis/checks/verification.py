@@ -64,18 +64,23 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
     judged = [(a, b, most) for a, b in pairs if a.emitted and b.emitted and (most := tokens_per_step(b)) is not None]
     if not judged:
         return
-    check_cycles(judged, [log_ratio(a, b, scenario) for a, b, _ in judged])
+    first = {b.prompt_set: b.round for _, b, _ in reversed(judged)}
+    later = [j for j in judged if j[1].round != first[j[1].prompt_set]]
+    for some in filter(None, (judged, later)):
+        check_cycles(some, [log_ratio(a, b, scenario) for a, b, _ in some])
+        if scenario.whole_requests and scenario.load is None:
+            decoding = [(trio, ln) for trio in some if (ln := decoding_log_ratio(*trio[:2])) is not None]
+            check_cycles([trio for trio, _ in decoding], [ln for _, ln in decoding])
     if scenario.whole_requests and scenario.load is None:
-        decoding = [(*trio, ln) for trio in judged if (ln := decoding_log_ratio(*trio[:2])) is not None]
-        check_cycles([(a, b, most) for a, b, most, _ in decoding], [ln for *_, ln in decoding])
         check_prefills([(a, b) for a, b, _ in judged])
     check_passes([(a, b) for a, b, _ in judged])
 
 
 def check_cycles(judged: Sequence[tuple[Block, Block, float]], log_speedups: Sequence[float]) -> None:
-    """Check that a cycle is no shorter than a step. Raises InvalidResult.
+    """Check that a cycle is no shorter than a step, in all rounds of a cell or in those that repeat a prompt set, whose
+    answers may be remembered. Raises InvalidResult.
 
-    `judged`: (baseline, spec, its most tokens per step) of one cell, each with the logarithm of its speed-up.
+    `judged`: (baseline, spec, its most tokens per step), each with the logarithm of its speed-up.
     """
     log_ratios = [ln - math.log(most) for ln, (_, _, most) in zip(log_speedups, judged, strict=True)]
     if surely_beyond(log_ratios, [(a, b) for a, b, _ in judged], TOLERANCE):

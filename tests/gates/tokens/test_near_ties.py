@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,7 +248,8 @@ def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_
     run = run_of(plan, blocks_of(plan))
     (comparison,) = run.comparisons
     short = replace(comparison, tokens=replace(comparison.tokens, whole_sets=()))
-    for changes in ({"status": "interrupted"}, {"failures": {comparison.cell.point.key: "killed"}}, {}):
+    cut: list[dict[str, Any]] = [{"status": "interrupted"}, {"failures": {comparison.cell.point.key: "killed"}}, {}]
+    for changes in cut:
         (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), **changes))
         assert (verdict.state, verdict.reason_code) == (State.INVALID, "text_not_compared")
         assert (verdict.next_step == "continue with --resume") is bool(changes)
