@@ -88,12 +88,14 @@ def contradictions(
             pairs = list(pairs_of([*of.get(baseline, ()), *blocks], cell))
             whole = whole_requests(plan, cell)
             repeats = blocks if repeats_accepts(plan, cell, check_facts) else ()
+            scenario, facts = plan.scenarios[cell.point.scenario], check_facts.engines.get(cell.point.key)
+            device = facts.device if facts else None
             checks = (
                 ("accepts_do_not_repeat", partial(check_repeats, repeats)),
                 ("clocks_disagree", partial(check_pairs, pairs, whole)),
                 ("clocks_disagree", partial(check_first_chunks, [] if whole else pairs)),
                 ("clocks_disagree", partial(check_engine_clock, pairs)),
-                ("faster_than_verification", partial(check_verification, pairs, plan.scenarios[cell.point.scenario])),
+                ("faster_than_verification", partial(check_verification, pairs, scenario, device)),
             )
             if why := first_of(checks):
                 broken[cell] = why

@@ -53,14 +53,19 @@ PREFILL: Final = 0.02
 MOSTLY: Final = 0.25
 """The same where times scatter too much to tell less: then three of four blocks must be so far off."""
 MANY: Final = 8
+CPU: Final = "cpu"
 PASSES: Final = "verify"
 """The phase of an engine's steps that holds the target's pass, in every role."""
 FEW: Final = 2.0
 """With too few pairs for an interval, how many times faster than possible a cell must be to be refused."""
 
 
-def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario) -> None:
-    """Check the speed-up of (baseline, spec) pairs of one cell. Raises InvalidResult with both figures."""
+def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario, device: str | None = None) -> None:
+    """Check the speed-up of (baseline, spec) pairs of one cell. Raises InvalidResult with both figures.
+
+    `device`: the engine's (`EngineFacts.device`). On a CPU, a matrix product of one row may honestly take longer than
+    one of several, since another kernel computes it, so that passes are not compared there.
+    """
     judged = [(a, b, most) for a, b in pairs if a.emitted and b.emitted and (most := tokens_per_step(b)) is not None]
     if not judged:
         return
@@ -73,7 +78,8 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
             check_cycles([trio for trio, _ in decoding], [ln for _, ln in decoding])
     if scenario.whole_requests and scenario.load is None:
         check_prefills([(a, b) for a, b, _ in judged])
-    check_passes([(a, b) for a, b, _ in judged])
+    if device != CPU:
+        check_passes([(a, b) for a, b, _ in judged])
 
 
 def check_cycles(judged: Sequence[tuple[Block, Block, float]], log_speedups: Sequence[float]) -> None:
