@@ -17,8 +17,8 @@ KEY = "horse-battery-staple-9"
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\u202e\x9b"
 WRITTEN_OUT = r"\x1b[2J\x1b]0;owned\x07\x0d\u202e\x9b"
 
-NOT_ON_A_TERMINAL = ("specgate.terminal", "specgate.reports.texts.console")
-"""The door itself, and what renders to a string."""
+NOT_ON_A_TERMINAL = ("specgate.terminal", "specgate.reports.texts.console", "specgate.sandbox.probe")
+"""The door itself, what renders to a string, and a program whose output the harness reads."""
 
 
 @pytest.fixture(autouse=True)

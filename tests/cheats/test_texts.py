@@ -88,14 +88,19 @@ def test_a_baseline_that_says_it_ended_is_held_against_what_was_asked(cheating: 
     assert "counter_identity" in {v.reason_code for v in objections(run)}
 
 
-# An oracle's cycle takes longer than a baseline step, so that the wait shows as more than its drafts explain.
-@pytest.mark.parametrize("engine", ["AnswersFromMemory", "SleepsInTheBaseline"])
-def test_a_cycle_that_takes_less_than_a_baseline_step_is_invalid(cheating: Cheating, cli: Cli, engine: str) -> None:
-    exit_code, run = fed(lambda: cheating(engine), cli.newest, lambda end: "faster_than_verification" in codes(end[1]))
+@pytest.mark.parametrize(
+    ("engine", "code", "words"),
+    [
+        ("AnswersFromMemory", "faster_than_verification", "times the baseline's speed with"),
+        ("SleepsInTheBaseline", "slow_where_timed", "where the same text goes on untimed"),
+    ],
+)
+def test_a_speed_up_that_verification_or_the_baselines_own_pace_rules_out_is_invalid(
+    cheating: Cheating, cli: Cli, engine: str, code: str, words: str
+) -> None:
+    exit_code, run = fed(lambda: cheating(engine), cli.newest, lambda end: code in codes(end[1]))
     assert exit_code == 6
-    data = {v.reason_code: v.message for v in objections(run)}
-    assert "faster_than_verification" in data
-    assert "times the baseline's speed with" in data["faster_than_verification"]
+    assert words in {v.reason_code: v.message for v in objections(run)}[code]
 
 
 def codes(run: Run) -> set[str]:

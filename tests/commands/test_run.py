@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,9 +167,11 @@ def test_a_full_run_counts_whole_requests(cli: Cli) -> None:
     assert values["mean_e2e_ms"]["value"] > values["mean_ttft_ms"]["value"] > 0
 
 
-def break_config(draft: Path, **changes: object) -> None:
-    config = json.loads((draft / "config.json").read_text())
-    (draft / "config.json").write_text(json.dumps({**config, **changes}))
+def of_another_pair(draft: Path, **sizes: Any) -> None:
+    """Put the draft of a pair with other sizes in place of `draft`."""
+    other = write_random_pair(draft.parent / "other", seed=1, **sizes)[1]
+    shutil.rmtree(draft)
+    shutil.copytree(other, draft)
 
 
 def truncate(draft: Path) -> None:
@@ -180,8 +183,8 @@ def truncate(draft: Path) -> None:
     ("breakage", "code", "message"),
     [
         (truncate, 7, "model.safetensors"),
-        (lambda d: break_config(d, hidden_size=128), 7, "hidden"),
-        (lambda d: break_config(d, vocab_size=999), 7, "vocab"),
+        (lambda d: of_another_pair(d, hidden=128), 7, "hidden"),
+        (lambda d: of_another_pair(d, vocab=999), 7, "vocab"),
         (lambda d: (d / "model.safetensors").unlink(), 7, "model.safetensors"),
         (lambda d: shutil.rmtree(d), 2, "no such folder"),
     ],

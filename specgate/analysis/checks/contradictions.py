@@ -74,7 +74,7 @@ def contradictions(
             broken[cell] = why
     for cell, blocks in of.items():
         if cell not in broken:
-            untimed = () if cell.role.speculative else of_point[cell.point]
+            untimed = of_point[cell.point] if real_clock(cell, check_facts) else ()
             of_untimed = (
                 ("clocks_disagree", partial(check_first_steps, blocks)),
                 ("slow_where_timed", partial(check_untimed, blocks, untimed)),
@@ -100,6 +100,12 @@ def contradictions(
             if why := first_of(checks):
                 broken[cell] = why
     return broken
+
+
+def real_clock(cell: Cell, check_facts: CheckFacts) -> bool:
+    """True if steps of `cell`, a baseline, were timed and not scripted."""
+    facts = check_facts.engines.get(cell.point.key)
+    return not cell.role.speculative and not (facts and facts.acceptance == "scripted")
 
 
 def repeats_accepts(plan: Plan, cell: Cell, check_facts: CheckFacts) -> bool:

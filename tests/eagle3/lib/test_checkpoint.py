@@ -59,7 +59,7 @@ def test_every_layout_gives_back_what_was_written(tmp_path: Path, tensors: Tenso
 
 
 def test_a_folder_without_weights_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no weights\n.*model\.safetensors, .*index\.json and pytorch_model"):
+    with pytest.raises(CheckpointError, match=r"no weights\n.*model\.safetensors, .*index\.json or pytorch_model"):
         TensorFiles(tmp_path)
 
 
