@@ -28,6 +28,8 @@ PACKAGE: Final = Path(__file__).parent.parent
 FACT: Final = "sandbox"
 """The key of a run's fingerprint that names its sandbox."""
 TRIAL_S: Final = 20.0
+PRINTED: Final = 65536
+"""Bytes of its errors that are read of a sandbox that does not start: all that a pipe holds."""
 MOST_PROCESSES: Final = 4
 """Processes that a process alone in its sandbox may see: itself, and what the sandbox needs."""
 
@@ -120,7 +122,7 @@ def leak_of(sandbox: Sandbox) -> str | None:
             box.end(process)
         # The child that the program has left holds the pipe open as long as it lives.
         survives = bool(line) and first_line(process.stdout.fileno(), 2.0) is None
-        printed = process.stderr.read1().decode(errors="replace").strip() if not survives else ""  # type: ignore[attr-defined]
+        printed = "" if survives else os.read(process.stderr.fileno(), PRINTED).decode(errors="replace").strip()
         process.stdout.close()
         process.stderr.close()
     return leak_in(json.loads(line) if line else None, printed, survives=survives)

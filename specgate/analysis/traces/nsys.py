@@ -143,8 +143,9 @@ class Export:
         """A number for a correlation within a process; 0 for none."""
         if not isinstance(correlation, int) or not correlation:
             return 0
-        of_process = isinstance(process, int) and self.by_process
-        return (process >> _PROCESS_BITS) << 32 | correlation if of_process else correlation  # type: ignore[operator]
+        if isinstance(process, int) and self.by_process:
+            return (process >> _PROCESS_BITS) << 32 | correlation
+        return correlation
 
     def doubts(self) -> Iterator[Doubt]:
         for about, times in self.lost.items():

@@ -116,7 +116,16 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
     notes = [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in side.notes]
     if first.engine != second.engine:
         notes += [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in unread(side)]
-    return Alignment(first, second, *map(tuple, (differences, undecided, one_sided, same, broken, notes)))  # type: ignore[arg-type]
+    return Alignment(
+        first,
+        second,
+        tuple(differences),
+        tuple(undecided),
+        tuple(one_sided),
+        tuple(same),
+        tuple(broken),
+        tuple(notes),
+    )
 
 
 def not_known(config: StatedConfig) -> Iterator[str]:

@@ -128,7 +128,7 @@ class ChatTemplate:
 
     @cached_property
     def _reads_parts(self) -> bool:
-        """Whether it renders the texts of a list of parts, and not the list as Python or JSON writes it."""
+        """True if it renders the texts of a list of parts, and not the list as Python or JSON writes it."""
         text = self._probed([{"type": "text", "text": PROBE}])
         return PROBE in text and "'text'" not in text and '"text"' not in text
 

@@ -9,9 +9,9 @@ A line of a table: names (the first is the key), the type of the value, the firs
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 Kind = Literal["count", "number", "text", "switch", "flag", "off", "object", "list", "any", "setting"]
 """The type of a value. `flag` and `off` take no value on a command line and switch something on or off; in a mapping
@@ -61,7 +61,7 @@ class Table(Mapping[str, Known]):
     def __getitem__(self, key: str) -> Known:
         return self.rows[key]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[str]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ def row(line: str) -> Known:
     words = [first, *rest]
     flags = tuple(word if word.startswith("-") else f"--{word.replace('_', '-')}" for word in words)
     key = first.lstrip("-").replace("-", "_")
-    return Known(key, flags, kind, since.strip("?"), until.strip("-"))  # type: ignore[arg-type]
+    return Known(key, flags, cast(Kind, kind), since.strip("?"), until.strip("-"))
 
 
 def order(release: str) -> tuple[tuple[int, ...], int]:
