@@ -104,7 +104,7 @@ def look_at(
 ) -> Look:
     """Look at the rounds of `plan`, which has one point. They decide it if at least one rule that rests on samples
     judges a cell, and no such rule needs more samples. Where a point is measured until it is decided, rules that only
-    advise do not count beside required ones.
+    advise do not count, and the first look decides a point without required ones.
 
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
@@ -146,10 +146,11 @@ def look_at(
     verdicts = [v for v in verdicts if v.state is not State.SKIPPED]
     scenario = plan.scenarios[plan.points[0].scenario]
     if scenario.until_decided:
-        verdicts = [v for v in verdicts if v.required] or verdicts
+        verdicts = [v for v in verdicts if v.required]
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)
     told = scenario.load is None or told_apart(scenario, comparisons, run.between_runs)
-    return Look(len(plan.rounds), told and not still_open and (bool(verdicts) or scenario.load is not None), still_open)
+    judged = bool(verdicts) or scenario.load is not None or scenario.until_decided
+    return Look(len(plan.rounds), told and judged and not still_open, still_open)
 
 
 def with_now(plan: Plan, journal: Journal) -> TimeEnds:
