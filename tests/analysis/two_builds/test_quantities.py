@@ -11,7 +11,7 @@ from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.outcomes import log_margin, needed
 from specgate.analysis.two_builds.quantities import Both, Pairing, Raw, raw_of_cells, with_words
 from specgate.contract import BASELINE
-from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, Margins, Word
+from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, USUAL_PCT, Margins, Word
 from specgate.planning.plan import build_plan
 from tests.support.factories import block, scenario
 
@@ -52,15 +52,14 @@ def test_a_longer_acceptance_is_faster_and_a_longer_time_is_slower() -> None:
 
 
 def test_margins_are_those_of_the_engines_device_unless_they_are_stated() -> None:
-    assert [Margins(device=device).percent(name) for device in ("gpu", "cpu") for name in (STEP, PREFILL, ACCEPTANCE)] == [
-        1, 5, 2, 5, 10, 5
-    ]  # fmt: skip
+    gpu, cpu = ([Margins(device=device).percent(q) for q in (STEP, PREFILL, ACCEPTANCE)] for device in USUAL_PCT)
+    assert (gpu, cpu) == ([1, 5, 2], [5, 10, 5])
     assert Margins(step_pct=0.3, device="cpu").percent(STEP) == 0.3
 
 
 @pytest.mark.parametrize(
     ("old_ms", "new_ms", "stated", "decides"),
-    [(20, 49, None, False), (20, 50, None, True), (60, 40, None, True), (20, 20, 5.0, True)],
+    [(20, 49, None, False), (20, 51, None, True), (60, 40, None, True), (20, 20, 5.0, True)],
 )
 def test_a_prefill_that_is_short_on_both_sides_decides_only_at_a_margin_that_was_stated(
     old_ms: int, new_ms: int, stated: float | None, decides: bool
