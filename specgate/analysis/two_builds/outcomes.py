@@ -22,8 +22,8 @@ from specgate.contract.two_builds import NAMES, Quantity, Word
 FIRST: Final = 0.8
 """The share of the first look, and the share of what is left that each later look spends.
 
-Most comparisons end at the first look, and it pays for all others: with a half, as `intervals.levels.spent` has it, it
-would see a change of 1 % less often (`python -m bench.simulations.ab_simulation --table looks`).
+Most comparisons end at the first look, and it pays for all others: with a half, as `intervals.decision.spent` has it,
+it would see a change of 1 % less often.
 """
 
 
