@@ -22,15 +22,18 @@ class NearTies:
         logits at that place, as far as the engine shows it. 0 for engines that must be bit-exact.
     `rare_ulps`: a few divergences may have a gap up to this. Rounding errors have a tail, so among many divergences one
         is larger. 0 if none may.
+    `max_sigma`: near ties are told by the engine's own rounding (`analysis.tokens.near_ties`), whose standard deviation
+        in a logit is at most this; None for no such law.
     """
 
     margin: float = 0.0
     ulps: float = 0.0
     rare_ulps: float = 0.0
+    max_sigma: float | None = None
 
     def __bool__(self) -> bool:
         """True if any gap is a near tie."""
-        return bool(self.margin or self.ulps)
+        return bool(self.margin or self.ulps or self.max_sigma is not None)
 
     def covers(self, gap: float | None, unit: float | None) -> bool:
         """True if `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
@@ -109,6 +112,16 @@ class Margin:
     """The largest logits, or log-probabilities, from the first on, where the engine shows more than two."""
     top_tokens: tuple[int, ...] = ()
     """The tokens that have them, where the engine names them."""
+    again: tuple[float, ...] = ()
+    """Log-probabilities of `top_tokens`, in their order, from a second pass of the same engine that computes otherwise
+    (it prefills the text that the first pass decoded, or the other way round); () where it shows none.
+    """
+    float32: tuple[float, ...] = ()
+    """Logits of `top_tokens` from the second engine in float32, with the options that change the target; () where it
+    was not asked.
+    """
+    second: tuple[float, ...] = ()
+    """The same from the second engine in the number format of the scenario; () where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +143,7 @@ class Followed:
     `position`: the index of that token in the text of `slot`.
     `tokens`: what the baseline's role decodes greedily after the prompt and the text up to and including that token.
     `top`, `top_tokens`: its largest logits, or log-probabilities, where `tokens` first differs from the text, and the
-        tokens that have them; () where it does not differ.
+        tokens that have them; () where it does not differ. `again`, `float32`, `second`: as in `Margin`.
     """
 
     cell: str
@@ -141,6 +154,9 @@ class Followed:
     tokens: tuple[int, ...]
     top: tuple[float, ...] = ()
     top_tokens: tuple[int, ...] = ()
+    again: tuple[float, ...] = ()
+    float32: tuple[float, ...] = ()
+    second: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
