@@ -79,7 +79,7 @@ class Engine:
         return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result(), "began": began}
 
     def ranked(self, prompt: list[int], count: int, tokens: int) -> dict[str, Any]:
-        """The `tokens` tokens that are decoded after `prompt`, and [logit or log-probability, token] of the `count` most
+        """`tokens` tokens that are decoded after `prompt`, and [logit or log-probability, token] of the `count` most
         likely ones at the last of them, from the largest on; fewer where the engine gives fewer.
 
         TurboMind shows no more tokens than it chooses from. Which one it chooses matters where others follow.

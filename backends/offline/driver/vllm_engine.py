@@ -89,7 +89,7 @@ class Engine:
         }
 
     def ranked(self, prompt: list[int], count: int, tokens: int) -> dict[str, Any]:
-        """The `tokens` tokens that are decoded greedily after `prompt`, and [log-probability, token] of the `count` most
+        """`tokens` tokens that are decoded greedily after `prompt`, and [log-probability, token] of the `count` most
         likely ones at the last of them, or of as many as the engine shows (`max_logprobs`), from the largest on.
         """
         most = self.engine.vllm_config.model_config.max_logprobs

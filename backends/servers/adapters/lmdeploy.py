@@ -17,9 +17,9 @@ from specgate.backends.servers.adapter import (
     Drafter,
     Launch,
     Reported,
-    last_ranking,
     integer,
     integers,
+    last_ranking,
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage

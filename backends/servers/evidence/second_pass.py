@@ -14,9 +14,9 @@ Shown = tuple[Sequence[int], TopTokens | None]
 def led_along(continuation: Sequence[int], decoded: Callable[[int], Shown]) -> TopTokens | None:
     """Return the most likely tokens behind `continuation`, by a request that decodes the end of it.
 
-    `decoded(n)`: answer to a request of n + 1 tokens, whose prompt ends n tokens before the end of `continuation`. Where
-    the engine leaves the text on the way, the request begins behind that place. None where no token is decoded before
-    the last one, or the engine shows none.
+    `decoded(n)`: answer to a request of n + 1 tokens, whose prompt ends n tokens before the end of `continuation`. If
+    the engine leaves the text on the way, the next request begins behind that place. Returns None if no token before
+    the last one can be decoded, or if the engine shows no tokens.
     """
     count = min(LED, len(continuation))
     while count:

@@ -129,7 +129,9 @@ def test_a_second_pass_is_led_along_the_text_and_rounds_by_itself(vllm: OfflineE
         if engine.options.common.own.get("engine") == "turbomind":
             assert again is None, "it shows no more tokens than it chooses from"
             continue
-        assert again is not None and list(zip(again.tokens, again.values, strict=True)) == ranking(prompt, 3)[:CANDIDATES]
+        assert (
+            again is not None and list(zip(again.tokens, again.values, strict=True)) == ranking(prompt, 3)[:CANDIDATES]
+        )
         assert again.values != tuple(value for _, value in ranking(prompt, 0)[:CANDIDATES])
         assert engine.ranked_again(1, (9, 9), CANDIDATES) is None, "it cannot be led along another text"
         assert engine.ranked_again(1, (), CANDIDATES) is None, "nothing is decoded before the first token"

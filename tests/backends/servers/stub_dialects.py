@@ -214,9 +214,7 @@ def generate_handler(
             if stub.has("no_usage"):
                 meta["finish_reason"] = None
             if body.get("return_logprob"):
-                meta["output_top_logprobs"] = [
-                    [[p, i, None] for p, i in top_values(stub, prompt, step.tokens, number)]
-                ]
+                meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(stub, prompt, step.tokens, number)]]
             meta |= {"cached_tokens": used["cached"]} | (meta_of(planned, number) if last else {})
             return [
                 {"text": "x", "output_ids": [*so_far] if cumulative else step.tokens, "meta_info": meta, "index": 0}

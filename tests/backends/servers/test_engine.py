@@ -71,7 +71,9 @@ def test_facts_and_top_two_come_from_the_baselines_server(served: tuple[str, Eng
     assert isinstance(engine, RanksAgain)
     if top is not None:
         again = engine.ranked_again(0, text, 20)
-        assert again is not None and again.values == (-0.25, -1.75 - DECODED) and again.tokens[0] == token(PROMPTS[0], 5)
+        assert (
+            again is not None and again.values == (-0.25, -1.75 - DECODED) and again.tokens[0] == token(PROMPTS[0], 5)
+        )
         assert engine.ranked_again(0, (*text[:-1], 9), 20) is None, "it cannot be led along another text"
     assert engine.follow(0, (9, 9), 3) == tuple(token((*PROMPTS[0], 9, 9), i) for i in range(3))
     assert engine.decode(BASELINE, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
