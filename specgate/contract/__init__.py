@@ -90,6 +90,7 @@ from specgate.contract.token_check import (
     Margin,
     NearTies,
     ScoreCheck,
+    TieLaw,
     TokenCheck,
     TopTokens,
 )
@@ -182,6 +183,7 @@ __all__ = [
     "ServedModel",
     "ServedRequest",
     "State",
+    "TieLaw",
     "TimeEnd",
     "TimeEnds",
     "TokenCheck",

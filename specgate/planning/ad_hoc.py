@@ -95,7 +95,7 @@ def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[
     batches = question.batch or (1,)
     sets = -(-MIN_PROMPTS // (min(batches) * (LOAD["per_client"] if kind == "load" else 1)))
     if kind != "load":
-        sets = max(sets, min(MOST_SETS, MOST_PROMPTS // max(batches)))
+        sets = max(sets, 2, min(MOST_SETS, MOST_PROMPTS // max(batches)))
     budgets: dict[RunKind, dict[str, Any]] = {
         "micro": {"steps": 24 if machine == "cpu" else 128},
         "full": {"new_tokens": 256, "ignore_eos": False},
