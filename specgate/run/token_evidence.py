@@ -17,6 +17,7 @@ from typing import Final
 
 from specgate.analysis.load.sweeps import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
+from specgate.analysis.tokens.checking import judged, may_be_near
 from specgate.analysis.tokens.comparison import (
     baseline_text,
     find_divergences,
@@ -24,7 +25,6 @@ from specgate.analysis.tokens.comparison import (
     find_text_divergences,
     first_difference,
     reaches_end,
-    with_margins,
 )
 from specgate.analysis.tokens.continuations import Parted, parted_texts
 from specgate.contract import (
@@ -186,9 +186,8 @@ class TokenEvidence:
                     lengths[slot] = max(lengths[slot], len(tokens))
         baseline_cell = Cell(point, BASELINE)
         divergences = [d for _, d, _ in find_text_divergences(blocks, self.texts)]
-        near = {
-            (d.round, d.slot) for d in with_margins(divergences, baseline_cell, self.margins, self.ties) if d.near_tie
-        }
+        parted, _, _ = judged(divergences, baseline_cell, self.margins, self.ties)
+        near = {(d.round, d.slot) for d in parted if may_be_near(d, self.ties)}
         for baseline, lengths in lengths_of.values():
             left = [
                 length if (baseline.round, slot) in near and self._ends_before(baseline, slot, length) else 0
@@ -218,7 +217,7 @@ class TokenEvidence:
     # ── margins ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record_margins(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
-        count = CANDIDATES if self.ties.ulps else 2
+        count = CANDIDATES if self.ties.by_law else 2
         for cell, d, expected in list(self._divergences_without_margin(point, prompt_set)):
             beginning = expected[: d.position]
             place = point.key, prompt_set, d.slot, beginning
@@ -227,7 +226,7 @@ class TokenEvidence:
             top = self._ranked[place]
             if top is None:
                 continue
-            candidates = top if self.ties.ulps else TopTokens(())
+            candidates = top if self.ties.by_law else TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
             margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens)
             self.folder.append(margin)
@@ -239,7 +238,7 @@ class TokenEvidence:
         """The divergences of `point` whose top-2 margin is not recorded yet, each with the baseline's tokens."""
         known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
         blocks = self._judged(point, prompt_set)
-        repeats = find_repeats(blocks) if self.ties.ulps else ()
+        repeats = find_repeats(blocks) if self.ties.by_law else ()
         untimed = find_text_divergences(blocks, self.texts) if self.ties else ()
         for cell, d, expected in (*find_divergences(blocks, self.texts), *repeats, *untimed):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
@@ -249,7 +248,7 @@ class TokenEvidence:
 
     def _record_followed(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
         """Decode on, in the baseline's role, from every text that left the baseline's."""
-        assert self.asked is not None or not self.ties.ulps
+        assert self.asked is not None or not self.ties.by_law
         for text in list(self._not_followed(point, prompt_set)):
             most = min(self.asked.followed_tokens if self.asked else 0, len(text.rest))
             tokens = engine.follow(text.slot, text.given, most)
@@ -265,7 +264,7 @@ class TokenEvidence:
 
     def _not_followed(self, point: Point, prompt_set: int | None) -> Iterator[Parted]:
         """The texts of `point` that left the baseline's and are to be followed, but have not been yet."""
-        if self.asked is None or not self.asked.followed or not self.ties.ulps or self._never_follows(point):
+        if self.asked is None or not self.asked.followed or not self.ties.by_law or self._never_follows(point):
             return
         known = {(f.cell, f.prompt_set, f.round, f.slot, f.position) for f in self.followed}
         blocks = self._judged(point, None)

@@ -12,10 +12,8 @@ PARAMS = {
     "validity": {},
     "tokens": {
         "near_tie_margin": 0.0,
-        "near_tie_ulps": 0.0,
-        "rare_tie_ulps": 0.0,
-        "mean_tie_ulps": 0.0,
-        "max_parted_share": 1.0,
+        "max_sigma": 0.1,
+        "cache_sigma": "nvfp4 0.6",
         "min_equal_share": 0.0,
     },
     "acceptance": {"min": 1.0},

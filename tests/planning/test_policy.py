@@ -306,10 +306,8 @@ def test_what_is_left_unjudged_needs_a_reason_and_must_not_be_required(tmp_path:
         ("id: b, gate: speed, required: true", "rules[1].gate: 'speed': speed needs min"),
         ("id: b, gate: speed, required: true, min: .nan", "speed takes a finite number, 0 or more, here"),
         ("id: b, gate: tokens, required: true, near_tie_margin: -1", "tokens takes a finite number, 0 or more, here"),
-        (TIES + "rare_tie_ulps: 8", "rules[1].rare_tie_ulps: 8: near_tie_ulps is missing"),
-        (TIES + "near_tie_ulps: 4, rare_tie_ulps: 4", "rules[1].rare_tie_ulps: 4: no more than near_tie_ulps = 4"),
-        (TIES + "mean_tie_ulps: 1.5", "rules[1].mean_tie_ulps: 1.5: near_tie_ulps is missing"),
-        (TIES + "near_tie_ulps: 4, mean_tie_ulps: 4", "rules[1].mean_tie_ulps: 4: no less than near_tie_ulps = 4"),
+        (TIES + "max_sigma: 0", "rules[1].max_sigma: 0: a standard deviation in logits, above 0 and at most 10"),
+        (TIES + "cache_sigma: nvfp4", "rules[1].cache_sigma: 'nvfp4': a format and a standard deviation up to 10 each"),
         ("id: '', gate: speed, required: true", "rules[1].id: '': must not be empty"),
     ],
 )  # fmt: skip
