@@ -56,7 +56,7 @@ def is_wrong(d: Divergence, check: TokenCheck, allowed: float) -> bool:
 
 def ties_too_wide(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
     """Near ties one by one may still be, all together, what no rounding makes; and rounding may be too coarse."""
-    key, ties = comparison.cell.key, comparison.tokens.ties
+    key, ties = comparison.cell.key, comparison.tokens.law
     if ties is None or not ties_of(rule).by_law:
         return None
     evidence = {**evidence_of(comparison.tokens), **sigma_of(ties)}

@@ -41,7 +41,7 @@ def margin_of(d: Divergence, check: TokenCheck) -> str:
         return f"one of them is not among the most likely tokens: more than {d.margin:.3g} logits apart"
     if d.x is None or d.sigma is None:
         return f"top-2 margin {d.margin:.3g}"
-    allowed = f", at most {check.ties.furthest_allowed:.1f}" if check.ties is not None else ""
+    allowed = f", at most {check.law.furthest_allowed:.1f}" if check.law is not None else ""
     return f"{d.margin:.3g} logits apart, {d.x:.1f} σ{allowed}; σ {d.sigma:.2g} logits, by rule {d.rule}"
 
 
@@ -50,7 +50,7 @@ def parted(check: TokenCheck, allowed: float) -> str:
     if not check.divergences:
         return f"{check.compared_tokens:,} tokens of {check.sequences} texts, all the baseline's"
     message = f"{len(check.divergences)} of {check.sequences} texts part, all at near ties"
-    if (ties := check.ties) is not None and ties.sigma is not None:
+    if (ties := check.law) is not None and ties.sigma is not None:
         message += (
             f": furthest {ties.furthest:.1f} σ, together {ties.mean_square:.1f} σ² (σ {ties.sigma:.2g} logits, at most "
             f"{allowed:g})"

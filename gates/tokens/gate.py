@@ -152,7 +152,7 @@ class Tokens:
             message = f"{result.blocks} blocks repeat their tokens exactly{scores}"
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
-        evidence = {**evidence_of(check), **sigma_of(check.ties), **scores_of(result.rescored)}
+        evidence = {**evidence_of(check), **sigma_of(check.law), **scores_of(result.rescored)}
         if ties_of(rule).by_law:
             message = parted(check, sigma_allowed(rule, result.cell, run)) + scores
             code = "near_tie_divergence" if check.divergences else "tokens_equal"

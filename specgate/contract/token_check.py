@@ -216,7 +216,7 @@ class TokenCheck:
     `sequences`: how many texts were compared.
     `followed`: None where the policy does not ask for it, or no text left the baseline's.
     `lossy`: the engine says that its tokens may differ (`measured.LOSSY`), so that another one is no defect.
-    `ties`: the near ties all together; None where no text parts, or the policy knows no law of near ties.
+    `law`: the near ties all together; None where no text parts, or the policy knows no law of near ties.
     """
 
     compared_tokens: int
@@ -227,7 +227,7 @@ class TokenCheck:
     sequences: int = 0
     followed: FollowCheck | None = None
     lossy: bool = False
-    ties: TieLaw | None = None
+    law: TieLaw | None = None
 
     @property
     def identical(self) -> bool:

@@ -84,7 +84,7 @@ def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None) 
     unknown = len(leaving) - wrong
     behind = check.followed.wrong if check is not None and check.followed is not None else 0
     parted = len(check.divergences) - wrong - unknown if check is not None else 0
-    sigma = check.ties.sigma if check is not None and check.ties is not None else None
+    sigma = check.law.sigma if check is not None and check.law is not None else None
     evidence = {"sigma": sigma, "repeat_near_ties": repeats, "parted": parted, "blocks": blocks}
     if wrong or behind:
         where = f"{wrong} texts leave the baseline's, and not at a near tie"

@@ -70,7 +70,7 @@ def check_tokens(
         logits=check_logits(cell, samples),
         sequences=len(common),
         followed=follow_check(going_on, followed, {d.place for d, s in zip(behind, standing, strict=True) if s.near}),
-        ties=law,
+        law=law,
     )
 
 
@@ -154,7 +154,7 @@ def rejudged(check: TokenCheck, ties: NearTies) -> TokenCheck:
     """`check` under other near ties, from what it has stored."""
 
     def near(d: Divergence) -> bool:
-        if ties.by_law and check.ties is not None and d.x is not None and d.x <= check.ties.furthest_allowed:
+        if ties.by_law and check.law is not None and d.x is not None and d.x <= check.law.furthest_allowed:
             return True
         return d.judged(d.margin, ties).near_tie and d.rule != "outside"
 

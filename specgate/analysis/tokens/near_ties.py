@@ -85,8 +85,8 @@ class Sight:
     rule: TieRule | None = None
 
 
-def sight(tokens: tuple[int, int], shown: ShowsCandidates) -> Sight:
-    """Return what `shown` tells of the choice between two tokens at one place."""
+def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+    """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
     names, values = shown.top_tokens, shown.top
     if not names:
         return Sight()
@@ -105,11 +105,13 @@ def sight(tokens: tuple[int, int], shown: ShowsCandidates) -> Sight:
     return Sight(gap_between(tokens, values, names) if whole else None)
 
 
-def gap_between(tokens: tuple[int, int], values: Sequence[float], names: Sequence[int]) -> float:
-    """Return the distance of two tokens in `values`, those of `names`; infinite where one of them has none."""
+def gap_between(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:
+    """Return the distance of two tokens in `values`, those of `names`, or of one from the largest; infinite where one
+    of them has no value.
+    """
     of = dict(zip(names, values, strict=True))
-    a, b = (of.get(token, math.inf) for token in tokens)
-    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+    apart = [of.get(token, -math.inf) for token in tokens] + ([max(values)] if len(tokens) == 1 else [])
+    return max(apart) - min(apart) if min(apart) > -math.inf else math.inf
 
 
 def spread(a: Sequence[float], b: Sequence[float], factor: float = 1.0, more: float = 0.0) -> tuple[float | None, int]:
