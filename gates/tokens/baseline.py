@@ -6,7 +6,7 @@ from specgate.analysis.tokens.divergences import mean_gap
 from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import evidence_of, gaps_of, margin_of, ties_of, too_many_rare
-from specgate.gates.tokens.scores import scores_of, second_look
+from specgate.gates.tokens.scores import by_law, scores_of
 
 
 def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
@@ -123,7 +123,7 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
     )
     if score is not None and score.unscored is None:
         summary += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
-        summary += second_look(score)
+        summary += by_law(score)
     if least is None:
         step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
         return verdict(rule, key, State.SKIPPED, "lossy", summary, evidence, step)

@@ -16,7 +16,7 @@ from specgate.gates.tokens.baseline import (
     unequal_logits,
 )
 from specgate.gates.tokens.evidence import evidence_of, extent, gaps_of, parted, ties_of
-from specgate.gates.tokens.scores import not_the_targets, scored, scores_of, second_engine_lost
+from specgate.gates.tokens.scores import not_settled, not_the_targets, scored, scores_of, second_engine_lost
 
 
 class Tokens:
@@ -96,6 +96,7 @@ class Tokens:
                 (self.judge_repeats(rule, result, run) if alone else None)
                 or (not_compared(rule, comparison, run) if alone else None)
                 or second_engine_lost(rule, result)
+                or not_settled(rule, result)
                 or judge_lossy(rule, result, comparison)
             )
         return (
@@ -107,6 +108,7 @@ class Tokens:
             or (unequal_logits(rule, comparison) if comparison else None)
             or not_the_targets(rule, result)
             or second_engine_lost(rule, result)
+            or not_settled(rule, result)
             or no_baseline(rule, result, run)
             or self.agreed(rule, result, comparison)
         )
