@@ -8,8 +8,8 @@ from typing import Final
 from specgate.analysis.tokens.near_ties import PARTED, limits
 from specgate.contract import CellResult, Comparison, Divergence, Rule, RunView, State, TokenCheck, Verdict
 from specgate.gates.select import verdict
-from specgate.gates.tokens.evidence import evidence_of, margin_of, sigma_allowed, sigma_of, ties_of
-from specgate.gates.tokens.scores import scores_of, second_look
+from specgate.gates.tokens.evidence import NAMES_CACHE, evidence_of, margin_of, sigma_allowed, sigma_of, ties_of
+from specgate.gates.tokens.scores import by_law, scores_of
 
 
 def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
@@ -78,9 +78,6 @@ def ties_too_wide(rule: Rule, comparison: Comparison, run: RunView) -> Verdict |
     return None
 
 
-NAMES_CACHE: Final = "a coarse cache passes by its name in cache_sigma, or by a rule with a max_sigma for its role"
-
-
 def not_greedy(rule: Rule, comparison: Comparison) -> Verdict | None:
     """Behind a near tie a text must stay greedy."""
     key, check = comparison.cell.key, comparison.tokens
@@ -143,7 +140,7 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
     )
     if score is not None and score.unscored is None:
         summary += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
-        summary += second_look(score)
+        summary += by_law(score)
     if least is None:
         step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
         return verdict(rule, key, State.SKIPPED, "lossy", summary, evidence, step)

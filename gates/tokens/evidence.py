@@ -11,6 +11,7 @@ Evidence = dict[str, float | int | str | None]
 
 DEFAULT_SIGMA: Final = 0.15
 """Rounding error of one logit (sd) that scored tokens may have if a rule names none: weights and cache in bfloat16."""
+NAMES_CACHE: Final = "a coarse cache passes by its name in cache_sigma, or by a rule with a max_sigma for its role"
 
 
 def ties_of(rule: Rule) -> NearTies:

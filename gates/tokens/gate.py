@@ -9,6 +9,7 @@ from typing import Final
 from specgate.contract import OWN_NUMBERS, CellResult, Comparison, Kind, NearTies, Rule, RunView, State, Verdict
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.tokens.baseline import (
+    TELLS_SIGMA,
     judge_lossy,
     not_compared,
     not_greedy,
@@ -25,7 +26,14 @@ from specgate.gates.tokens.evidence import (
     sigma_of,
     ties_of,
 )
-from specgate.gates.tokens.scores import not_the_targets, scored, scores_of, second_engine_lost
+from specgate.gates.tokens.scores import (
+    not_settled,
+    not_the_targets,
+    scored,
+    scored_too_coarsely,
+    scores_of,
+    second_engine_lost,
+)
 
 LARGEST: Final = 10.0
 """Logits: whoever rounds by more decodes something else."""
@@ -105,6 +113,7 @@ class Tokens:
                 (self.judge_repeats(rule, result, run) if alone else None)
                 or (not_compared(rule, comparison, run) if alone else None)
                 or second_engine_lost(rule, result)
+                or not_settled(rule, result)
                 or judge_lossy(rule, result, comparison)
             )
         return (
@@ -116,6 +125,8 @@ class Tokens:
             or (unequal_logits(rule, comparison) if comparison else None)
             or not_the_targets(rule, result)
             or second_engine_lost(rule, result)
+            or not_settled(rule, result)
+            or scored_too_coarsely(rule, result, run)
             or no_baseline(rule, result, run)
             or self.agreed(rule, result, comparison, run)
         )
@@ -131,6 +142,11 @@ class Tokens:
             step, evidence = "the gate `distribution` judges what is drawn", {"repeat_mismatches": repeats}
             return verdict(rule, result.cell.key, State.SKIPPED, "own_random_numbers", message, evidence, step)
         message = f"{repeats:.0f} of {result.blocks} blocks emit other tokens than an earlier block of the same prompts"
+        unknown = result.values.get("repeat_unknown")
+        if ties_of(rule).by_law and unknown is not None and unknown.value == repeats:
+            message += ", where two tokens are close, and nothing tells how the engine rounds"
+            evidence = {"repeat_mismatches": repeats}
+            return verdict(rule, result.cell.key, State.NOT_JUDGED, "sigma_unknown", message, evidence, TELLS_SIGMA)
         return verdict(
             rule,
             result.cell.key,

@@ -30,6 +30,7 @@ from specgate.analysis.prompt_acceptance import by_prompt, total_of
 from specgate.analysis.requests.figures import distributions
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.tokens.checking import check_tokens, repeats_of
+from specgate.analysis.tokens.near_ties import SCORED
 from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import check_scores
 from specgate.contract import (
@@ -188,7 +189,7 @@ def measure(
     result_of = in_brief if brief else reduced
     cells = tuple(result_of(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
     scores = {
-        point: scores_of(by_point[point], rescoring, records.asked)
+        point: scores_of(by_point[point], rescoring, SCORED / len(plan.cells))
         for point in plan.points
         if (rescoring := records.rescorings.get(point.key)) is not None and by_point[point]
     }
@@ -237,12 +238,14 @@ Scores = Mapping[Cell, ScoreCheck | str]
 """Cell → what a second engine said of its tokens, or why that contradicts the journal."""
 
 
-def scores_of(blocks: Sequence[Block], rescoring: Rescoring, checks: TokenChecks) -> Scores:
-    """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks."""
+def scores_of(blocks: Sequence[Block], rescoring: Rescoring, error: float) -> Scores:
+    """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks. `error`: as in
+    `check_scores`.
+    """
     scores: dict[Cell, ScoreCheck | str] = {}
     for cell in {b.cell for b in blocks}:
         try:
-            scores[cell] = check_scores(cell, blocks, rescoring, checks)
+            scores[cell] = check_scores(cell, blocks, rescoring, error)
         except InvalidResult as error:
             scores[cell] = str(error)
     return scores

@@ -136,7 +136,14 @@ class Margin:
     was not asked.
     """
     second: tuple[float, ...] = ()
-    """The same from the second engine in the number format of the scenario; () where it was not asked."""
+    """The same from the second engine in the number format of the scenario; () where it was not asked. If the measured
+    engine names no tokens, `top_tokens` are the most likely ones of this engine, and `top` is ().
+    """
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """Cell, prompt set, round, slot and position."""
+        return self.cell, self.prompt_set, self.round, self.slot, self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,11 @@ class Followed:
     again: tuple[float, ...] = ()
     float32: tuple[float, ...] = ()
     second: tuple[float, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """Cell, prompt set, round, slot and position."""
+        return self.cell, self.prompt_set, self.round, self.slot, self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +288,16 @@ class ScoreCheck:
     """Result of a second engine's scores of a sample of a cell's tokens.
 
     `engine`: the engine, and what it computed with, in words.
-    `scored`: how many tokens it scored. Each is its own greedy choice, a near tie or wrong.
-    `near_ties`, `wrong`: how many are near ties, and how many are wrong.
-    `near_ties_allowed`: more near ties than this are no accident.
-    `gap_max`: the largest gap in logits between its greedy choice and the emitted token. Where tokens are wrong, those
-        that float32 has settled are left out.
-    `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
+    `scored`: how many tokens it scored. Each is its own greedy choice, a near tie, wrong, or not judged.
+    `near_ties`: how many it would not have chosen, even in float32, as far as rounding explains that.
+    `wrong`: how many are not among its most likely ones, or lie too far below its choice.
+    `settled`: how many it chooses in float32 alone.
+    `gap_max`, `worst`: the largest gap in logits between its choice and an emitted token, and (prompt set, round, slot,
+        index) of that token; of the wrong ones, if there are any. None where all are its choice. The gap is None for a
+        token that is not among the most likely ones.
+    `law`: the near ties beside what rounding explains; None where there are none.
     `unscored`: why it scored nothing; None where it did. `lost`: because its process was ended or hung, twice.
-    `again`: how many lay too far from its choice in the scenario's dtype and were scored once more in float32.
-    `settled`: how many of these are near ties in float32, and count as such.
-    `unsettled`: why they were not scored once more, where it was tried; else None.
+    `unsettled`: why nothing is known of its rounding, where tokens could not be judged for that; else None.
     `drafts`: of a spec cell, in a run that asked for it.
     """
 
@@ -293,12 +305,11 @@ class ScoreCheck:
     scored: int = 0
     near_ties: int = 0
     wrong: int = 0
-    near_ties_allowed: int = 0
-    gap_max: float = 0.0
-    worst: tuple[int, int, int, int] | None = None
-    unscored: str | None = None
-    again: int = 0
     settled: int = 0
+    gap_max: Finite | None = None
+    worst: tuple[int, int, int, int] | None = None
+    law: TieLaw | None = None
+    unscored: str | None = None
     unsettled: str | None = None
     lost: bool = False
     drafts: DraftCheck | None = None

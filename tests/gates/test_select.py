@@ -8,7 +8,7 @@ from specgate import plugins
 from specgate.contract import Rule, State
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
-PARAMS = {
+PARAMS: dict[str, dict[str, float | str | bool]] = {
     "validity": {},
     "tokens": {
         "near_tie_margin": 0.0,

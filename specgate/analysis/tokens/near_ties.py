@@ -37,8 +37,8 @@ PARTED: Final = 0.0035
 """Chance per run that places where speculative texts part are called wrong though the engine only rounds."""
 REPEATED: Final = 0.00025
 """The same of places where cells of one role leave their own earlier texts."""
-SCORED: Final = 0.0005
-"""The same of tokens of one role that a second engine scores."""
+SCORED: Final = 0.001
+"""The same of tokens that a second engine scores, if their gaps were half-normal. They are smaller."""
 PRIOR: Final = 8.0
 """Degrees of freedom of the cell's median variance beside a place's own."""
 LEAST_PLACES: Final = 3
