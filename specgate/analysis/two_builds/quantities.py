@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.requests.arrivals import step_ns, step_unit
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
 from specgate.analysis.two_builds.outcomes import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, words_of
 from specgate.contract import Block, Role
+from specgate.contract.references import StepUnit
 from specgate.contract.two_builds import (
     ACCEPTANCE,
     HOST_MEMORY,
@@ -50,6 +52,7 @@ class Raw:
 
     `means`: the geometric means of the old and the new side.
     `unit_of_n`: what `n` counts, in words. `exact`: both sides are the same by count, whatever an interval says.
+    `unit`: of a step time, what it is the time of.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Raw:
     n: int
     unit_of_n: str = "process pairs"
     exact: bool = False
+    unit: StepUnit = StepUnit.STEP
 
     @property
     def key(self) -> str:
@@ -78,7 +82,9 @@ def raw_of_cell(cell: Both, firsts: Mapping[int, str]) -> Iterator[Raw]:
     `firsts`: process pair → the side that was started first.
     """
     live = [(a, b) for a, b in cell.pairs if a.emitted and b.emitted]
-    yield timed(STEP, cell.cell, live, step_ms, firsts)
+    unit = step_unit([block for pair in live for block in pair])
+    steps = timed(STEP, cell.cell, live, lambda b: step_ns(b, unit) / 1e6, firsts)
+    yield replace(steps, unit=unit)
     if not cell.role.speculative:
         yield timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6, firsts)
         return
@@ -115,13 +121,6 @@ def timed(
         ratios[number].append(math.log(y / x))
     means = geometric([x for _, x, _ in usable]), geometric([y for _, _, y in usable])
     return Raw(name, cell, True, "lower", means, over_processes(ratios, firsts), len(ratios))
-
-
-def step_ms(block: Block) -> float:
-    """Milliseconds per engine step; of a server's block, per output token of a request."""
-    if block.served is not None:
-        return block.decoding_ns / block.emitted / 1e6
-    return block.elapsed_ns / len(block.step_ns) / 1e6
 
 
 def first_of_each_visit(pairs: Sequence[tuple[Block, Block]]) -> list[tuple[Block, Block]]:
@@ -210,7 +209,7 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
     if word is Word.CANNOT_TELL:
         most = MOST_PROMPTS if then is not None and raw.unit_of_n == "prompts" else MOST_PROCESSES
         more = needed(loss, log_margin(percent), then or margins.error, family, most)
-    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more)
+    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more) + raw.unit.words
     return replace(
         bare,
         ratio=math.exp(difference.mean),
