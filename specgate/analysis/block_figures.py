@@ -9,7 +9,7 @@ from typing import Final
 
 from specgate.analysis.checks.served import prefill_tok_s
 from specgate.analysis.paired_blocks import speed
-from specgate.analysis.requests.arrivals import step_ns, step_unit
+from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.requests.joint_decoding import decodes_in_company, joint_decoding
 from specgate.analysis.requests.timing import TimedRequest, requests_of
 from specgate.contract import Block
@@ -73,7 +73,7 @@ def step_figures(blocks: Sequence[Block]) -> Figures:
 def served_figures(blocks: Sequence[Block]) -> Figures:
     """Figures of a server. It has a step time if its arrivals are its steps."""
     unit = step_unit(blocks)
-    steps: Figures = {} if unit is StepUnit.TOKEN else {"step_ms": lambda b: step_ns(b, unit) / 1e6}
+    steps: Figures = {} if unit is StepUnit.TOKEN else {"step_ms": partial(step_ms, unit=unit)}
     return {"prefill_tok_s": prefill_tok_s, **steps}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from specgate.contract.types import Counts, Finite
 
@@ -53,6 +53,41 @@ class NearTies:
         if gap is None or not 0 <= gap < math.inf:
             return False
         return gap < self.margin or (unit is not None and ulps > 0 and gap <= ulps * unit * (1 + ROUNDING))
+
+
+TieRule = Literal["A", "B", "C", "outside"]
+"""What a standardised gap rests on: beside float32, beside a second pass of the engine, beside a second engine
+(`analysis.tokens.near_ties`). `outside`: one of the two tokens is not among the most likely ones, and so is wrong.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TieLaw:
+    """Standardised gaps of a cell's near ties, one by one and all together, beside what rounding can explain.
+
+    `places`: different places whose gap and σ are known. `unknown`: places whose σ nothing tells.
+    `furthest`: the largest standardised gap, and what is allowed of one among so many.
+    `mean_square`: mean of their squares, at most about 1 where an engine only rounds, and what is allowed.
+    `sigma`: root mean square, over these places, of the engine's rounding error of one logit; None where not known.
+    """
+
+    places: int
+    unknown: int
+    furthest: Finite
+    furthest_allowed: Finite
+    mean_square: Finite
+    mean_square_allowed: Finite
+    sigma: Finite | None
+
+    @property
+    def too_wide(self) -> bool:
+        """True if no rounding explains all the gaps together."""
+        return self.mean_square > self.mean_square_allowed
+
+    @property
+    def too_far(self) -> bool:
+        """True if no rounding explains the largest gap."""
+        return self.furthest > self.furthest_allowed
 
 
 RARE_ONE_IN: Final = 50

@@ -84,6 +84,11 @@ def step_ns(block: Block, unit: StepUnit) -> float:
     return block.decoding_ns / sum(len(request.chunk_ns) - 1 for request in block.served.requests)
 
 
+def step_ms(block: Block, unit: StepUnit) -> float:
+    """Milliseconds per `unit`."""
+    return step_ns(block, unit) / 1e6
+
+
 # ── acceptance ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
