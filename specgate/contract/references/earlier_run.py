@@ -1,4 +1,4 @@
-"""The last green run of the same subject on the same machine, as far as a later run is compared with it."""
+"""Green runs of the same subject on the same machine, as far as a later run is compared with them."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class EarlierRun:
     `time`: when the run ended, UTC, ISO 8601. `manifest_sha256`: of its MANIFEST.sha256, as the ledger has it.
     `commit`: the git commit of its source tree; None where it was not in a checkout.
     `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
+    `pinned`: true if somebody has pinned it (`specgate promotion pin`).
     """
 
     run: str
@@ -68,6 +69,7 @@ class EarlierRun:
     device: str | None
     prompts: Mapping[str, str]
     cells: Mapping[str, CellTimes]
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,10 @@ class Earlier:
     """Earlier runs that the scenarios of a run are compared with. It is settled when the run begins.
 
     `runs`: scenario → the last green run of it. `missing`: scenario → why there is none.
+    `anchors`: scenario → further runs, which losses that add up are found against: the pinned one, or else the best
+        ones. Each has the cells that it is the anchor of. A cell in none of them has the last green run as its anchor.
     """
 
     runs: Mapping[str, EarlierRun] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    anchors: Mapping[str, tuple[EarlierRun, ...]] = field(default_factory=dict)
