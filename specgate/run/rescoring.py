@@ -149,7 +149,7 @@ class Rescorer:
 
     def _score_points(self, pending: Mapping[Point, Sequence[Block]], evidence: TokenEvidence) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
-        why, lost, asked = None, False, list[Pending]()
+        why, lost, doubtful = None, False, list[Pending]()
         # Only now, when every token is there and no engine that emitted any is left.
         seeded = {
             p: (seed := secrets.token_hex(16), draws(seed, of, self.asked.positions)) for p, of in pending.items()
@@ -184,27 +184,27 @@ class Rescorer:
                     undrafted=scored.undrafted,
                 )
                 if scored.places or unseen:
-                    asked.append(Pending(point, rescoring, of, scored.places, unseen))
+                    doubtful.append(Pending(point, rescoring, of, scored.places, unseen))
                 else:
                     self._store(rescoring)
-            in_float32 = [p for p in asked if p.rescoring.dtype == "float32"]
+            in_float32 = [p for p in doubtful if p.rescoring.dtype == "float32"]
             self._look_again(in_float32, engine, evidence)
         finally:
             engine.close()
-        others = [p for p in asked if p.rescoring.dtype != "float32"]
+        others = [p for p in doubtful if p.rescoring.dtype != "float32"]
         engine = SecondEngine(lambda: self._open({p.point: p.draws for p in others}, "float32"))
         try:
             self._look_again(others, engine, evidence)
         finally:
             engine.close()
 
-    def _look_again(self, asked: Sequence[Pending], engine: SecondEngine, evidence: TokenEvidence) -> None:
+    def _look_again(self, points: Sequence[Pending], engine: SecondEngine, evidence: TokenEvidence) -> None:
         """Have tokens that were not chosen, and places where texts part, looked at in float32, and store what is known.
 
         The engine's first failure is the reason for all that are left.
         """
         why: str | None = None
-        for p in asked:
+        for p in points:
             began, rescoring, places = time.monotonic_ns(), p.rescoring, p.places
             try:
                 if why is None and places and rescoring.dtype != "float32":

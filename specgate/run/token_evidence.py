@@ -404,7 +404,9 @@ def shown_by_both(
     The second part is () where the second pass says nothing of how the engine rounds: it shows none of a token that is
     `needed` and in `top`, or the very same bits, as two passes through the same kernels do.
     """
-    of = dict(zip(again.tokens, again.values, strict=True)) if again is not None else {}
+    if again is None or not again.tokens or not top.tokens:
+        return top, ()
+    of = dict(zip(again.tokens, again.values, strict=True))
     both = [(value, token) for value, token in zip(top.values, top.tokens, strict=True) if token in of]
     if not set(needed) & set(top.tokens) <= of.keys() or all(of[token] == value for value, token in both):
         return top, ()
