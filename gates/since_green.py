@@ -180,10 +180,15 @@ def findings_of(
     between = between_of_times(result.cell, run.between_runs)
     error = false_fail(rule.required, run.required_decisions)
     for what, own in time_margins(rule, run.scenarios[result.cell.point.scenario]).items():
+        if what == "step_ns" and old.unit is not new.unit:
+            message = f"step time was counted per {old.unit}, now per {new.unit}: not comparable"
+            yield Finding(State.INCONCLUSIVE, "counted_differently", message)
+            continue
         pairs, margin = paired_by_round(old, new, what), max(own, least)
         floor = -math.log1p(margin / 100)
         decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
-        yield of_time(what.removesuffix("_ns"), margin, decision, between)
+        per = new.unit.words if what == "step_ns" else ""
+        yield of_time(what.removesuffix("_ns"), margin, decision, between, per)
     if result.cell.role.speculative and "acceptance_margin_pct" in rule.params:
         change = acceptance_change(old, new)
         if change is None:
@@ -195,8 +200,8 @@ def findings_of(
 # ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) -> Finding:
-    """Judge the looks at a time. The interval of `decision` is of ln(old / new)."""
+def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns, per: str) -> Finding:
+    """Judge the looks at a time. The interval of `decision` is of ln(old / new). `per`: see `StepUnit.words`."""
     interval = decision.interval
     if interval is None:
         message = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
@@ -215,7 +220,7 @@ def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) 
         f"{name}_correlation": interval.correlation,
     }
     allowed = allowance(between, decision.alpha)
-    message = f"{name} time {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
+    message = f"{name} time{per} {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if decision.side == "below":
         return Finding(State.FAIL, "slower", f"{message}: more than {margin:g} % slower", evidence)
     if decision.side == "above":

@@ -81,7 +81,7 @@ def interim_looks(
     plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None
 ) -> Iterator[tuple[Point, Iterator[Look]]]:
     """Yield every point with its interim looks, but for the last one of the plan, as far as the journal has rounds."""
-    of: dict[Point, list[Block]] = defaultdict(list)
+    journal, of = as_measured(journal), defaultdict[Point, list[Block]](list)
     for block in journal.blocks:
         of[block.point].append(block)
     answered, ends = requests_by_block(journal.blocks, journal.engines), journal.time_ends
@@ -97,6 +97,13 @@ def interim_looks(
 
     for point in plan.points:
         yield point, looks(point)
+
+
+def as_measured(journal: Journal) -> Journal:
+    """`journal` without what a second engine said, which is asked only after the last block."""
+    margins = [replace(m, float32=(), second=()) for m in journal.margins if m.top or not m.top_tokens]
+    followed = [replace(f, float32=(), second=(), top_tokens=f.top_tokens if f.top else ()) for f in journal.followed]
+    return replace(journal, margins=margins, followed=followed)
 
 
 def look_at(
