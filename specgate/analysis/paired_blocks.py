@@ -43,7 +43,7 @@ def compare(
         of_batch = speedup(together, tokens, between, "joint_decode_speedup_ratio")
         in_queue = (speedup(harmonic, tokens, between, "harmonic_decode_speedup_ratio"),) if harmonic.turns else ()
         if not any(judged_jointly(scenario, spec) for _, spec in block_pairs):
-            beside = (of_batch, *in_queue) if in_queue else ()
+            beside: tuple[Value, ...] = (of_batch, *in_queue) if in_queue else ()
             return Comparison(cell, tokens, *columns, decoded, (*beside, sums))
         columns = tuple(together.log_ratios), tuple(together.orders), tuple(together.prompt_sets), tuple(together.turns)
         if not together.turns and not tokens.defects:
