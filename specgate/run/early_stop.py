@@ -155,9 +155,9 @@ def look_at(
     if scenario.until_decided:
         verdicts = [v for v in verdicts if v.required]
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)
-    told = scenario.load is None or told_apart(scenario, comparisons, run.between_runs)
+    apart = scenario.load is None or told_apart(scenario, comparisons, run.between_runs)
     judged = bool(verdicts) or scenario.load is not None or scenario.until_decided
-    return Look(len(plan.rounds), told and judged and not still_open, still_open)
+    return Look(len(plan.rounds), apart and judged and not still_open, still_open)
 
 
 def with_now(plan: Plan, journal: Journal) -> TimeEnds:
