@@ -218,9 +218,8 @@ def show_plan(plan: Plan, seconds: dict[Point, tuple[float, float]], size: str, 
             table.add_row(*row)
         console().print(table)
     points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
-    echo(
-        f"{points} on {plan.points[0].backend}, about {between(shortest, longest, '.0f')} min ({size} cost model, good to ×2)"
-    )
+    minutes = between(shortest, longest, ".0f")
+    echo(f"{points} on {plan.points[0].backend}, about {minutes} min ({size} cost model, good to ×2)")
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:

@@ -63,7 +63,8 @@ def next_looks(plan: Plan, journal: Journal) -> dict[str, int]:
             mine = [b for b in journal.blocks if b.point == point and not b.warmup]
             done = len({(b.prompt_set, b.round) for b in whole_rounds(rounds, mine)})
             looks = planned_interim_looks(plan.scenarios[point.scenario])[:-1]
-            coming |= {point.key: look for look in reversed(looks) if look > done}
+            if (look := next((look for look in looks if look > done), None)) is not None:
+                coming[point.key] = look
     return coming
 
 

@@ -146,9 +146,7 @@ def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_8_16_32_pairs_and_a
         (300, (300, 600)),
     ],
 )
-def test_until_decided_looks_begin_at_four_pairs_and_balance_the_orders(
-    prompt_sets: int, looks: tuple[int, ...]
-) -> None:
+def test_until_decided_looks_begin_at_four_pairs_and_balance_orders(prompt_sets: int, looks: tuple[int, ...]) -> None:
     workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(2, 1, until="decided")
     scenario = scenario_of(workload=workload, schedule=schedule)
     assert planned_interim_looks(scenario) == looks

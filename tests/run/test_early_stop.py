@@ -88,9 +88,9 @@ DECIDED_PLAN = plan_of(replace(scenario(prompt_sets=2), schedule=Schedule(2, 1, 
 
 
 def measured(rounds: int, **how: Any) -> list[Block]:
-    """The blocks of the first rounds of `DECIDED_PLAN`, each of which took a second."""
+    """The blocks of the first rounds of `DECIDED_PLAN`, as the harness's clock saw them."""
     blocks = [b for b in blocks_of(DECIDED_PLAN, **how) if not b.warmup][: 2 * rounds]
-    return [replace(b, span_ns=(n * 10**9, (n + 1) * 10**9)) for n, b in enumerate(blocks)]
+    return [replace(b, span_ns=(n * 10**9, n * 10**9 + b.elapsed_ns)) for n, b in enumerate(blocks)]
 
 
 def test_until_decided_rules_that_only_advise_do_not_count() -> None:
