@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import interval as interval_of
+from specgate.analysis.other_prompts import like_these
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, joint_decoding, judged_jointly
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
@@ -39,13 +40,13 @@ def compare(
         sums = throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens)
         decoded = speedup(pairs, tokens, between, "decode_speedup_ratio")
         if not any(judged_jointly(scenario, spec) for _, spec in block_pairs):
-            return Comparison(cell, tokens, *columns, decoded, (sums,))
+            return Comparison(cell, tokens, *columns, decoded, (sums, like_these(pairs, tokens)))
         pairs = jointly(pairs, block_pairs)
         columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
         joint = speedup(pairs, tokens, between, "joint_decode_speedup_ratio")
         if not pairs.turns and not tokens.defects:
             joint = replace(joint, n=len(block_pairs), reason_code=NO_JOINT_DECODING)
-        return Comparison(cell, tokens, *columns, joint, (decoded, sums))
+        return Comparison(cell, tokens, *columns, joint, (decoded, sums, like_these(pairs, tokens)))
     if scenario.load is not None:
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
         sums = throughput_ratio("throughput_ratio", block_pairs, True, tokens)
@@ -55,6 +56,7 @@ def compare(
         throughput_ratio("throughput_ratio", block_pairs, True, tokens),
         speedup(decoding, tokens, between, "decode_speedup_ratio"),
         throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens),
+        like_these(pairs, tokens),
     )
     return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(block_pairs)))
 
