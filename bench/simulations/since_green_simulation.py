@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.simulations.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
+from bench.simulations.gate_simulation import Between, Draw, Flags, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import FALSE_FAIL
@@ -28,8 +28,11 @@ from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
 MARGIN_PCT = 3.0
-DECISIONS = 12
-"""Required decisions of a full run under `planted-8b`: two speeds, eight times, two acceptance lengths."""
+ANCHOR_MARGIN_PCT = 5.0
+DECISIONS = 22
+"""Required decisions of a full run under `planted-8b`: two speeds; eight times and two acceptance lengths, against the
+last green run and against the anchor each.
+"""
 SHAPES = ("4 × 8", "8 × 4")
 SIZES = (0.001, 0.002, 0.006)
 """Noise of a block: usual and at most in the stored micro runs on H200s, and of whole requests in full runs there."""
@@ -117,11 +120,51 @@ SIMULATED: Mapping[str, Noise] = {**NOISES, "process sd 0.5 %": partial(of_proce
 WIDER = "process sd 0.5 %"
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What changed texts do to the acceptance of a server: a `share` of the prompts moves by `sd` (log scale), and
+    `together` of them decode as a batch.
+    """
+
+    share: float
+    sd: float
+    together: int = 1
+
+    def moved(self, runs: int, turns: Turns, noise: Draw) -> Floats:
+        """By how much each round's acceptance length moves, which every round of a prompt set repeats."""
+        prompts = (runs, max(turns.prompt_sets) + 1, self.together)
+        moves = noise.normal(0.0, self.sd, prompts) * (noise.random(prompts) < self.share)
+        by_round: Floats = moves.mean(axis=2)[:, np.asarray(turns.prompt_sets)]
+        return by_round
+
+
+TEXTS: Mapping[str, Texts] = {
+    "half of the sets by 1.3 %": Texts(0.5, 0.013),
+    "half of the prompts by 6 %, four to a set": Texts(0.5, 0.06, 4),
+    "half of the prompts by 6 %": Texts(0.5, 0.06),
+    "all prompts by 6 %": Texts(1.0, 0.06),
+}
+PER_TOKEN, PER_ARRIVAL = -1.0, 0.015
+"""What a time moves by where acceptance does, as a share of that. Per arrival: the largest slope over the prompt sets
+of stored runs of vLLM and SGLang on H200 (0.004 to 0.014). One with a single block per set has 0.04 ± 0.03.
+"""
+
+
 def simulate(
-    shape: str, kind: str, runs: int, sd: float, noise: Draw, loss: float, processes: int | None = None
+    shape: str,
+    kind: str,
+    runs: int,
+    sd: float,
+    noise: Draw,
+    loss: float,
+    processes: int | None = None,
+    texts: Texts | None = None,
+    follows: float = PER_ARRIVAL,
 ) -> Outcome:
     """`runs` pairs of runs, the later of which takes `loss` (log scale) more time per step.
 
+    `texts`: those of the later run that have changed; `follows`: the share of what their acceptance moves by that times
+    follow.
     `processes`: how many a noise profile has measured, with a standard deviation of WIDE between them; None for what
     is assumed.
     """
@@ -131,6 +174,8 @@ def simulate(
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
         count, same = len(part), Turns((0,) * len(turns.orders), (0,) * len(turns.orders))
         old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
+        if texts is not None:
+            new = new + follows * texts.moved(count, turns, noise)
         alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
         floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
@@ -157,6 +202,55 @@ def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Be
         sd = np.sqrt(np.maximum(((around @ independent.residual) * around).sum(axis=1), 0) / model.freedom)
         rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
     return rounds
+
+
+# ── many builds, one after the other ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Builds:
+    """For each build of each history, in order: did its run PASS, and did it FAIL? Bool [histories, builds]."""
+
+    green: Flags
+    red: Flags
+
+
+def histories(
+    shape: str,
+    process_sd: float,
+    runs: int,
+    sd: float,
+    noise: Draw,
+    loss: float,
+    builds: int,
+    *,
+    anchored: bool = True,
+    luckiest: bool = False,
+) -> Builds:
+    """`runs` histories of one role. Every build takes `loss` (log scale) more time per step than the one before.
+
+    Each build is measured in a process of its own, and held against the last green one and, where `anchored`, the best
+    one (`references.anchors_after`). `luckiest`: the best one is any that took less time, proven or not.
+    """
+    looks, rounds = planned_interim_looks(scenario_of(shape)), planned_interim_looks(scenario_of(shape))[-1]
+    same, between = Turns((0,) * rounds, (0,) * rounds), Between.assumed(runs)
+    between = Between(between.sd * math.sqrt(2), math.inf)
+    last = best = of_process(process_sd, runs, same, sd, noise)
+    green, red = np.zeros((runs, builds), bool), np.zeros((runs, builds), bool)
+    for build in range(builds):
+        new = of_process(process_sd, runs, same, sd, noise) + loss * (build + 1)
+        margins = ((last, MARGIN_PCT), (best, ANCHOR_MARGIN_PCT)) if anchored else ((last, MARGIN_PCT),)
+        outcomes = [
+            sequential(old - new, same, looks, between, -math.log1p(margin / 100), FALSE_FAIL / DECISIONS)
+            for old, margin in margins
+        ]
+        green[:, build] = np.logical_and.reduce([o.above for o in outcomes])
+        red[:, build] = np.logical_or.reduce([o.below for o in outcomes])
+        d = best - new
+        gained = d.mean(axis=1) > 0 if luckiest else sequential(d, same, (rounds,), between).above
+        last = np.where(green[:, build, None], new, last)
+        best = np.where((green[:, build] & gained)[:, None], new, best)
+    return Builds(green, red)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +290,41 @@ def power(runs: int, noise: Draw) -> Iterator[str]:
         yield f"| {percent} % | {' | '.join(cells)} |"
 
 
+def changed_texts(runs: int, noise: Draw) -> Iterator[str]:
+    """A server whose texts change, processes USUAL apart: PASS / FAIL in percent by how its steps are timed."""
+    heads = [f"{shape}, {loss} %" for shape in SHAPES for loss in (0, 3, 8)]
+    yield f"| texts that change | time per | {' | '.join(heads)} |"
+    yield f"|---|---{'|---' * len(heads)}|"
+    for name, texts in TEXTS.items():
+        for words, follows in (("token", PER_TOKEN), ("arrival", PER_ARRIVAL)):
+            cells = []
+            for shape in SHAPES:
+                for percent in (0, 3, 8):
+                    loss = math.log1p(percent / 100)
+                    out = simulate(shape, "process sd 0.2 %", runs, SIZES[0], noise, loss, None, texts, follows)
+                    cells.append(f"{100 * out.above.mean():.2f} / {100 * out.below.mean():.2f}")
+            yield f"| {name} | {words} | {' | '.join(cells)} |"
+
+
+def creeping(runs: int, noise: Draw) -> Iterator[str]:
+    """Histories of builds that do not change, and of builds that lose 0.5 % each: PASS / FAIL by build, in percent."""
+    yield "| process sd, each build loses | held against | build 5 | 10 | 15 | 20 | 100 |"
+    yield "|---|---|---|---|---|---|---|"
+    sides: Mapping[str, Mapping[str, bool]] = {
+        "last green": {"anchored": False},
+        "and the best": {},
+        "and the luckiest": {"luckiest": True},
+    }
+    for process_sd in (USUAL, ASSUMED.process_sd, 0.006):
+        for loss in (0.0, 0.5):
+            for side, options in sides.items():
+                builds = 20 if loss else 100
+                out = histories("4 × 8", process_sd, runs, SIZES[0], noise, math.log1p(loss / 100), builds, **options)
+                at = [n for n in (5, 10, 15, 20, 100) if n <= builds]
+                cells = [f"{100 * out.green[:, n - 1].mean():.1f} / {100 * out.red[:, n - 1].mean():.2f}" for n in at]
+                yield f"| {100 * process_sd:g} %, {loss:g} % | {side} | {' | '.join(cells)} |"
+
+
 @click.command()
 @click.option("--runs", default=20_000, show_default=True, type=click.IntRange(100))
 @click.option("--seed", default=1, show_default=True)
@@ -204,6 +333,12 @@ def main(runs: int, seed: int) -> None:
     noise = np.random.default_rng(seed)
     click.echo(f"\nA loss of exactly {MARGIN_PCT:g} %: false PASS / false FAIL, % of {runs} pairs of runs\n")
     for line in at_the_margin(runs, noise):
+        click.echo(line)
+    click.echo(f"\nA server's texts change: PASS / FAIL, % of {runs // 2} pairs of runs, by the loss\n")
+    for line in changed_texts(runs // 2, noise):
+        click.echo(line)
+    click.echo(f"\nBuilds one after the other: PASS / FAIL, % of {runs // 10} histories\n")
+    for line in creeping(runs // 10, noise):
         click.echo(line)
     click.echo(f"\nPASS / FAIL, % of {runs // 4} pairs of runs, by schedule and block noise\n")
     for line in power(runs // 4, noise):

@@ -98,7 +98,13 @@ _METRICS = (
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
-    Metric("step_ms", "ms", "lower", "one engine step: a baseline decode step, or one speculative cycle"),
+    Metric(
+        "step_ms",
+        "ms",
+        "lower",
+        "one engine step: a baseline decode step, or one speculative cycle; of a server, one arrival, in a batch while "
+        "every request decodes",
+    ),
     Metric("draft_ms", "ms", "lower", "share of a step spent drafting"),
     Metric("verify_ms", "ms", "lower", "share of a step spent in the target's pass"),
     Metric("accept_ms", "ms", "lower", "share of a step spent comparing drafts with the target"),
@@ -183,6 +189,7 @@ _METRICS = (
     Metric(
         "repeat_mismatches", "blocks", "equal", "blocks whose tokens differ from an earlier block of role and prompts"
     ),
+    Metric("repeat_unknown", "blocks", "none", "those of them where nothing tells how close the two tokens must be"),
     Metric("repeat_near_ties", "texts", "none", "texts that leave an earlier text of role and prompts at a near tie"),
     Metric(
         "speedup_vs_ar_ratio",
@@ -204,6 +211,12 @@ _METRICS = (
         "geometric mean over pairs of spec / baseline joint_decode_tok_s",
     ),
     Metric(
+        "harmonic_decode_speedup_ratio",
+        "ratio",
+        "higher",
+        "geometric mean over pairs of baseline / spec joint_tpot_ms: what a server gains that a queue keeps full",
+    ),
+    Metric(
         "speedup_like_these_ratio",
         "ratio",
         "higher",
@@ -222,9 +235,17 @@ TIMES_OVER: Final = (
     "decode_throughput_ratio",
     "latency_speedup_ratio",
     "joint_decode_speedup_ratio",
+    "harmonic_decode_speedup_ratio",
     "speedup_like_these_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
+
+BATCH_SPEEDUPS: Final[Mapping[str, str]] = {
+    "joint_decode_speedup_ratio": "joint",
+    "decode_speedup_ratio": "by the clock",
+    "harmonic_decode_speedup_ratio": "with a queue",
+}
+"""The speed-ups of a batch's decoding → in words. A rule judges one of them."""
 
 _INDEXED = {
     "acceptance_at_pos": Metric(

@@ -21,13 +21,18 @@ from specgate.analysis.references import (
     same_text,
 )
 from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
-from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText
+from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText, StepUnit
 from specgate.gates.since_green import GATE
 from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
 from tests.support.factories import ACCEPT, blocks_of, plan_of, policy_of, run_of, scenario
 
-RULE = Rule("no-loss", "since-green", True, params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0})
+RULE = Rule(
+    "no-loss",
+    "since-green",
+    True,
+    params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0, "anchor_margin_pct": 5.0},
+)
 ROUNDS = 4
 
 
@@ -111,7 +116,7 @@ def test_a_loss_of_the_baseline_alone_is_seen_although_it_raises_the_speed_up() 
 def test_the_verdict_names_the_run_its_commit_and_the_command_that_would_tell() -> None:
     outcome = spec(held_against(measured(slower=1.03), measured()))
     assert outcome.reason_code == "margin_not_excluded" and "suspect" in outcome.message
-    assert "against earlier (eeeeeeeeeeee)" in outcome.message
+    assert "against earlier (2026-11-20, eeeeeeeeeeee), the best run, too" in outcome.message
     assert outcome.next_step is not None
     assert outcome.next_step.startswith(f"specgate ab --base {'e' * 40} --scenario demo-64 --backend fake ")
 
@@ -288,12 +293,15 @@ def test_two_runs_differ_by_both_processes_and_never_by_less_than_is_assumed() -
 
 def test_every_time_and_every_acceptance_takes_its_share_of_the_error() -> None:
     plan = plan_of(scenario())
-    assert required_decisions(plan, policy_of(RULE)) == 3  # two step times and one acceptance
+    both = 2  # earlier runs: the last green one and the anchor
+    assert required_decisions(plan, policy_of(RULE)) == 3 * both  # two step times and one acceptance
+    alone = replace(RULE, params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0})
+    assert required_decisions(plan, policy_of(alone)) == 3
     full = plan_of(scenario(kind="full"))
-    assert required_decisions(full, policy_of(RULE, Rule("s", "speed", True, params={"min": 1.0}))) == 6
+    assert required_decisions(full, policy_of(RULE, Rule("s", "speed", True, params={"min": 1.0}))) == 5 * both + 1
     run = held_against(measured(), measured())
     error = spec(run).evidence["step_error_fail"]
-    assert isinstance(error, float) and error * 2 * 3 == pytest.approx(FALSE_FAIL)  # at the first look, a half
+    assert isinstance(error, float) and error * 2 * 3 * both == pytest.approx(FALSE_FAIL)  # at the first look, a half
 
 
 def test_times_are_kept_of_every_cell_and_only_where_a_rule_asks_for_them() -> None:
@@ -304,3 +312,17 @@ def test_times_are_kept_of_every_cell_and_only_where_a_rule_asks_for_them() -> N
     kept = cell_times(plan, run.cells, blocks, {})
     assert set(kept) == {cell.key for cell in plan.cells}
     assert kept[Cell(plan.points[0], BASELINE).key].prefill_ns == ()
+
+
+def test_step_times_that_were_counted_otherwise_are_not_compared() -> None:
+    """A build that sends several steps in a chunk is one to look at, not one to pass."""
+    now, before = measured(), measured()
+    key = next(key for key in now.times if key.endswith("spec-3"))
+    times = {**now.times, key: replace(now.times[key], unit=StepUnit.TOKEN)}
+    old = {**before.times, key: replace(before.times[key], unit=StepUnit.ARRIVAL)}
+    outcome = spec(held_against(replace(now, times=times), replace(before, times=old)))
+    assert outcome.state is State.INCONCLUSIVE
+    assert "step time was counted per arrival, now per output token: not comparable" in outcome.message
+    same = {**before.times, key: replace(before.times[key], unit=StepUnit.TOKEN)}
+    alike = spec(held_against(replace(now, times=times), replace(before, times=same)))
+    assert "step time per output token, since its arrivals are not its steps" in alike.message

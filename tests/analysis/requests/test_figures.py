@@ -70,10 +70,8 @@ def test_a_full_run_has_decoding_and_whole_requests_under_two_names() -> None:
 def test_a_micro_run_calls_its_speed_up_one_of_decoding() -> None:
     run = run_of(plan("micro"), blocks_of(plan("micro"), jitter=0))
     assert run.comparisons[0].speedup.metric == "decode_speedup_ratio"
-    assert [r.metric for r in run.comparisons[0].beside] == [
-        "decode_throughput_ratio",
-        "speedup_like_these_ratio",
-    ]
+    beside = [r.metric for r in run.comparisons[0].beside]
+    assert beside[-2:] == ["decode_throughput_ratio", "speedup_like_these_ratio"]
 
 
 def test_throughput_is_a_ratio_of_sums_where_the_speed_up_is_a_geometric_mean() -> None:
