@@ -87,7 +87,9 @@ def decided(
     )
     times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
     cells = with_drifts(cells, answered, journal.blocks, journal.engines)
-    cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
+    # What the watch saw is known at the end alone: a point may stop here, and its verdict be open because of the clock.
+    cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, times=times)
+    cut = replace(cut, failures={}, conditions={})
     verdicts = [v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
     scenario = plan.scenarios[plan.points[0].scenario]
