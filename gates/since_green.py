@@ -185,12 +185,17 @@ def findings_of(
     between = between_of_times(cell, run.between_runs)
     error = false_fail(rule.required, run.required_decisions)
     for what, own in time_margins(rule, run.scenarios[cell.point.scenario]).items():
+        if what == "step_ns" and old.unit is not new.unit:
+            message = f"step time was counted per {old.unit}, now per {new.unit}: not comparable"
+            yield Finding(State.INCONCLUSIVE, "counted_differently", message)
+            continue
         pairs, margin = paired_by_round(old, new, what), max(own, least)
         floor, clock = -math.log1p(margin / 100), clock_change(*(of.get(what) for of in clocks))
         decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
         if clock is not None:
             decision = decide_at_equal_clocks(decision, pairs, floor, clock, error)
-        yield of_time(what.removesuffix("_ns"), margin, decision, between, clock)
+        per = new.unit.words if what == "step_ns" else ""
+        yield of_time(what.removesuffix("_ns"), margin, decision, between, per, clock)
     if cell.role.speculative and "acceptance_margin_pct" in rule.params:
         change = acceptance_change(old, new)
         if change is None:
@@ -202,8 +207,12 @@ def findings_of(
 # ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns, clock: float | None) -> Finding:
-    """Judge the looks at a time. The interval of `decision` is of ln(old / new). `clock`: see `clock_change`."""
+def of_time(
+    name: str, margin: float, decision: Decision, between: BetweenRuns, per: str, clock: float | None
+) -> Finding:
+    """Judge the looks at a time. The interval of `decision` is of ln(old / new). `per`: see `StepUnit.words`. `clock`:
+    see `clock_change`.
+    """
     interval = decision.interval
     if interval is None:
         message = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
@@ -222,7 +231,7 @@ def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns, 
         f"{name}_correlation": interval.correlation,
     }
     allowed = allowance(between, decision.alpha)
-    message = f"{name} time {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
+    message = f"{name} time{per} {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if clock is not None:
         evidence[f"{name}_clock_ratio"] = math.exp(clock)
         message += f" at an SM clock {percent(math.exp(clock))}"

@@ -40,7 +40,8 @@ def compared(comparison: Comparison | None) -> list[str]:
 def scored(score: ScoreCheck | None) -> list[str]:
     if score is None or score.unscored is not None:
         return ["nobody", *[NONE] * 4]
-    greedy = score.scored - score.near_ties - score.wrong
+    unknown = score.law.unknown if score.law else 0
+    greedy = score.scored - score.near_ties - score.wrong - unknown
     return [score.engine, *map(str, (score.scored, greedy, score.near_ties, score.wrong))]
 
 

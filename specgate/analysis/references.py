@@ -21,7 +21,8 @@ from specgate.analysis.intervals.decision import FALSE_PASS, decide
 from specgate.analysis.machine.clock_comparison import shift_of
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.machine.gpu_clocks import CLOCKS_APART
-from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, prompts_of
+from specgate.analysis.requests.arrivals import step_ns, step_unit
 from specgate.analysis.stats import Decision, Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Plan, RunView
@@ -54,31 +55,26 @@ def times_of(plan: Plan, cell: Cell, blocks: Sequence[Block], clocked: Sequence[
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     emitting = sorted((b for b in clocked if b.emitted), key=lambda b: turns[b.prompt_set, b.round])
     whole = plan.scenarios[cell.point.scenario].whole_requests
+    unit = step_unit(emitting)
     return CellTimes(
         turns=tuple(turns[b.prompt_set, b.round] for b in emitting),
         prompt_sets=tuple(b.prompt_set for b in emitting),
         rounds=tuple(b.round for b in emitting),
         positions=tuple(b.position_in_round for b in emitting),
-        step_ns=tuple(map(step_ns, emitting)),
+        step_ns=tuple(round(step_ns(b, unit)) for b in emitting),
         prefill_ns=tuple(b.prefill_ns for b in emitting) if whole else (),
         texts=tuple(texts_of(blocks)) if cell.role.speculative else (),
+        unit=unit,
     )
-
-
-def step_ns(block: Block) -> int:
-    """Nanoseconds per engine step; of a server's block, per output token of a request."""
-    if block.served is not None or not block.step_ns:
-        return round(block.decoding_ns / block.emitted)
-    return round(block.elapsed_ns / len(block.step_ns))
 
 
 def texts_of(blocks: Sequence[Block]) -> Iterator[PromptText]:
     """The prompts of a spec cell, in the order of prompt sets and slots."""
     by_slot: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+    apart = counted_by_request(blocks)
     for block in blocks:
-        together = block.served is not None
-        texts = [tuple(t for text in block.tokens for t in text)] if together else block.tokens
-        for slot, text in enumerate(texts):
+        texts = block.tokens if apart else [tuple(t for text in block.tokens for t in text)]
+        for slot, text in zip(prompts_of(block) if apart else (0,), texts, strict=True):
             by_slot[block.prompt_set, slot].append(text)
     for (prompt_set, slot), record in sorted(by_prompt(blocks).items()):
         first, *others = by_slot[prompt_set, slot]
@@ -215,7 +211,9 @@ def anchors_after(name: str, last: RunView) -> tuple[EarlierRun, ...]:
 
 
 def beats(run: RunView, before: EarlierRun, cell: Cell) -> bool:
-    """True if `run` surely takes less time per step of `cell` than `before`."""
+    """True if `run` surely takes less time per step of `cell` than `before`, or counts it per something else."""
+    if before.cells[cell.key].unit is not run.times[cell.key].unit:
+        return True
     pairs = paired_by_round(before.cells[cell.key], run.times[cell.key], "step_ns")
     rounds = max(pairs.turns, default=0) + 1
     clocks = before.clocks.get(cell.key, {}).get("step_ns"), clocks_of(run, cell).get("step_ns")

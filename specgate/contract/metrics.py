@@ -98,7 +98,13 @@ _METRICS = (
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
-    Metric("step_ms", "ms", "lower", "one engine step: a baseline decode step, or one speculative cycle"),
+    Metric(
+        "step_ms",
+        "ms",
+        "lower",
+        "one engine step: a baseline decode step, or one speculative cycle; of a server, one arrival, in a batch while "
+        "every request decodes",
+    ),
     Metric("draft_ms", "ms", "lower", "share of a step spent drafting"),
     Metric("verify_ms", "ms", "lower", "share of a step spent in the target's pass"),
     Metric("accept_ms", "ms", "lower", "share of a step spent comparing drafts with the target"),
@@ -183,6 +189,7 @@ _METRICS = (
     Metric(
         "repeat_mismatches", "blocks", "equal", "blocks whose tokens differ from an earlier block of role and prompts"
     ),
+    Metric("repeat_unknown", "blocks", "none", "those of them where nothing tells how close the two tokens must be"),
     Metric("repeat_near_ties", "texts", "none", "texts that leave an earlier text of role and prompts at a near tie"),
     Metric(
         "speedup_vs_ar_ratio",

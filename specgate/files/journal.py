@@ -37,11 +37,15 @@ class Lines:
     key: str | None = None
     first: bool = False
     value: str | None = None
+    listed: bool = False
+    """The journal shows a list of the lines that count, in place of a mapping."""
 
     def shown(self, nouns: Sequence[Any]) -> Any:
         """Return the journal's field for the nouns of all lines."""
         if self.key is None:
             return nouns
+        if self.listed:
+            return list({getattr(noun, self.key): noun for noun in nouns}.values())
         ordered = reversed(nouns) if self.first else nouns
         keyed = {getattr(noun, self.key): getattr(noun, self.value) if self.value else noun for noun in ordered}
         return dict(reversed(keyed.items())) if self.first else keyed
@@ -63,14 +67,14 @@ class Journal:
     """
 
     blocks: Annotated[Sequence[Block], Lines("blocks", Block)]
-    margins: Annotated[Sequence[Margin], Lines("margins", Margin)]
+    margins: Annotated[Sequence[Margin], Lines("margins", Margin, "place", listed=True)]
     engines: Annotated[Mapping[str, EngineFacts], Lines("engines", PointEngine, "point", first=True, value="facts")]
     traces: Annotated[Mapping[str, BlockTrace], Lines("traces", BlockTrace, "cell")] = field(default_factory=dict)
     samples: Annotated[Sequence[Sample], Lines("environment", Sample)] = ()
     texts: Annotated[Sequence[BaselineText], Lines("texts", BaselineText)] = ()
     logits: Annotated[Mapping[str, LogitSample], Lines("logits", LogitSample, "cell")] = field(default_factory=dict)
     rescorings: Annotated[Mapping[str, Rescoring], Lines("rescored", Rescoring, "point")] = field(default_factory=dict)
-    followed: Annotated[Sequence[Followed], Lines("followed", Followed)] = ()
+    followed: Annotated[Sequence[Followed], Lines("followed", Followed, "place", listed=True)] = ()
     draws: Annotated[Mapping[str, DrawnTexts], Lines("draws", DrawnTexts, "point")] = field(default_factory=dict)
 
     @property

@@ -36,7 +36,7 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
     deciding look are not all in the journal. `known`: see `measure`.
     """
-    ended = {}
+    ended, journal = {}, as_measured(journal)
     of: dict[Point, list[Block]] = defaultdict(list)
     for block in journal.blocks:
         of[block.point].append(block)
@@ -52,6 +52,13 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
                 ended[point.key] = look
                 break
     return ended
+
+
+def as_measured(journal: Journal) -> Journal:
+    """`journal` without what a second engine said, which is asked only after the last block."""
+    margins = [replace(m, float32=(), second=()) for m in journal.margins if m.top or not m.top_tokens]
+    followed = [replace(f, float32=(), second=(), top_tokens=f.top_tokens if f.top else ()) for f in journal.followed]
+    return replace(journal, margins=margins, followed=followed)
 
 
 def decided(

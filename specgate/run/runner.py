@@ -149,7 +149,7 @@ class Runner:
         # Last of all, so that no second engine shares the machine with a block that is timed.
         checks = self.config.policy.checks
         self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, checks.rescored_by if checks else "")
-        self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal())
+        self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal(), self.evidence)
 
     def _journal(self) -> Journal:
         evidence = self.evidence

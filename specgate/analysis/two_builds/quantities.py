@@ -6,9 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
 from specgate.analysis.two_builds.outcomes import (
     MOST_PROCESSES,
@@ -19,6 +21,7 @@ from specgate.analysis.two_builds.outcomes import (
     words_of,
 )
 from specgate.contract import Block, Role
+from specgate.contract.references import StepUnit
 from specgate.contract.two_builds import (
     ACCEPTANCE,
     HOST_MEMORY,
@@ -74,6 +77,7 @@ class Raw:
 
     `means`: the geometric means of the old and the new side.
     `unit_of_n`: what `n` counts, in words. `exact`: both sides are the same by count, whatever an interval says.
+    `unit`: of a step time, what it is the time of.
     """
 
     name: str
@@ -85,6 +89,7 @@ class Raw:
     n: int
     unit_of_n: str = "process pairs"
     exact: bool = False
+    unit: StepUnit = StepUnit.STEP
 
     @property
     def key(self) -> str:
@@ -101,7 +106,9 @@ def raw_of_cells(cells: Sequence[Both], pairing: Pairing, margins: Margins) -> I
     firsts = {cell.point: cell for cell in reversed(cells)}
     for cell in cells:
         live = [(a, b) for a, b in cell.pairs if a.emitted and b.emitted]
-        yield timed(STEP, cell.cell, live, step_ms, pairing)
+        unit = step_unit([block for pair in live for block in pair])
+        steps = timed(STEP, cell.cell, live, partial(step_ms, unit=unit), pairing)
+        yield replace(steps, unit=unit)
         if cell is firsts[cell.point]:
             prefill = timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6, pairing)
             if prefill.n:
@@ -147,13 +154,6 @@ def timed(
     means = geometric([x for _, x, _ in usable]), geometric([y for _, _, y in usable])
     difference = over_processes(ratios, pairing.firsts, pairing.assumed)
     return Raw(name, cell, True, "lower", means, difference, len(ratios), pairing.unit)
-
-
-def step_ms(block: Block) -> float:
-    """Milliseconds per engine step; of a server's block, per output token of a request."""
-    if block.served is not None:
-        return block.decoding_ns / block.emitted / 1e6
-    return block.elapsed_ns / len(block.step_ns) / 1e6
 
 
 def first_of_each_visit(pairs: Sequence[tuple[Block, Block]]) -> list[tuple[Block, Block]]:
@@ -243,7 +243,7 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
     if word is Word.CANNOT_TELL:
         most = MOST_PROMPTS if then is not None and raw.unit_of_n == "prompts" else MOST_PROCESSES
         more = needed(loss, log_margin(percent), then or margins.error, family, most)
-    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more)
+    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more) + raw.unit.words
     return replace(
         bare,
         ratio=math.exp(difference.mean),

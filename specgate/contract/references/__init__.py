@@ -5,6 +5,6 @@ compared_build.py  comparisons of this build with another by `specgate ab`
 """
 
 from specgate.contract.references.compared_build import Builds, ComparedBuild, Revision
-from specgate.contract.references.earlier_run import CellTimes, Earlier, EarlierRun, PromptText
+from specgate.contract.references.earlier_run import CellTimes, Earlier, EarlierRun, PromptText, StepUnit
 
-__all__ = ["Builds", "CellTimes", "ComparedBuild", "Earlier", "EarlierRun", "PromptText", "Revision"]
+__all__ = ["Builds", "CellTimes", "ComparedBuild", "Earlier", "EarlierRun", "PromptText", "Revision", "StepUnit"]

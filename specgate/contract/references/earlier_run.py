@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specgate.contract.conditions import RoleClock
 from specgate.contract.scenarios.scenario import Scenario
+
+
+class StepUnit(StrEnum):
+    """What a step time is the time of. A server shows arrivals (chunks of its streams) in the place of steps.
+
+    Only where each arrival is known to hold one step does it count as one (`analysis.requests.arrivals`).
+    """
+
+    STEP = "step"
+    JOINT_ARRIVAL = "arrival while all requests decode"
+    ARRIVAL = "arrival"
+    TOKEN = "output token"
+
+    @property
+    def words(self) -> str:
+        """What follows "step time" in a sentence; empty of an engine's own steps."""
+        if self is StepUnit.STEP:
+            return ""
+        return f" per {self}" + (", since its arrivals are not its steps" if self is StepUnit.TOKEN else "")
 
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
     """Text of one prompt of a spec cell, over all blocks of the cell.
 
-    `slot`: its place in the batch. A server counts all slots of a block together: they are slot 0.
+    `slot`: its place in the batch. Where a server's arrivals do not tell its requests apart, all of them are slot 0.
     `blocks`: how many blocks decoded it. `steps`: request-steps that had a draft, over all of them. `accepted`: draft
         tokens accepted in these steps.
     `length`: tokens of the text.
@@ -36,7 +56,7 @@ class CellTimes:
 
     `turns`: the round of the block, counted over the whole point.
     `prompt_sets`, `rounds`: which round that is. `positions`: the block's place in it.
-    `step_ns`: nanoseconds per engine step; of a server, whose steps are not seen, per output token of a request.
+    `step_ns`: nanoseconds per `unit`.
     `prefill_ns`: the block's own prefill; () in a micro run, whose blocks share one per prompt set.
     `texts`: of the prompts of a spec cell.
     """
@@ -48,6 +68,7 @@ class CellTimes:
     step_ns: tuple[int, ...]
     prefill_ns: tuple[int, ...] = ()
     texts: tuple[PromptText, ...] = ()
+    unit: StepUnit = StepUnit.STEP
 
 
 @dataclass(frozen=True, slots=True)
