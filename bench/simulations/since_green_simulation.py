@@ -138,11 +138,51 @@ READING = 0.003
 WIDER = "process sd 0.5 %"
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What changed texts do to the acceptance of a server: a `share` of the prompts moves by `sd` (log scale), and
+    `together` of them decode as a batch.
+    """
+
+    share: float
+    sd: float
+    together: int = 1
+
+    def moved(self, runs: int, turns: Turns, noise: Draw) -> Floats:
+        """By how much each round's acceptance length moves, which every round of a prompt set repeats."""
+        prompts = (runs, max(turns.prompt_sets) + 1, self.together)
+        moves = noise.normal(0.0, self.sd, prompts) * (noise.random(prompts) < self.share)
+        by_round: Floats = moves.mean(axis=2)[:, np.asarray(turns.prompt_sets)]
+        return by_round
+
+
+TEXTS: Mapping[str, Texts] = {
+    "half of the sets by 1.3 %": Texts(0.5, 0.013),
+    "half of the prompts by 6 %, four to a set": Texts(0.5, 0.06, 4),
+    "half of the prompts by 6 %": Texts(0.5, 0.06),
+    "all prompts by 6 %": Texts(1.0, 0.06),
+}
+PER_TOKEN, PER_ARRIVAL = -1.0, 0.015
+"""What a time moves by where acceptance does, as a share of that. Per arrival: the largest slope over the prompt sets
+of stored runs of vLLM and SGLang on H200 (0.004 to 0.014). One with a single block per set has 0.04 ± 0.03.
+"""
+
+
 def simulate(
-    shape: str, kind: str, runs: int, sd: float, noise: Draw, loss: float, processes: int | None = None
+    shape: str,
+    kind: str,
+    runs: int,
+    sd: float,
+    noise: Draw,
+    loss: float,
+    processes: int | None = None,
+    texts: Texts | None = None,
+    follows: float = PER_ARRIVAL,
 ) -> Outcome:
     """`runs` pairs of runs, the later of which takes `loss` (log scale) more time per step.
 
+    `texts`: those of the later run that have changed; `follows`: the share of what their acceptance moves by that times
+    follow.
     `processes`: how many a noise profile has measured, with a standard deviation of WIDE between them; None for what
     is assumed.
     """
@@ -152,6 +192,8 @@ def simulate(
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
         count, same = len(part), Turns((0,) * len(turns.orders), (0,) * len(turns.orders))
         old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
+        if texts is not None:
+            new = new + follows * texts.moved(count, turns, noise)
         alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
         floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
@@ -321,6 +363,22 @@ def power(runs: int, noise: Draw) -> Iterator[str]:
         yield f"| {percent} % | {' | '.join(cells)} |"
 
 
+def changed_texts(runs: int, noise: Draw) -> Iterator[str]:
+    """A server whose texts change, processes USUAL apart: PASS / FAIL in percent by how its steps are timed."""
+    heads = [f"{shape}, {loss} %" for shape in SHAPES for loss in (0, 3, 8)]
+    yield f"| texts that change | time per | {' | '.join(heads)} |"
+    yield f"|---|---{'|---' * len(heads)}|"
+    for name, texts in TEXTS.items():
+        for words, follows in (("token", PER_TOKEN), ("arrival", PER_ARRIVAL)):
+            cells = []
+            for shape in SHAPES:
+                for percent in (0, 3, 8):
+                    loss = math.log1p(percent / 100)
+                    out = simulate(shape, "process sd 0.2 %", runs, SIZES[0], noise, loss, None, texts, follows)
+                    cells.append(f"{100 * out.above.mean():.2f} / {100 * out.below.mean():.2f}")
+            yield f"| {name} | {words} | {' | '.join(cells)} |"
+
+
 def creeping(runs: int, noise: Draw) -> Iterator[str]:
     """Histories of builds that do not change, and of builds that lose 0.5 % each: PASS / FAIL by build, in percent."""
     yield "| process sd, each build loses | held against | build 5 | 10 | 15 | 20 | 100 |"
@@ -351,6 +409,9 @@ def main(runs: int, seed: int) -> None:
         click.echo(line)
     click.echo(f"\nA clock step: PASS / FAIL, % of {runs} pairs of runs\n")
     for line in clock_steps(runs, noise):
+        click.echo(line)
+    click.echo(f"\nA server's texts change: PASS / FAIL, % of {runs // 2} pairs of runs, by the loss\n")
+    for line in changed_texts(runs // 2, noise):
         click.echo(line)
     click.echo(f"\nBuilds one after the other: PASS / FAIL, % of {runs // 10} histories\n")
     for line in creeping(runs // 10, noise):

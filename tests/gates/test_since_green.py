@@ -23,7 +23,7 @@ from specgate.analysis.references import (
 )
 from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
 from specgate.contract.conditions import ClockComparison, RoleClock
-from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText
+from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText, StepUnit
 from specgate.gates.since_green import GATE, percent
 from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
@@ -351,3 +351,17 @@ def test_times_are_kept_of_every_cell_and_only_where_a_rule_asks_for_them() -> N
     kept = cell_times(plan, run.cells, blocks, {})
     assert set(kept) == {cell.key for cell in plan.cells}
     assert kept[Cell(plan.points[0], BASELINE).key].prefill_ns == ()
+
+
+def test_step_times_that_were_counted_otherwise_are_not_compared() -> None:
+    """A build that sends several steps in a chunk is one to look at, not one to pass."""
+    now, before = measured(), measured()
+    key = next(key for key in now.times if key.endswith("spec-3"))
+    times = {**now.times, key: replace(now.times[key], unit=StepUnit.TOKEN)}
+    old = {**before.times, key: replace(before.times[key], unit=StepUnit.ARRIVAL)}
+    outcome = spec(held_against(replace(now, times=times), replace(before, times=old)))
+    assert outcome.state is State.INCONCLUSIVE
+    assert "step time was counted per arrival, now per output token: not comparable" in outcome.message
+    same = {**before.times, key: replace(before.times[key], unit=StepUnit.TOKEN)}
+    alike = spec(held_against(replace(now, times=times), replace(before, times=same)))
+    assert "step time per output token, since its arrivals are not its steps" in alike.message
