@@ -25,7 +25,7 @@ from specgate.analysis.stats import Decision, side_of
 from specgate.analysis.two_builds.estimates import LEAST, Difference
 from specgate.contract import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict
 from specgate.contract.references import CellTimes, EarlierRun
-from specgate.gates.samples import allowance, looks_of
+from specgate.gates.samples import allowance, looks_of, time_spent
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 Evidence = dict[str, float | int | str | None]
@@ -149,7 +149,8 @@ def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> V
     key = result.cell.key
     if run.earlier is None:
         return verdict(rule, key, State.SKIPPED, "not_looked_for", why)
-    whole, facts = result.blocks >= looks_of(result, run)[-1], run.engines.get(result.cell.point.key)
+    spent, facts = time_spent(result, run), run.engines.get(result.cell.point.key)
+    whole = result.blocks >= looks_of(result, run)[-1] or (spent is not None and spent.seconds >= spent.budget_s)
     if facts is not None and facts.target_sha256 is None:
         message = f"{why}; nor can a later run be held against this one: nothing shows its weights"
         return verdict(rule, key, State.SKIPPED, "weights_unknown", message)

@@ -19,7 +19,7 @@ from specgate.analysis.stats import (
     side_of,
     t_quantile,
 )
-from specgate.contract import PASS_ROUNDS, BetweenRuns, Scenario
+from specgate.contract import MOST_PAIRS, PASS_ROUNDS, BetweenRuns, Scenario
 
 FALSE_PASS: Final = 0.005
 """The chance that a cell passes whose true ratio lies at its floor, over all looks together.
@@ -52,10 +52,6 @@ def false_fail(required: bool, decisions: int) -> float:
     return FALSE_FAIL / max(decisions, 1) if required else FALSE_FAIL
 
 
-MOST_PAIRS = 384
-"""Plans with more pairs are not considered: what so many do not tell is better found with less noise."""
-
-
 def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float = FALSE_PASS) -> float | None:
     """The true log-ratio that the last look of `scenario` tells from its floor with the chance POWER.
 
@@ -71,18 +67,19 @@ def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float
     return half + t_quantile(POWER, model.freedom) * spread
 
 
-def rounds_needed(scenario: Scenario, sd: float, gap: float, between: BetweenRuns, error: float) -> int | None:
-    """Rounds per prompt set after which the interval reaches less far than `gap`; None where none would do.
+def pairs_needed(
+    sets: int, pairs: int, look: int, sd: float, gap: float, between: BetweenRuns, error: float
+) -> int | None:
+    """Pairs of a point after which the interval reaches less far than `gap`; None where no number would do.
 
-    The run is taken to be continued, so that its looks so far stay.
+    So far it has `pairs`, over `sets` prompt sets, and `look` looks, which stay. `error`: of all looks together.
     """
-    looks, sets = len(planned_interim_looks(scenario)), scenario.workload.prompt_sets
-    rounds = scenario.schedule.rounds + scenario.schedule.rounds % PASS_ROUNDS
-    while (rounds := rounds + PASS_ROUNDS) * sets <= MOST_PAIRS:
-        at = spent(error, looks + max(1, math.ceil(math.log2(rounds / scenario.schedule.rounds))))
-        model = usual(sets, sets * rounds)
+    more = -(-pairs // (sets * PASS_ROUNDS)) * sets * PASS_ROUNDS
+    while (more := more + sets * PASS_ROUNDS) <= MOST_PAIRS:
+        at = spent(error, look + max(1, math.ceil(math.log2(more / pairs))))
+        model = usual(sets, more)
         if math.hypot(t_quantile(1 - at, model.freedom) * error_of(model, sd), half_width(between, at)) < gap:
-            return rounds
+            return more
     return None
 
 
