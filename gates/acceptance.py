@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
-from specgate.analysis.other_prompts import THESE, from_a_file, like_these_in_words
+from specgate.analysis.intervals.other_prompts import THESE, from_a_file, like_these_in_words
 from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 

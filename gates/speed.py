@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from specgate.analysis.other_prompts import SPEEDUP_LIKE_THESE, THESE, from_a_file, like_these_in_words
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, THESE, from_a_file, like_these_in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.intervals.other_prompts import THESE, like_these_in_words
 from specgate.analysis.load.figures import in_words
-from specgate.analysis.other_prompts import THESE, like_these_in_words
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
 from specgate.contract.token_check import NO_TOKEN

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file
 from specgate.analysis.machine.memory import size_in_words
-from specgate.analysis.other_prompts import SPEEDUP_LIKE_THESE, from_a_file
 from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Point, Role, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 

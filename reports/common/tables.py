@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.other_prompts import like_these_in_words
+from specgate.analysis.intervals.other_prompts import like_these_in_words
 from specgate.contract import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures

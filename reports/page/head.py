@@ -10,7 +10,7 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.decision import interval
-from specgate.analysis.other_prompts import LIKE_THESE, THESE
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.contract import CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specgate.analysis.other_prompts import LIKE_THESE, THESE
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.contract import Policy, Run
 from specgate.contract.protocols import visible
 from specgate.errors import ExitCode

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.other_prompts import LIKE_THESE, THESE, like_these_in_words
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE, like_these_in_words
 from specgate.contract import CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants

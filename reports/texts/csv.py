@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.analysis.other_prompts import SPEEDUP_LIKE_THESE
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE
 from specgate.analysis.rows import Row, Scalar, identity, withheld
 from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request

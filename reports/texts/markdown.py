@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.other_prompts import like_these_in_words
+from specgate.analysis.intervals.other_prompts import like_these_in_words
 from specgate.contract import CellResult, Policy, Run, State, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import interval as interval_of
-from specgate.analysis.other_prompts import like_these
+from specgate.analysis.intervals.other_prompts import like_these
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, joint_decoding, judged_jointly
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs

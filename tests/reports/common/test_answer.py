@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.analysis.other_prompts import THESE
+from specgate.analysis.intervals.other_prompts import THESE
 from specgate.contract import Rule, State
 from specgate.reports.common.answer import answer, decided_by, which_counts
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specgate.analysis.other_prompts import LEAST_SETS, LIKE_THESE, like_these, like_these_in_words
+from specgate.analysis.intervals.other_prompts import LEAST_SETS, LIKE_THESE, like_these, like_these_in_words
 from specgate.analysis.stats import Pairs
 from specgate.contract import Rule, Run, State, TokenCheck
 from specgate.gates.acceptance import GATE as ACCEPTANCE
