@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from bench.simulations.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
-from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.decision import FALSE_FAIL
+from specgate.analysis.intervals.between_runs import OF_TIME
+from specgate.analysis.intervals.decision import false_fail
 from specgate.analysis.references import QUIET, ROUNDS
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
@@ -110,7 +110,7 @@ NOISES: Mapping[str, Noise] = {
     "1 block in 13 stalls by 3 %": stalls,
     "a clock state that costs 2.4 %, 16 blocks on average": clock_state,
     "process sd 0.2 %": partial(of_process, USUAL),
-    "process sd 0.45 %": partial(of_process, ASSUMED.process_sd),
+    "process sd 0.45 %": partial(of_process, OF_TIME.process_sd),
 }
 SIMULATED: Mapping[str, Noise] = {**NOISES, "process sd 0.5 %": partial(of_process, WIDE)}
 
@@ -131,9 +131,9 @@ def simulate(
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
         count, same = len(part), Turns((0,) * len(turns.orders), (0,) * len(turns.orders))
         old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
-        alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
+        alone, freedom = (WIDE, processes - 1) if processes else (OF_TIME.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
-        floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
+        floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
         looks, rounds = (
             planned_interim_looks(scenario),
             rounds_of_first(old, turns, planned_interim_looks(scenario), between),
@@ -152,9 +152,7 @@ def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Be
     rounds = np.full(len(old), looks[-1])
     for look in [look for look in reversed(looks[:-1]) if look >= ROUNDS]:
         model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
-        independent = next(w for w in model.weighings if not w.correlation)
-        around = old[:, :look] - old[:, :look].mean(axis=1, keepdims=True)
-        sd = np.sqrt(np.maximum(((around @ independent.residual) * around).sum(axis=1), 0) / model.freedom)
+        sd = np.sqrt(model.squares(old[:, :look])[:, 0] / model.freedom)  # of independent rounds
         rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
     return rounds
 

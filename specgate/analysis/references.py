@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
+from specgate.analysis.intervals.between_runs import OF_TIME, either, half_width
 from specgate.analysis.intervals.decision import FALSE_PASS
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
@@ -160,7 +160,7 @@ def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
     is assumed where nothing was measured.
     """
     alone = (BetweenRuns(spread.process_sd, spread.process_freedom) for spread in known)
-    widest = max((ASSUMED, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
+    widest = max((OF_TIME, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
     return either(widest, widest)
 
 

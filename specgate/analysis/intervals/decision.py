@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from specgate.analysis.intervals.autocorrelation import CONTRADICTED, Fit, Model, fit, model_of
-from specgate.analysis.intervals.between_runs import half_width
+from specgate.analysis.intervals.autocorrelation import PRIOR_FREEDOM, Fit, Model, fit, fit_of, model_of
+from specgate.analysis.intervals.between_runs import half_width, prior_sd
 from specgate.analysis.stats import (
     ALPHA,
     MIN_PAIRS,
@@ -32,6 +33,9 @@ FALSE_FAIL: Final = 0.0035
 
 One red cell turns a run red, so the required cells share it (Bonferroni at the looks, Holm 1979 at the end).
 """
+
+FAR: Final = 3e-4
+"""Errors below this are read further out in the tail of t (`tail`)."""
 
 
 def spent(error: float, look: int) -> float:
@@ -65,9 +69,8 @@ def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float
     if looks[-1] < MIN_PAIRS:
         return None
     model = usual(scenario.workload.prompt_sets, looks[-1])
-    at = spent(error, len(looks))
-    half = math.hypot(t_quantile(1 - at, model.freedom) * error_of(model, sd), half_width(between, at))
-    spread = math.hypot(math.sqrt(model.weighings[0].variance) * sd, between.process_sd, between.machine_sd)
+    half = reach(usual_fit(model, sd, between), between, spent(error, len(looks)))
+    spread = math.hypot(math.sqrt(model.variances[0]) * sd, between.process_sd, between.machine_sd)
     return half + t_quantile(POWER, model.freedom) * spread
 
 
@@ -77,13 +80,15 @@ def rounds_needed(scenario: Scenario, sd: float, gap: float, between: BetweenRun
     The run is taken to be continued, so that its looks so far stay.
     """
     looks, sets = len(planned_interim_looks(scenario)), scenario.workload.prompt_sets
-    rounds = scenario.schedule.rounds + scenario.schedule.rounds % PASS_ROUNDS
-    while (rounds := rounds + PASS_ROUNDS) * sets <= MOST_PAIRS:
+    begin = scenario.schedule.rounds + scenario.schedule.rounds % PASS_ROUNDS
+
+    def enough(rounds: int) -> bool:
         at = spent(error, looks + max(1, math.ceil(math.log2(rounds / scenario.schedule.rounds))))
-        model = usual(sets, sets * rounds)
-        if math.hypot(t_quantile(1 - at, model.freedom) * error_of(model, sd), half_width(between, at)) < gap:
-            return rounds
-    return None
+        return reach(usual_fit(usual(sets, sets * rounds), sd, between), between, at) < gap
+
+    plans = range(begin + PASS_ROUNDS, MOST_PAIRS // sets + 1, PASS_ROUNDS)
+    place = bisect_left(plans, True, key=enough)
+    return plans[place] if place < len(plans) else None
 
 
 def usual(sets: int, pairs: int) -> Model:
@@ -93,15 +98,10 @@ def usual(sets: int, pairs: int) -> Model:
     return model_of(orders, sets_of, tuple(range(pairs)))
 
 
-def error_of(model: Model, sd: float) -> float:
-    """The standard error that independent pairs usually get: each residual sum of squares is taken at its mean."""
-    squares = [max(float(w.residual.trace()), 0.0) for w in model.weighings]
-    fits = [model.freedom * math.log(q) + w.constant for q, w in zip(squares, model.weighings, strict=True)]
-    return sd * max(
-        math.sqrt(q / model.freedom * w.variance)
-        for q, w, fit in zip(squares, model.weighings, fits, strict=True)
-        if fit <= min(fits) + CONTRADICTED
-    )
+def usual_fit(model: Model, sd: float, between: BetweenRuns) -> Fit:
+    """The fit that independent pairs usually get: each residual sum of squares is taken at its mean."""
+    squares = sd**2 * model.residual.trace(axis1=1, axis2=2)
+    return fit_of(model, squares, prior_sd(between))
 
 
 def interval(
@@ -113,7 +113,7 @@ def interval(
     between runs, each at its own t-quantile. That is at least as wide as Cochran's approximate interval (1964) for two
     unknown variances, which keeps its level: a mean of squares is no less than the square of the mean.
     """
-    fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns)
+    fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns, prior_sd(between))
     if fitted is None:
         return None
     low, high = (reach(fitted, between, error) for error in (error_low, error_high))
@@ -130,8 +130,23 @@ def interval(
 
 
 def reach(fitted: Fit, between: BetweenRuns, error: float) -> float:
-    """Bound on how far the true mean lies on one side, with the chance `error`."""
-    return math.hypot(t_quantile(1 - error, fitted.freedom) * fitted.error, half_width(between, error))
+    """Bound on how far the true mean lies on one side, with the chance `error`.
+
+    The nearer of two bounds, each of which has half of the error: by the scatter of these pairs alone, and by a
+    scatter that leans on the expected one. The chance that either is wrong is at most `error` (Bonferroni).
+    """
+    half = error / 2
+    far = tail(half)
+    own = t_quantile(1 - far, fitted.freedom) * fitted.error
+    leaning = t_quantile(1 - far, fitted.freedom + PRIOR_FREEDOM) * fitted.prior_error
+    return math.hypot(min(own, leaning), half_width(between, half))
+
+
+def tail(error: float) -> float:
+    """The error at which to read t for an actual one of `error`. Where neighbours are alike, the tails of a mean are
+    heavier than those of t: below FAR the actual error falls with the square root of the nominal one.
+    """
+    return error * min(1.0, error / FAR)
 
 
 def decide(
