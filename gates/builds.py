@@ -80,7 +80,7 @@ def judged(rule: Rule, run: RunView, scenario: str, builds: Builds) -> Verdict:
         "word": decides.word,
         "compared": len(with_base),
     }
-    again = f"{step} --processes 12: more processes tell more" if state is State.INCONCLUSIVE else None
+    again = f"{step} --processes 32: more processes tell more" if state is State.INCONCLUSIVE else None
     return verdict(rule, "", state, code, message, evidence, again)
 
 

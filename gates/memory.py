@@ -120,7 +120,7 @@ def baseline_peak(result: CellResult, run: RunView, metric: str) -> float | None
 
 def may_be_elsewhere(engine: EngineFacts) -> bool:
     """True if the process that listens here may be a tunnel or a proxy to an engine on a GPU that is not visible."""
-    return engine.details.get("servers") == "attached" and engine.details.get("servers run on") != "cpu"
+    return engine.attached and not engine.on_cpu
 
 
 def listeners(engine: EngineFacts | None) -> Evidence:

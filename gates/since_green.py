@@ -1,4 +1,4 @@
-"""Gate `since-green`: is a cell no slower than in the last green run, and does it accept no less, but for a margin?"""
+"""Gate `since-green`: is a cell no slower than in the last green run and in the best one, but for a margin each?"""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Literal
+from typing import Final, Literal
 
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail
 from specgate.analysis.references import (
     AcceptanceChange,
     acceptance_change,
-    between_two_runs,
+    between_of_times,
     long_enough,
     paired_by_round,
+    unlike,
 )
 from specgate.analysis.stats import Decision
 from specgate.analysis.two_builds.estimates import LEAST, Difference
@@ -25,6 +26,8 @@ from specgate.gates.samples import allowance, looks_of
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 Evidence = dict[str, float | int | str | None]
+
+ANCHOR: Final = "anchor_margin_pct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,15 @@ class Finding:
 
 
 class SinceGreen:
-    """A test of non-inferiority against the last green run of the same kind and subject on the same machine.
+    """A test of non-inferiority against the last green run of the same kind and subject on the same machine, and
+    against an anchor: the best one, or one that is pinned (`analysis.references.anchors_after`).
 
     `time_margin_pct`: how much more time an engine step may take, in percent; of every role, the baseline too.
     `prefill_margin_pct`: the same of the prefill time in full runs; where it is not set, `time_margin_pct`.
     `acceptance_margin_pct`: by how much the old acceptance length may exceed the new one, in percent. At least one of
-    the first and the last must be set.
+    the first and this one must be set.
+    `anchor_margin_pct`: the margin of every quantity against the anchor, but no less than the quantity's own. If it is
+    not set, there is no anchor.
 
     Times are paired by rounds (`analysis.references.since`), and decided at the scenario's looks: PASS if the interval
     excludes a loss of more than the margin, FAIL if it excludes a smaller one, else INCONCLUSIVE. A PASS is IMPROVED
@@ -64,13 +70,15 @@ class SinceGreen:
         "time_margin_pct": float | None,
         "prefill_margin_pct": float | None,
         "acceptance_margin_pct": float | None,
+        ANCHOR: float | None,
     }
     sequential: Literal[True] = True
 
     def decisions(self, rule: Rule, cell: Cell, scenario: Scenario) -> int:
-        """One for each time, and one for acceptance."""
+        """One for each time and one for acceptance; against the last run and against the anchor."""
         times = len(time_margins(rule, scenario))
-        return times + int(cell.role.speculative and "acceptance_margin_pct" in rule.params)
+        quantities = times + int(cell.role.speculative and "acceptance_margin_pct" in rule.params)
+        return quantities * (2 if ANCHOR in rule.params else 1)
 
     def judges(self, rule: Rule) -> tuple[Kind, ...]:
         """Return no kind."""
@@ -99,31 +107,32 @@ class SinceGreen:
         old, new = earlier.cells[cell.key], run.times.get(cell.key)
         if new is None:
             return verdict(rule, cell.key, State.INCONCLUSIVE, "no_times", "this run keeps no times of its blocks")
-        findings = list(findings_of(rule, result, run, old, new))
-        return summed_up(rule, result, earlier, findings)
+        sides = [Side(earlier, tuple(findings_of(rule, result, run, old, new)))]
+        anchor = anchor_of(cell, run) if ANCHOR in rule.params else earlier
+        if isinstance(anchor, EarlierRun) and anchor is not earlier:
+            old, least = anchor.cells[cell.key], float(rule.params[ANCHOR])
+            sides.append(Side(anchor, tuple(findings_of(rule, result, run, old, new, least))))
+        return summed_up(rule, result, sides, anchor)
 
 
 def earlier_of(cell: Cell, run: RunView) -> EarlierRun | str:
     """Return the earlier run that `cell` is compared with, or the reason why there is none."""
-    name, point = cell.point.scenario, cell.point.key
+    name = cell.point.scenario
     none = "this run was begun without looking for one"
     if run.earlier is None or name not in run.earlier.runs:
         return none if run.earlier is None else run.earlier.missing.get(name, none)
     earlier = run.earlier.runs[name]
-    then, now, facts = earlier.scenario, run.scenarios[name], run.engines.get(point)
-    for key in ("kind", "dtype", "rope", "budget"):
-        if getattr(then, key) != getattr(now, key):
-            return f"{earlier.run} ran with another {key}: it has {getattr(then, key)}, this run {getattr(now, key)}"
-    if cell.key not in earlier.cells:
-        return f"{earlier.run} did not measure this cell"
-    if earlier.prompts.get(point) != run.prompts.get(point, {}).get("sha256"):
-        return f"{earlier.run} decoded other prompts"
-    if facts is not None and facts.target_sha256 is None:
-        return f"nothing shows that {earlier.run} had the same weights: a server has them"
-    for key in ("target_sha256", "draft_sha256", "device"):
-        if facts is not None and getattr(earlier, key) != getattr(facts, key):
-            return f"{earlier.run} had another {key.removesuffix('_sha256')}"
-    return earlier
+    return unlike(earlier, cell, run) or earlier
+
+
+def anchor_of(cell: Cell, run: RunView) -> EarlierRun | str | None:
+    """Return the run that losses which add up are found against, where that is not the last green one; or the reason
+    why a pinned one cannot serve.
+    """
+    anchors = run.earlier.anchors.get(cell.point.scenario, ()) if run.earlier else ()
+    anchor = next((anchor for anchor in anchors if anchor.pinned or cell.key in anchor.cells), None)
+    why = unlike(anchor, cell, run) if anchor else None
+    return anchor if why is None else f"the pinned {why}" if anchor and anchor.pinned else None
 
 
 def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> Verdict:
@@ -150,7 +159,7 @@ def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> V
 def serves_later_runs(rule: Rule, result: CellResult, run: RunView) -> bool:
     """True if more rounds would hardly help a later run of this cell to detect a loss."""
     times, margins = run.times.get(result.cell.key), time_margins(rule, run.scenarios[result.cell.point.scenario])
-    between = between_of_times(result.cell, run)
+    between = between_of_times(result.cell, run.between_runs)
     return times is not None and all(long_enough(times, what, between) for what in margins)
 
 
@@ -163,34 +172,35 @@ def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
     return {"step_ns": step, **prefill}
 
 
-def findings_of(rule: Rule, result: CellResult, run: RunView, old: CellTimes, new: CellTimes) -> Iterator[Finding]:
-    """Every quantity of a cell that the rule speaks of."""
-    between, error = between_of_times(result.cell, run), false_fail(rule.required, run.required_decisions)
-    for what, margin in time_margins(rule, run.scenarios[result.cell.point.scenario]).items():
-        pairs = paired_by_round(old, new, what)
+def findings_of(
+    rule: Rule, result: CellResult, run: RunView, old: CellTimes, new: CellTimes, least: float = 0.0
+) -> Iterator[Finding]:
+    """Every quantity of a cell that the rule speaks of. `least`: the smallest margin, in percent."""
+    between = between_of_times(result.cell, run.between_runs)
+    error = false_fail(rule.required, run.required_decisions)
+    for what, own in time_margins(rule, run.scenarios[result.cell.point.scenario]).items():
+        if what == "step_ns" and old.unit is not new.unit:
+            message = f"step time was counted per {old.unit}, now per {new.unit}: not comparable"
+            yield Finding(State.INCONCLUSIVE, "counted_differently", message)
+            continue
+        pairs, margin = paired_by_round(old, new, what), max(own, least)
         floor = -math.log1p(margin / 100)
-        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
-        yield of_time(what.removesuffix("_ns"), margin, decision, between)
+        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error, alone=True)
+        per = new.unit.words if what == "step_ns" else ""
+        yield of_time(what.removesuffix("_ns"), margin, decision, between, per)
     if result.cell.role.speculative and "acceptance_margin_pct" in rule.params:
         change = acceptance_change(old, new)
         if change is None:
             yield Finding(None, "no_drafts", "no prompt had a draft in both runs")
         else:
-            yield of_acceptance(float(rule.params["acceptance_margin_pct"]), change, error)
-
-
-def between_of_times(cell: Cell, run: RunView) -> BetweenRuns:
-    """Return the noise between a time of `cell` in two runs; see `between_two_runs`."""
-    return between_two_runs(
-        between for key, between in run.between_runs.items() if key.startswith(f"{cell.point.key}/")
-    )
+            yield of_acceptance(max(float(rule.params["acceptance_margin_pct"]), least), change, error)
 
 
 # ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) -> Finding:
-    """Judge the looks at a time. The interval of `decision` is of ln(old / new)."""
+def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns, per: str) -> Finding:
+    """Judge the looks at a time. The interval of `decision` is of ln(old / new). `per`: see `StepUnit.words`."""
     interval = decision.interval
     if interval is None:
         message = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
@@ -209,7 +219,7 @@ def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) 
         f"{name}_correlation": interval.correlation,
     }
     allowed = allowance(between, decision.alpha)
-    message = f"{name} time {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
+    message = f"{name} time{per} {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if decision.side == "below":
         return Finding(State.FAIL, "slower", f"{message}: more than {margin:g} % slower", evidence)
     if decision.side == "above":
@@ -275,21 +285,62 @@ def percent(ratio: float) -> str:
 WORST_FIRST = (State.FAIL, State.INCONCLUSIVE, State.IMPROVED, State.PASS)
 
 
-def summed_up(rule: Rule, result: CellResult, earlier: EarlierRun, findings: list[Finding]) -> Verdict:
-    """The verdict on a cell: the worst of its quantities, IMPROVED where nothing is worse than that."""
-    judged = [f for f in findings if f.state is not None]
-    of_run = f"against {earlier.run}" + (f" ({earlier.commit[:12]})" if earlier.commit else "")
-    evidence: Evidence = {"against": earlier.run, "against_commit": earlier.commit}
-    for finding in findings:
-        evidence |= finding.evidence
-    message = f"{'; '.join(f.summary for f in findings)}; {of_run}"
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An earlier run that a cell is compared with, and what came out."""
+
+    earlier: EarlierRun
+    findings: tuple[Finding, ...]
+
+    @property
+    def kind(self) -> str:
+        """Kind of anchor that the run is."""
+        return "pinned" if self.earlier.pinned else "best"
+
+    def __str__(self) -> str:
+        known = filter(None, (self.earlier.time[:10], (self.earlier.commit or "")[:12]))
+        return f"{self.earlier.run} ({', '.join(known)})"
+
+
+def summed_up(rule: Rule, result: CellResult, sides: list[Side], anchor: EarlierRun | str | None) -> Verdict:
+    """The verdict on a cell: the worst of its quantities, IMPROVED where nothing is worse than that.
+
+    A gain since the anchor alone is none: `sides` begins with the last green run.
+    """
+    judged = [(side, f) for side in sides for f in side.findings if f.state is not None]
+    message, evidence = in_words(sides, anchor), evidence_of(sides)
     if not judged:
+        findings = sides[0].findings
         code = findings[0].code if findings else "nothing_to_compare"
         return verdict(rule, result.cell.key, State.SKIPPED, code, message, evidence)
-    state = next(state for state in WORST_FIRST if any(f.state is state for f in judged))
-    code = next(f.code for f in judged if f.state is state)
-    step = None if state in (State.PASS, State.IMPROVED) else would_tell(result.cell, earlier)
-    return verdict(rule, result.cell.key, state, code, message, evidence, step)
+    state = next(state for state in WORST_FIRST if any(f.state is state for _, f in judged))
+    side, worst = next((side, f) for side, f in judged if f.state is state)
+    step = None if state in (State.PASS, State.IMPROVED) else would_tell(result.cell, side.earlier)
+    return verdict(rule, result.cell.key, state, worst.code, message, evidence, step)
+
+
+def in_words(sides: list[Side], anchor: EarlierRun | str | None) -> str:
+    """Every quantity against the last green run, then against the anchor, each run with its date and commit."""
+    last, *others = sides
+    parts = ["; ".join(f.summary for f in last.findings), f"against {last}"]
+    if anchor is None:
+        parts[-1] += f", the {last.kind} run, too"
+    elif isinstance(anchor, str):
+        parts.append(f"not compared since the anchor: {anchor}")
+    for side in others:
+        parts.append(f"since the {side.kind} run {side}: {'; '.join(f.summary for f in side.findings)}")
+    return "; ".join(parts)
+
+
+def evidence_of(sides: list[Side]) -> Evidence:
+    """The figures of every quantity; those against the anchor have names that begin with `anchor_`."""
+    evidence: Evidence = {}
+    for prefix, side in zip(("", "anchor_"), sides, strict=False):
+        figures: Evidence = {"against": side.earlier.run, "against_commit": side.earlier.commit}
+        for finding in side.findings:
+            figures |= finding.evidence
+        evidence |= {f"{prefix}{key}": value for key, value in figures.items()}
+    return evidence
 
 
 def would_tell(cell: Cell, earlier: EarlierRun) -> str:

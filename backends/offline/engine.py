@@ -19,6 +19,7 @@ from specgate.backends.offline.replies import began_of, loop_of, ranking_of, req
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
 from specgate.backends.servers.evidence.log_lines import findings_of_files
+from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.failures import read_end
@@ -109,9 +110,20 @@ class OfflineEngine:
 
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
         """`count` log-probabilities, or logits, from the baseline's process; None where it gives fewer than two."""
+        _, top = self._ranked(slot, continuation, count, 1)
+        return top
+
+    def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """The same from a request that decodes the last tokens of the continuation (`protocols.RanksAgain`)."""
+        end = len(continuation)
+        return led_along(continuation, lambda led: self._ranked(slot, continuation[: end - led], count, led + 1))
+
+    def _ranked(
+        self, slot: int, continuation: Sequence[int], count: int, tokens: int
+    ) -> tuple[tuple[int, ...], TopTokens | None]:
         process, prompt = self.process(self.first), [*self.prompts[slot], *map(int, continuation)]
-        reply = process.ask("ranked", {"prompt": prompt, "count": count})
-        return ranking_of(reply, count, self._facts.vocab, process.where)
+        reply = process.ask("ranked", {"prompt": prompt, "count": count, "tokens": tokens})
+        return ranking_of(reply, count, tokens, self._facts.vocab, process.where)
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
         """Decode on from there with the baseline's process."""

@@ -138,18 +138,23 @@ def output_of(raw: object) -> Output:
     )
 
 
-def ranking_of(reply: object, count: int, vocab: int, where: str) -> TopTokens | None:
-    """Read an answer to `ranked`. None where it names fewer than two tokens. Raises BackendError where malformed."""
+def ranking_of(
+    reply: object, count: int, decoded: int, vocab: int, where: str
+) -> tuple[tuple[int, ...], TopTokens | None]:
+    """Read an answer to `ranked`: the `decoded` tokens, and the most likely ones at the last of them, None where fewer
+    than two are named. Raises BackendError where malformed.
+    """
 
-    def read(raw: object) -> TopTokens | None:
-        values, tokens = [], []
-        for entry in items(raw):
+    def read(raw: object) -> tuple[tuple[int, ...], TopTokens | None]:
+        answer, values, tokens = fields(raw), list[float](), list[int]()
+        for entry in items(answer["top"]):
             value, token = items(entry)
             values.append(number(value))
             tokens.append(token_of(token, vocab))
         if len(values) > count or len(set(tokens)) < len(tokens) or values != sorted(values, reverse=True):
             raise ValueError(f"{count} different tokens, the most likely first, were asked for: {raw}")
-        return TopTokens(tuple(values), tuple(tokens)) if len(values) > 1 else None
+        top = TopTokens(tuple(values), tuple(tokens)) if len(values) > 1 else None
+        return tokens_of(answer["tokens"], decoded, vocab, where), top
 
     return checked(reply, read, where)
 

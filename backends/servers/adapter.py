@@ -172,10 +172,10 @@ def integers(values: Mapping[str, object], key: str) -> tuple[int, ...]:
     return tuple(items)
 
 
-def first_ranking(positions: object) -> Chunk:
-    """The candidates for the first token of an event, from a list per token of [log-probability, id, …]; an empty chunk
+def last_ranking(positions: object) -> Chunk:
+    """The candidates for the last token of an event, from a list per token of [log-probability, id, …]; an empty chunk
     where there is none.
     """
-    if not isinstance(positions, list) or not positions or not positions[0]:
+    if not isinstance(positions, list) or not positions or not positions[-1]:
         return Chunk()
-    return Chunk.ranking((float(entry[0]), int(entry[1])) for entry in positions[0])
+    return Chunk.ranking((float(entry[0]), int(entry[1])) for entry in positions[-1])

@@ -72,6 +72,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
                 f"{where}: malformed event: {type(error).__name__} {masked(str(error))[:160]}: "
                 f"{masked(str(event))[:160]}"
             ) from error
+        shows = chunk if chunk.top or chunk.tokens else merged  # a ranking is that of the last token
         if chunk.tokens:
             tokens += chunk.tokens
             times.append(arrived)
@@ -84,8 +85,8 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             finish=chunk.finish or merged.finish,
             usage=chunk.usage or merged.usage,
             spec=chunk.spec or merged.spec,
-            top=merged.top or chunk.top,
-            top_tokens=merged.top_tokens if merged.top else chunk.top_tokens,
+            top=shows.top,
+            top_tokens=shows.top_tokens,
             forbidden=merged.forbidden or chunk.forbidden,
         )
     if merged.finish is None or merged.usage is None:

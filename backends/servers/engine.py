@@ -18,6 +18,7 @@ from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_id
 from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, refuse_silent, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
+from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, PromptTexts, Reading
 from specgate.backends.servers.facts.engine import server_facts
@@ -220,9 +221,16 @@ class ServerEngine:
 
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
         """`count` log-probabilities from the baseline's server; None where the engine returns fewer than two."""
-        answer = self._plainly(slot, continuation, new_tokens=1, top=count)
-        tokens = answer.top_tokens[:count]
-        return TopTokens(answer.top[:count], tokens) if len(answer.top) > 1 else None
+        return ranking_of(self._plainly(slot, continuation, new_tokens=1, top=count), count)
+
+    def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """The same from a request that decodes the last tokens of the continuation (`protocols.RanksAgain`)."""
+
+        def decoded(led: int) -> tuple[tuple[int, ...], TopTokens | None]:
+            answer = self._plainly(slot, continuation[: len(continuation) - led], led + 1, top=count)
+            return answer.tokens, ranking_of(answer, count)
+
+        return led_along(continuation, decoded)
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
         """Decode on from there with the baseline's server."""
@@ -231,7 +239,7 @@ class ServerEngine:
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
         ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top, greedy=True)
-        answers, _ = server.answer([ask], [len(prompt)])
+        answers, _ = server.answer([replace(ask, whole=not self.adapter.names_all)], [len(prompt)])
         return answers[0]
 
     # ── drawing (`protocols.DrawsTexts`, `protocols.ShowsDistribution`) ───────────────────────────────────────────────
@@ -346,6 +354,11 @@ class ServerEngine:
             server.model, sent, new_tokens, ignore_eos, stop, top,
             reuse=cache == "on", salt=salt, sampling=sampling, seed=seed_for(self.adapter, sampling, number),
         )  # fmt: skip
+
+
+def ranking_of(answer: Answer, count: int) -> TopTokens | None:
+    """The `count` most likely tokens at the last token of an answer; None where it shows fewer than two."""
+    return TopTokens(answer.top[:count], answer.top_tokens[:count]) if len(answer.top) > 1 else None
 
 
 def new_salt() -> str:

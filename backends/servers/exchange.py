@@ -118,7 +118,7 @@ NOTHING: Final = SpecCounts(0, 0, 0)
 class Chunk:
     """One event of a streamed answer. A field is set where the engine says something about it.
 
-    `top` are the log-probabilities of the most likely tokens at the first of `tokens`, highest first; `top_tokens` are
+    `top` are the log-probabilities of the most likely tokens at the last of `tokens`, highest first; `top_tokens` are
     these tokens, () where the engine does not name them. `forbidden`: tokens that were given no chance, whatever their
     log-probabilities.
     """

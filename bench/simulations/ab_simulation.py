@@ -1,24 +1,20 @@
 """Error rates and power of `specgate ab`'s verdicts, on simulated blocks.
 
-    python -m bench.simulations.ab_simulation --runs 40000
+    python -m bench.simulations.ab_simulation --runs 20000
 
-Everything is as the command does it by default: process pairs over one prompt set each, one ABBA group per
-role in the order that `schedule_of` draws, a prefill and an untimed block per side before them. The step times of two
-roles and the prefill time decide. A true difference is one of the step time of spec-3 alone: nothing else helps to find
-it.
+Everything is as the command does it by default: process pairs over one prompt set each, two ABBA groups per role in the
+order that `schedule_of` draws, a prefill and an untimed block per side before them, looks after 8, 16 and 24 pairs, the
+usual margins. The step times of two roles decide, the prefill time where it is long enough, and the acceptance length
+where texts change: where they do not, it is the same by count. A true difference is one of the step time of spec-3
+alone: nothing else helps to find it.
 
-A comparison is judged at the error of its first look (`analysis.two_builds.looks`). `--table looks` extends it.
-
-The acceptance length decides as well. Where both builds emit the same texts, it is the same by count and takes no part.
-Where texts differ, it does: see `acceptances`.
-
-`tests/analysis/two_builds/test_words.py` holds the vectorised rule used here to the one that judges.
+`tests/analysis/two_builds/test_outcomes.py` holds the vectorised rule used here to the one that judges.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
@@ -29,10 +25,10 @@ from scipy import special
 
 from bench.simulations.error_rates import bound
 from specgate.ab.schedule import other, schedule_of
-from specgate.analysis.intervals.decision import spent
 from specgate.analysis.two_builds.estimates import FITTED_FROM
 from specgate.analysis.two_builds.outcomes import share
-from specgate.contract.two_builds import Margins, Word
+from specgate.contract import two_builds
+from specgate.contract.two_builds import Device, Margins, Word
 from specgate.planning.plan import points_of
 from tests.support.factories import scenario
 
@@ -46,7 +42,8 @@ PREFILL, BASELINE, SPEC, ACCEPTANCE = range(4)
 DRAWS = 512
 """Schedules that are drawn; a run has one of them."""
 TRUE_PCT = (0.0, 0.3, 0.5, 1.0, 2.0, 3.0)
-"""Differences of the new build's step time in percent. 0.5 is the margin."""
+"""Differences of the new build's step time in percent."""
+LOOKS = (8, 16, 24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,8 @@ class Noise:
     """Disturbances of the blocks of a session. All figures are percent of a block's time.
 
     `process`: standard deviation of ln(new / old) between process pairs, of every quantity by itself; with `shared`, of
-    all quantities together.
+    all quantities together. `prefill`: that of the prefill time, where it is another; infinite for one that is too
+        short to decide.
     `block`: standard deviation of a block. `freedom`: of Student's t, scaled to these two; None: normal.
     `memory`: correlation of a block with the one before it.
     `every`, `slow`: each `every`-th block takes `slow` longer; with `by_chance`, counted from another block in every
@@ -62,7 +60,8 @@ class Noise:
     `state`: (share of processes, percent) that are slower from their start to their end.
     `stalls`: (share of blocks, percent) that are slower.
     `second`: the process that is started second is faster for as long as it lives.
-    `changed`: share of the prompts to which the new build gives another text.
+    `changed`: share of the prompts to which the new build gives another text, which moves their acceptance length by
+        `moved` (sd); of `batch` prompts in every process pair.
     `apart`: the processes of a pair run one after the other. `groups`: per role, as `--quads` says.
     """
 
@@ -79,11 +78,27 @@ class Noise:
     stalls: tuple[float, float] = (0.0, 0.0)
     second: float = 0.0
     changed: float = 0.0
+    moved: float = 6.0
+    batch: int = 1
+    prefill: float | None = None
+    device: Device = "gpu"
     shared: bool = False
     apart: bool = False
     groups: int = 2
 
 
+SESSIONS = (
+    Noise("H200, 8B, 32K, quiet", process=0.08, block=0.0, prefill=0.24),
+    Noise("a noisy loan", process=0.4, block=0.0, prefill=0.38),
+    Noise("a quarter of the texts moves by 1.3 %", process=0.08, block=0.0, prefill=0.24, changed=0.25, moved=1.3),
+    Noise("server, batch 8, half of the texts by 6 %", 0.3, 0.0, prefill=math.inf, changed=0.5, batch=8),
+    Noise("small pair, prefill of 20 ms (t, 3 degrees)", 0.3, 0.0, 3, prefill=math.inf),
+    Noise("30 % of processes 1 % slower", block=0.0, state=(0.3, 1.0)),
+    Noise("heavy tails: 0.3 %, t with 3 degrees", process=0.3, block=0.0, freedom=3),
+    Noise("CPU, 1 %", process=1.0, block=0.0, device="cpu"),
+    Noise("CPU, 3 %", process=3.0, block=0.0, device="cpu"),
+)
+"""As sessions were seen: on H200s, servers, small pairs and shared CPUs."""
 NOISES = (
     *(Noise(f"process sd {sd:g} %", process=sd, block=0.05) for sd in (0.02, 0.1, 0.2, 0.26, 0.45)),
     Noise("process sd 0.26 %, one for all quantities", process=0.26, block=0.05, shared=True),
@@ -176,7 +191,9 @@ def log_ratios(
     signed, firsts = plan.signs[run] * blocks(noise, runs, pairs, source), plan.firsts[run]
     places = [plan.quantities == quantity for quantity in (PREFILL, BASELINE, SPEC)]
     ratios = np.stack([signed[:, :, of].sum(axis=2) / (of.sum() / 2) for of in places], axis=2)
-    ratios += noise.process / 100 * drawn(source, (runs, pairs, 1 if noise.shared else 3), noise.freedom)
+    prefill = noise.process if noise.prefill in (None, math.inf) else noise.prefill
+    sizes = np.array([prefill, noise.process, noise.process]) / 100
+    ratios += sizes * drawn(source, (runs, pairs, 1 if noise.shared else 3), noise.freedom)
     slower = source.random((2, runs, pairs, 1)) < noise.state[0]
     ratios += math.log1p(noise.state[1] / 100) * (slower[1].astype(float) - slower[0])
     return ratios + noise.second / 100 * firsts[:, :, None], firsts
@@ -274,167 +291,109 @@ def overall(codes: Codes) -> Codes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The words of many runs at one true difference, in percent: of each quantity [runs, quantities], of the whole."""
+    """Words of many runs at one true difference: of the step time of spec-3 and of the whole, int64 [runs].
 
-    true: float
-    each: Codes
+    `pairs`: process pairs that were measured, [runs]. `within`: margin within which all are the same, on the log scale.
+    """
+
+    spec: Codes
     whole: Codes
+    pairs: Codes
+    within: Floats
 
 
-def simulate(noise: Noise, runs: int, pairs: int, source: np.random.Generator, margins: Margins) -> Iterator[Outcome]:
-    """The outcome of the same noise at every true difference."""
-    ratios, firsts = log_ratios(noise, runs, pairs, source)
-    texts = [over_prompts(*acceptances(noise.changed, runs, pairs, source))] if noise.changed else []
-    percents = [margins.prefill_pct, margins.step_pct, margins.step_pct, *[margins.acceptance_pct] * len(texts)]
-    times = over_processes(ratios, firsts)
-    for true in TRUE_PCT:
-        moved = replace(times, mean=times.mean + math.log1p(true / 100) * (np.arange(3) == SPEC))
-        each = words(Estimates.beside(moved, *texts), [math.log1p(p / 100) for p in percents], margins.error)
-        yield Outcome(true, each, overall(each))
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Differences of many comparisons of equal builds: see `log_ratios` and `acceptances`."""
 
+    noise: Noise
+    ratios: Floats
+    firsts: Floats
+    lengths: tuple[Floats, Floats] | None
 
-def marked(wrong: NDArray[np.bool_], goal: float, *, at_most: bool) -> str:
-    """A share in percent, with a `!` where its 99 % interval lies on the wrong side of the goal."""
-    share, low, high = bound(wrong)
-    missed = low > goal if at_most else high < goal
-    return f"{share:.2%}{' !' if missed else ''}"
+    @classmethod
+    def of(cls, noise: Noise, runs: int, looks: Sequence[int], source: np.random.Generator) -> Session:
+        """Draw `runs` comparisons that go on to the last of `looks`."""
+        ratios, firsts = log_ratios(noise, runs, looks[-1], source, looks)
+        prompts = looks[-1] * noise.batch
+        lengths = acceptances(noise.changed, runs, prompts, source, noise.moved) if noise.changed else None
+        return cls(noise, ratios, firsts, lengths)
 
+    def estimates(self, pairs: int, true: float) -> Estimates:
+        """Estimates from the first `pairs` process pairs, where spec-3 takes `true` percent more time per step."""
+        times = over_processes(self.ratios[:, :pairs], self.firsts[:, :pairs])
+        times = replace(times, mean=times.mean + math.log1p(true / 100) * (np.arange(3) == SPEC))
+        if self.noise.prefill == math.inf:
+            times = Estimates(times.mean[:, 1:], times.error[:, 1:], times.freedom[:, 1:])
+        if self.lengths is None:
+            return times
+        old, new = (side[:, : pairs * self.noise.batch] for side in self.lengths)
+        return Estimates.beside(times, over_prompts(old, new))
 
-def summary(name: str, pairs: int, outcomes: Sequence[Outcome]) -> str:
-    """A row: false alarms, SAME, false SAME at the margin, and power."""
-    at = {outcome.true: outcome for outcome in outcomes}
-    cells = [
-        *(marked((at[0.0].each == word).any(axis=1), 0.005, at_most=True) for word in (SLOWER, FASTER)),
-        f"{(at[0.0].whole == SAME).mean():.1%}",
-        marked(at[0.5].each[:, SPEC] == SAME, 0.005, at_most=True),
-        marked(at[1.0].whole == SLOWER, 0.95, at_most=False),
-        f"{(at[2.0].whole == SLOWER).mean():.2%}",
-        marked(at[3.0].whole == SLOWER, 0.995, at_most=False),
-    ]
-    return f"| {name} | {pairs} | {' | '.join(cells)} |"
+    def margins(self, margins: Margins) -> list[float]:
+        """Margin of each quantity of `estimates`, on the log scale."""
+        names = [] if self.noise.prefill == math.inf else [two_builds.PREFILL]
+        names += [two_builds.STEP] * 2 + ([two_builds.ACCEPTANCE] if self.lengths is not None else [])
+        return [math.log1p(margins.percent(name) / 100) for name in names]
 
-
-def rates(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """A row per noise and number of process pairs; `!` marks a share that misses its goal."""
-    yield (
-        "| noise | pairs | A/A: SLOWER | A/A: FASTER | A/A: SAME | 0.5 %: false SAME | 1 %: SLOWER | 2 %: SLOWER "
-        f"| 3 %: SLOWER |\n{'|---' * 9}|"
-    )
-    for pairs in counts:
-        for noise in NOISES:
-            yield summary(noise.name, pairs, list(simulate(noise, runs, pairs, source, margins)))
-
-
-def all_words(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """Every word at every true difference: of the step time of spec-3 alone, and of the whole."""
-    heads = [f"{what}: {word}" for what in ("spec-3", "whole") for word in WORDS]
-    yield f"| noise | pairs | true | {' | '.join(heads)} |\n{'|---' * 11}|"
-    for pairs in counts:
-        for noise in NOISES:
-            for outcome in simulate(noise, runs, pairs, source, margins):
-                shares = [float((of == w).mean()) for of in (outcome.each[:, SPEC], outcome.whole) for w in range(4)]
-                yield f"| {noise.name} | {pairs} | {outcome.true:g} % | {' | '.join(f'{s:.2%}' for s in shares)} |"
-
-
-def enough_pairs(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """Print the process pairs that find a slow-down, and those that prove that there is none, by the noise of
-    processes.
-    """
-    heads = [f"{true} %: SLOWER in 95 %" for true in (1, 2, 3)]
-    yield f"| process sd | A/A: SAME in 95 % | {' | '.join(heads)} |\n{'|---' * 5}|"
-    for sd in (0.02, 0.1, 0.2, 0.26, 0.45, 0.65, 1.0):
-        first: dict[str, int] = {}
-        for pairs in counts:
-            at = {o.true: o.whole for o in simulate(Noise("", sd, 0.05), runs, pairs, source, margins)}
-            shares = {"A/A": (at[0.0] == SAME).mean()} | {str(t): (at[t] == SLOWER).mean() for t in (1.0, 2.0, 3.0)}
-            first |= {key: pairs for key, share in shares.items() if share >= 0.95 and key not in first}
-        cells = [str(first.get(key, f"> {max(counts)}")) for key in ("A/A", "1.0", "2.0", "3.0")]
-        yield f"| {sd:g} % | {' | '.join(cells)} |"
-
-
-def enough_prompts(
-    runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator, moved: float = 6.0
-) -> Iterator[str]:
-    """Print the verdicts on an acceptance length that stays while texts change."""
-    yield f"| prompts | texts that change | SAME | SLOWER | FASTER | CANNOT TELL |\n{'|---' * 6}|"
-    for prompts in counts:
-        for changed in (0.1, 0.5, 1.0):
-            lengths = over_prompts(*acceptances(changed, runs, prompts, source, moved))
-            codes = words(lengths, [math.log1p(margins.acceptance_pct / 100)], margins.error)
-            shares = [f"{(codes == word).mean():.2%}" for word in (SAME, SLOWER, FASTER, CANNOT_TELL)]
-            yield f"| {prompts} | {changed:.0%} | {' | '.join(shares)} |"
-
-
-def extended(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """A comparison that is extended from look to look while it cannot tell: what is wrong by the end, and what the
-    first look sees, with the error shared as it ships, by halves, and not shared.
-    """
-    total = margins.error / share(1.0, 1)  # `margins` has the error of the first look
-    sharing: dict[str, Callable[[float, int], float]] = {"80/20": share, "halves": spent, "one look": lambda e, _: e}
-    ends = " → ".join(map(str, counts))
-    yield (
-        f"| noise | error shared | A/A: SLOWER | 0.5 %: false SAME | A/A: SAME | 1 %: SLOWER | {ends}: A/A: SLOWER "
-        f"| 0.5 %: false SAME | A/A: SAME | 1 %: SLOWER |\n{'|---' * 10}|"
-    )
-    for noise in (n for n in NOISES if not n.changed and n.groups == 2):
-        ratios, firsts = log_ratios(noise, runs, counts[-1], source, counts)
-        for name, shared in sharing.items():
-            ends_at = counts if name != "one look" else counts[:1]
-            errors = [shared(total, look) for look in range(1, len(ends_at) + 1)]
-            yield f"| {noise.name} | {name} | {' | '.join(looks_at(ratios, firsts, ends_at, errors, margins))} |"
-
-
-def looks_at(
-    ratios: Floats, firsts: Floats, counts: Sequence[int], errors: Sequence[float], margins: Margins
-) -> list[str]:
-    """The rates after the first look, and after the last one."""
-    scale = [math.log1p(p / 100) for p in (margins.prefill_pct, margins.step_pct, margins.step_pct)]
-    cells: dict[bool, list[str]] = {True: [], False: []}
-    for what, true, goal in ((SLOWER, 0.0, 0.005), (SAME, 0.5, 0.005), (SAME, 0.0, None), (SLOWER, 1.0, None)):
-        whole, open_ = np.full(len(ratios), CANNOT_TELL), np.ones(len(ratios), dtype=bool)
-        step = whole.copy()
-        for look, (pairs, error) in enumerate(zip(counts, errors, strict=True)):
-            of = over_processes(ratios[:, :pairs], firsts[:, :pairs])
-            codes = words(replace(of, mean=of.mean + math.log1p(true / 100) * (np.arange(3) == SPEC)), scale, error)
-            whole[open_], step[open_] = overall(codes)[open_], codes[open_, SPEC]
+    def outcome(self, looks: Sequence[int], margins: Margins, true: float) -> Outcome:
+        """Judge after each of `looks`, as long as the word is CANNOT TELL."""
+        scale, runs = self.margins(margins), len(self.ratios)
+        at = scale.index(math.log1p(margins.percent(two_builds.STEP) / 100)) + 1
+        whole, spec, pairs = (np.full(runs, CANNOT_TELL) for _ in range(3))
+        within, open_ = np.empty(runs), np.ones(runs, dtype=bool)
+        for look, count in enumerate(looks, 1):
+            error, of = share(margins.error, look), self.estimates(count, true)
+            codes = words(of, scale, error)
+            bounds = (np.abs(of.mean) + special.stdtrit(of.freedom, 1 - error) * of.error).max(axis=1)
+            whole[open_], spec[open_], pairs[open_] = overall(codes)[open_], codes[open_, at], count
+            within[open_] = bounds[open_]
             open_ = whole == CANNOT_TELL
-            if look in (0, len(counts) - 1):
-                hits = (step if true == 0.5 else whole) == what
-                text = marked(hits, goal, at_most=True) if goal is not None else f"{hits.mean():.2%}"
-                cells[look == 0] += [text]
-    return [*cells[True], *cells[False]]
+        return Outcome(spec, whole, pairs, within)
 
 
-def moved_texts(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """`enough_prompts` for a planted pair, where another text moves the acceptance length by 1.3 %."""
-    yield from enough_prompts(runs, counts, margins, source, 1.3)
+def marked(wrong: NDArray[np.bool_], goal: float) -> str:
+    """A share in percent, with a `!` where its 99 % interval lies above the goal."""
+    share, low, _ = bound(wrong)
+    return f"{share:.2%}{' !' if low > goal else ''}"
 
 
-TABLES = {
-    "looks": (extended, (8, 16, 24)),
-    "rates": (rates, (8, 5, 12)),
-    "words": (all_words, (8,)),
-    "pairs": (enough_pairs, (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48)),
-    "prompts": (enough_prompts, (8, 16, 32, 64, 128, 256)),
-    "planted": (moved_texts, (8, 16, 32, 64)),
-}
-"""What can be printed, and for which numbers of process pairs or prompts."""
+def row(noise: Noise, runs: int, looks: Sequence[int], source: np.random.Generator) -> str:
+    """Judge equal builds, a loss as large as the margin, and losses that are to be found: by one row of the table."""
+    session, margins = Session.of(noise, runs, looks, source), Margins(device=noise.device)
+    error, margin = margins.error, margins.percent(two_builds.STEP)
+    same, edge = (session.outcome(looks, margins, true) for true in (0.0, margin))
+    cells = [
+        *(marked(same.whole == word, error) for word in (SLOWER, FASTER)),
+        f"{((same.whole == SAME) & (same.pairs == looks[0])).mean():.0%} / {(same.whole == SAME).mean():.1%}",
+        f"{same.pairs.mean():.1f}",
+        f"{100 * math.expm1(float(np.median(same.within))):.2f} %",
+        marked(edge.spec == SAME, error),
+        marked(edge.within < math.log1p(margin / 100), error),
+        *(f"{(session.outcome(looks, margins, true).whole == SLOWER).mean():.1%}" for true in (1.0, 3.0)),
+        f"{(session.outcome(looks, margins, 2 * margin).whole == SLOWER).mean():.1%}",
+    ]
+    return f"| {noise.name} | {' | '.join(cells)} |"
+
+
+TABLES = {"sessions": SESSIONS, "blocks": NOISES}
 
 
 @click.command()
-@click.option("--runs", default=40_000, show_default=True, type=click.IntRange(100))
-@click.option("--table", default="rates", show_default=True, type=click.Choice(list(TABLES)))
-@click.option("--pairs", "counts", multiple=True, type=click.IntRange(3), help="Process pairs, or prompts.")
+@click.option("--runs", default=20_000, show_default=True, type=click.IntRange(100))
+@click.option("--table", default="sessions", show_default=True, type=click.Choice(list(TABLES)))
+@click.option("--pairs", "looks", multiple=True, type=click.IntRange(3), help="Process pairs, ascending.")
 @click.option("--seed", default=1, show_default=True)
-def main(runs: int, table: str, counts: Sequence[int], seed: int) -> None:
-    """Print a table of simulated rates."""
-    margins = Margins()
-    margins = replace(margins, error=share(margins.error, 1))
-    rows, usual = TABLES[table]
-    of = f"step {margins.step_pct:g} %, prefill {margins.prefill_pct:g} %, acceptance {margins.acceptance_pct:g} %"
-    click.echo(f"{runs} runs each, numpy {np.__version__}, error {margins.error:g} a side; margins: {of}")
-    for row in rows(runs, counts or usual, margins, np.random.default_rng(seed)):
-        click.echo(row)
+def main(runs: int, table: str, looks: Sequence[int], seed: int) -> None:
+    """Print a table of simulated rates; `!` marks one that exceeds its error. m: the line "the same within m"."""
+    looks, source = tuple(looks) or LOOKS, np.random.default_rng(seed)
+    click.echo(f"{runs} runs each, numpy {np.__version__}, looks after {', '.join(map(str, looks))} process pairs")
+    click.echo(
+        f"| noise | A/A: SLOWER | FASTER | SAME after {looks[0]} / by the end | pairs | m (median) "
+        f"| at the margin: SAME | m too small | 1 %: SLOWER | 3 %: SLOWER | twice the margin: SLOWER |\n{'|---' * 11}|"
+    )
+    for noise in TABLES[table]:
+        click.echo(row(noise, runs, looks, source))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,8 @@ def step(size: float, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats
     """The ratio steps by `size` at a random place, up or down. The true one is its mean over the plan."""
     count = len(turns.orders)
     after = noise.choice((-1.0, 1.0), (runs, 1)) * (np.arange(count) >= noise.integers(0, count, (runs, 1)))
-    return independent(runs, turns, sd, noise) + size * (after - after.mean(axis=1, keepdims=True))
+    centred: Floats = size * (after - after.mean(axis=1, keepdims=True))
+    return independent(runs, turns, sd, noise) + centred
 
 
 def every(period: int, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
@@ -170,7 +171,8 @@ def by_pass(size: float | None, runs: int, turns: Turns, sd: float, noise: Draw)
 def order_by_set(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
     """The effect of the order is 2 %, and differs by prompt set by as much (sd)."""
     effects = 0.02 + noise.normal(0.0, 0.02, (runs, max(turns.prompt_sets) + 1))
-    return independent(runs, turns, sd, noise) + effects[:, turns.prompt_sets] * np.asarray(turns.orders)
+    of_order: Floats = effects[:, turns.prompt_sets] * np.asarray(turns.orders)
+    return independent(runs, turns, sd, noise) + of_order
 
 
 def of_process(process_sd: float, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
@@ -268,7 +270,14 @@ class Outcome:
 
 
 def sequential(
-    d: Floats, turns: Turns, looks: Sequence[int], between: Between, floor: float = 0.0, fail: float = FALSE_FAIL
+    d: Floats,
+    turns: Turns,
+    looks: Sequence[int],
+    between: Between,
+    floor: float = 0.0,
+    fail: float = FALSE_FAIL,
+    *,
+    alone: bool = False,
 ) -> Outcome:
     """`intervals.decision.decide` for many runs at once. `floor` is on the log scale. `d`: float64 [runs, rounds], of
     fewer rounds than the last look where what they are held against has no more.
@@ -289,6 +298,8 @@ def sequential(
         mean = so_far @ model.weights
 
         def reach(share: float, own: Floats = own, leaning: Floats = leaning, freedom: int = model.freedom) -> Floats:
+            if alone:
+                return np.hypot(special.stdtrit(freedom, 1 - tail(share)) * own, between.half_width(share))
             at = 1 - tail(share / 2)
             nearer = np.minimum(
                 special.stdtrit(freedom, at) * own, special.stdtrit(freedom + PRIOR_FREEDOM, at) * leaning

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.simulations.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
+from bench.simulations.gate_simulation import Between, Draw, Flags, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import false_fail
@@ -28,8 +28,11 @@ from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
 MARGIN_PCT = 3.0
-DECISIONS = 12
-"""Required decisions of a full run under `planted-8b`: two speeds, eight times, two acceptance lengths."""
+ANCHOR_MARGIN_PCT = 5.0
+DECISIONS = 22
+"""Required decisions of a full run under `planted-8b`: two speeds; eight times and two acceptance lengths, against the
+last green run and against the anchor each.
+"""
 SHAPES = ("4 × 8", "8 × 4")
 SIZES = (0.001, 0.002, 0.006)
 """Noise of a block: usual and at most in the stored micro runs on H200s, and of whole requests in full runs there."""
@@ -141,7 +144,7 @@ def simulate(
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)
-            outcomes.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
+            outcomes.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail, alone=True))
     columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
@@ -155,6 +158,59 @@ def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Be
         sd = np.sqrt(model.squares(old[:, :look])[:, 0] / model.freedom)  # of independent rounds
         rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
     return rounds
+
+
+# ── many builds, one after the other ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Builds:
+    """For each build of each history, in order: did its run PASS, and did it FAIL? Bool [histories, builds]."""
+
+    green: Flags
+    red: Flags
+
+
+def histories(
+    shape: str,
+    process_sd: float,
+    runs: int,
+    sd: float,
+    noise: Draw,
+    loss: float,
+    builds: int,
+    *,
+    anchored: bool = True,
+    luckiest: bool = False,
+) -> Builds:
+    """`runs` histories of one role. Every build takes `loss` (log scale) more time per step than the one before.
+
+    Each build is measured in a process of its own, and held against the last green one and, where `anchored`, the best
+    one (`references.anchors_after`). `luckiest`: the best one is any that took less time, proven or not.
+    """
+    looks, rounds = planned_interim_looks(scenario_of(shape)), planned_interim_looks(scenario_of(shape))[-1]
+    same, between = (
+        Turns((0,) * rounds, (0,) * rounds),
+        Between(np.full(runs, OF_TIME.process_sd * math.sqrt(2)), math.inf),
+    )
+    last = best = of_process(process_sd, runs, same, sd, noise)
+    green, red = np.zeros((runs, builds), bool), np.zeros((runs, builds), bool)
+    for build in range(builds):
+        new = of_process(process_sd, runs, same, sd, noise) + loss * (build + 1)
+        margins = ((last, MARGIN_PCT), (best, ANCHOR_MARGIN_PCT)) if anchored else ((last, MARGIN_PCT),)
+        outcomes = [
+            sequential(
+                old - new, same, looks, between, -math.log1p(margin / 100), false_fail(True, DECISIONS), alone=True
+            )
+            for old, margin in margins
+        ]
+        green[:, build] = np.logical_and.reduce([o.above for o in outcomes])
+        red[:, build] = np.logical_or.reduce([o.below for o in outcomes])
+        d = best - new
+        gained = d.mean(axis=1) > 0 if luckiest else sequential(d, same, (rounds,), between, alone=True).above
+        last = np.where(green[:, build, None], new, last)
+        best = np.where((green[:, build] & gained)[:, None], new, best)
+    return Builds(green, red)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,6 +250,25 @@ def power(runs: int, noise: Draw) -> Iterator[str]:
         yield f"| {percent} % | {' | '.join(cells)} |"
 
 
+def creeping(runs: int, noise: Draw) -> Iterator[str]:
+    """Histories of builds that do not change, and of builds that lose 0.5 % each: PASS / FAIL by build, in percent."""
+    yield "| process sd, each build loses | held against | build 5 | 10 | 15 | 20 | 100 |"
+    yield "|---|---|---|---|---|---|---|"
+    sides: Mapping[str, Mapping[str, bool]] = {
+        "last green": {"anchored": False},
+        "and the best": {},
+        "and the luckiest": {"luckiest": True},
+    }
+    for process_sd in (USUAL, OF_TIME.process_sd, 0.006):
+        for loss in (0.0, 0.5):
+            for side, options in sides.items():
+                builds = 20 if loss else 100
+                out = histories("4 × 8", process_sd, runs, SIZES[0], noise, math.log1p(loss / 100), builds, **options)
+                at = [n for n in (5, 10, 15, 20, 100) if n <= builds]
+                cells = [f"{100 * out.green[:, n - 1].mean():.1f} / {100 * out.red[:, n - 1].mean():.2f}" for n in at]
+                yield f"| {100 * process_sd:g} %, {loss:g} % | {side} | {' | '.join(cells)} |"
+
+
 @click.command()
 @click.option("--runs", default=20_000, show_default=True, type=click.IntRange(100))
 @click.option("--seed", default=1, show_default=True)
@@ -202,6 +277,9 @@ def main(runs: int, seed: int) -> None:
     noise = np.random.default_rng(seed)
     click.echo(f"\nA loss of exactly {MARGIN_PCT:g} %: false PASS / false FAIL, % of {runs} pairs of runs\n")
     for line in at_the_margin(runs, noise):
+        click.echo(line)
+    click.echo(f"\nBuilds one after the other: PASS / FAIL, % of {runs // 10} histories\n")
+    for line in creeping(runs // 10, noise):
         click.echo(line)
     click.echo(f"\nPASS / FAIL, % of {runs // 4} pairs of runs, by schedule and block noise\n")
     for line in power(runs // 4, noise):

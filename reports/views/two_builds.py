@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.rows import Row
 from specgate.contract import EngineFacts, State
 from specgate.contract.protocols import Format, visible
-from specgate.contract.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
+from specgate.contract.two_builds import NAMES, PREFILL, SIDES, Parting, Process, Quantity, Side, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
@@ -48,7 +50,7 @@ def sheet(builds: TwoBuilds) -> Sheet:
         ending=ending(builds),
         banners=list(banners(builds)),
         sections=[
-            Section("What changed", quantities(builds), pictures=pictures(builds)),
+            Section("What changed", quantities(builds), overall_within(builds), pictures=pictures(builds)),
             Section("Tokens", tokens(builds), "Every spec text beside its own side's baseline."),
             Section("Texts", texts(builds), None if builds.texts else "No cell was measured on both sides."),
             *([Section("Interim looks", interim_looks(builds), SHARED)] if len(builds.looks) > 1 else []),
@@ -61,15 +63,23 @@ def sheet(builds: TwoBuilds) -> Sheet:
 def short_lines(builds: TwoBuilds) -> Iterator[Line]:
     """Yield a row per quantity, warnings, and the word with its reason.
 
-    An advisory quantity has a row only if it is slower; none has one where nothing may be said.
+    An advisory quantity has a row only if it is slower or a prefill; none has one where nothing may be said.
     """
     old, new = (builds.sides[name] for name in SIDES)
-    yield "dim", f"old: {old.label} · new: {new.label} · pair {builds.pair}", ""
-    quantities = [q for q in ordered(builds) if not builds.trouble and (q.decides or q.word is Word.SLOWER)]
-    head = ["", "new / old", f"{level(builds)} interval", "word"]
-    rows = [[f"{NAMES[q.name]} {cell(q.cell, builds)}".rstrip(), *short_row(q)] for q in quantities]
+    points = {cell(q.cell.removesuffix(role_of(q.cell)).rstrip("/"), builds) for q in builds.quantities if q.cell}
+    of = " · ".join(points) if len(points) == 1 else ""
+    yield "dim", " · ".join(filter(None, (f"old: {old.label}", f"new: {new.label}", f"pair {builds.pair}", of))), ""
+    shown = [q for q in ordered(builds) if q.decides or q.name == PREFILL or q.word is Word.SLOWER]
+    quantities = [] if builds.trouble else shown
+    head = ["", "new / old", f"{level(builds)} interval", "within", "word"]
+    names = [role_of(q.cell) if of else cell(q.cell, builds) for q in quantities]
+    rows = [[f"{NAMES[q.name]} {name}".rstrip(), *short_row(q)] for q, name in zip(quantities, names, strict=True)]
     if rows:
         yield from (("", "", line) for lines in aligned([head, *rows]) for line in lines)
+    if line := overall_within(builds):
+        yield "", "", line
+    for line in text_lines(builds):
+        yield "yellow", "texts", f": {line}"
     for banner in banners(builds):
         if banner != builds.reason:
             yield "yellow", "note", f": {banner}"
@@ -77,10 +87,53 @@ def short_lines(builds: TwoBuilds) -> Iterator[Line]:
     yield STYLES.get(State(end.state), "") if end.state in list(State) else "bold", end.said, f": {end.reason}"
 
 
+def role_of(key: str) -> str:
+    """Return the role of a cell; "" for a point, or for a quantity of no cell."""
+    return "".join(key.split("/")[3:])
+
+
+def overall_within(builds: TwoBuilds) -> str | None:
+    """Return the line that says how much the builds may differ at most; None where it is not known."""
+    if builds.within_pct is None:
+        return None
+    return f"The same within {within(builds.within_pct)} in all that decides."
+
+
 def short_row(quantity: Quantity) -> list[str]:
-    """Return the ratio of a quantity with its interval, and the word."""
+    """Return the ratio of a quantity with its interval, the margin within which it is the same, and the word."""
     word = quantity.word.value if quantity.decides else f"({quantity.word.value})"
-    return [NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}", span(quantity), word]
+    ratio = NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}"
+    return [ratio, span(quantity), within(quantity.within_pct), word]
+
+
+def within(pct: float | None) -> str:
+    """Return a margin that was proven, rounded up."""
+    return NONE if pct is None else f"{math.ceil(100 * pct - 1e-9) / 100:g} %"
+
+
+def text_lines(builds: TwoBuilds) -> Iterator[str]:
+    """Yield for each cell whose texts have changed how many, and where the first one parts."""
+    for change in builds.texts:
+        if change.changed:
+            first = min(change.changed, key=lambda p: (p.prompt_set, p.slot))
+            yield (
+                f"{cell(change.cell, builds)}: {len(change.changed)} of {change.prompts} prompts give another text, "
+                f"first {place(first, change.cell, builds)}"
+            )
+
+
+def place(parting: Parting, key: str, builds: TwoBuilds) -> str:
+    """Return where a text parts, and the tokens there."""
+    prompt = prompt_name(key, parting.prompt_set, parting.slot, builds)
+    return f"{prompt} from token {parting.position} on ({parting.old} → {parting.new})"
+
+
+def prompt_name(key: str, prompt_set: int, slot: int, builds: TwoBuilds) -> str:
+    """Return a prompt of the cell `key` in words, with its line where it is from a file."""
+    scenario, context, batch, *_ = key.split("/")
+    about: Any = builds.prompts.get(f"{scenario}/{builds.sides['old'].backend}/{context}/{batch}", {})
+    lines = about.get("lines")
+    return f"set {prompt_set} slot {slot}" + (f" (line {lines[prompt_set][slot]})" if lines else "")
 
 
 def ending(builds: TwoBuilds) -> Ending:
@@ -93,6 +146,11 @@ def banners(builds: TwoBuilds) -> Iterator[str]:
     yield from builds.trouble
     if builds.acceptance != "real":
         yield f"Acceptance is {builds.acceptance} on both sides."
+    if attached := builds.attached:
+        yield (
+            f"{' and '.join(attached)}: a server that ran already, so that its sessions are one process. Between "
+            f"processes {OF_TIME.process_sd:.2%} (sd) each is assumed, which no session makes less."
+        )
     if not builds.beside:
         yield "The two builds did not fit side by side: the processes of a pair ran one after the other."
     yield from unsteady_banners(builds)
@@ -107,13 +165,14 @@ def unsteady_banners(builds: TwoBuilds) -> Iterator[str]:
     for change in builds.texts:
         prompts = {(s, slot): at for _, s, slot, at in reversed(change.unsteady)}
         if builds.one_build:
-            prompts |= {(s, slot): at for s, slot, at in change.changed}
+            prompts |= {(p.prompt_set, p.slot): p.position for p in change.changed}
         if prompts:
             (s, slot), at = min(prompts.items())
             yield (
                 f"{cell(change.cell, builds)}: texts of one build differ between its processes: for {len(prompts)} of "
                 f"{change.prompts} "
-                f"prompts, such as set {s} slot {slot} from token {at} on. That is no change of a build."
+                f"prompts, such as {prompt_name(change.cell, s, slot, builds)} from token {at} on. That is no change "
+                "of a build."
             )
 
 
@@ -124,7 +183,7 @@ def pictures(builds: TwoBuilds) -> list[Picture]:
 
 def quantities(builds: TwoBuilds) -> Table:
     """A row per quantity, those that decide first."""
-    head = ("word", "of", "old", "new", "new / old", f"{level(builds)} interval")
+    head = ("word", "of", "old", "new", "new / old", f"{level(builds)} interval", "the same within")
     return Table(head, [row_of(q, builds) for q in ordered(builds)], texts=2)
 
 
@@ -162,6 +221,7 @@ def row_of(quantity: Quantity, builds: TwoBuilds) -> list[str | Entry]:
             NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}", f"± {quantity.margin_pct:g} % is the same"
         ),
         Entry(span(quantity), n),
+        within(quantity.within_pct),
     ]
 
 
@@ -195,8 +255,8 @@ def texts(builds: TwoBuilds) -> Table:
         [
             cell(t.cell, builds),
             "all the same" if not t.changed else f"{len(t.changed)} of {t.prompts} prompts give another text",
-            listed([f"set {s} slot {slot} from token {at}" for s, slot, at in t.changed]),
-            listed([f"{side}: set {s} slot {slot} from token {at}" for side, s, slot, at in t.unsteady]),
+            listed([place(p, t.cell, builds) for p in t.changed]),
+            listed([f"{of}: {prompt_name(t.cell, s, slot, builds)} from token {at}" for of, s, slot, at in t.unsteady]),
             f"{t.tokens:,}",
         ]
         for t in builds.texts
@@ -284,6 +344,7 @@ def rows(builds: TwoBuilds) -> Iterator[Row]:
             "sd": q.sd,
             "n": q.n,
             "margin_pct": q.margin_pct,
+            "within_pct": q.within_pct,
             "word": q.word.value,
         }
 

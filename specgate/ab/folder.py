@@ -32,7 +32,7 @@ ASKED: Final = "asked.json"
 PROCESSES: Final = "processes.json"
 RESULT: Final = "ab.json"
 FAMILY: Final = "specgate.ab/"
-SCHEMA: Final = "specgate.ab/v2"
+SCHEMA: Final = "specgate.ab/v3"
 PAGE: Final = "ab.html"
 FILES: Final[tuple[tuple[Format, str], ...]] = (("html", PAGE), ("md", "ab.md"), ("junit", "junit.xml"))
 """Format of the view `ab` → the file that it becomes."""

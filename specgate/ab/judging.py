@@ -12,7 +12,7 @@ from specgate.ab.schedule import ProcessPair, plan_of, schedule_of
 from specgate.analysis.machine.cpu_pace import pace_of, uneven
 from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
-from specgate.analysis.two_builds.outcomes import share
+from specgate.analysis.two_builds.outcomes import all_within_pct, share
 from specgate.analysis.two_builds.reduce import Found, SideSamples, compare_builds
 from specgate.contract import EngineFacts, Plan, Scenario
 from specgate.contract.conditions import GpuReading, Sample
@@ -162,7 +162,7 @@ def result_of(
         scenarios=settings.scenarios,
         prompts=settings.prompts,
         environment=processes.environment,
-        margins=settings.margins,
+        margins=replace(result.margins, error=settings.margins.error),
         processes=processes.found,
         beside=processes.beside,
         quantities=result.quantities,
@@ -174,4 +174,5 @@ def result_of(
         reason=reason,
         code=code,
         looks=(*(look for look, _, _ in looked[:-1]), last),
+        within_pct=None if word is None else all_within_pct(result.quantities),
     )

@@ -31,7 +31,7 @@ class AbRequest:
 
     `old`, `new`: what `--old` and `--new` said. `base`: the revision that the old side is built from. `build`: the
     command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one build.
-    `tokenizer`, `question`: as in `planning.request.Request`.
+    `tokenizer`, `question`, `baseline`: as in `planning.request.Request`.
     `looks`: numbers of process pairs, ascending. After each, the words are judged, and it goes on only from CANNOT
         TELL.
     `steps`: most engine steps of a block; None for as many as the scenario has.
@@ -56,7 +56,8 @@ class AbRequest:
     draft: Path | None = None
     tokenizer: Path | None = None
     question: Question = NOTHING
-    looks: tuple[int, ...] = (8,)
+    baseline: bool = True
+    looks: tuple[int, ...] = (8, 16, 24)
     visits: int = 1
     quads: int = 2
     steps: int | None = 64
@@ -142,6 +143,7 @@ def config_of(request: AbRequest, side: Asked) -> Config:
         draft=request.draft,
         tokenizer=request.tokenizer,
         question=request.question,
+        baseline=request.baseline,
         perf_mode=False,
         options={**request.options, **side.options},
     )

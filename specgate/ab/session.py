@@ -207,7 +207,7 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         begun_with=begun_with(sides),
     )
     if why := settings.contradiction():
-        raise UsageError(why, hint="fewer --processes, --quads or --prompt-sets")
+        raise UsageError(why, hint="fewer --processes, --quads or --visits")
     return settings, prompts
 
 

@@ -9,10 +9,12 @@ from typing import Final
 
 from specgate.analysis.checks.served import prefill_tok_s
 from specgate.analysis.paired_blocks import speed
+from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.requests.joint_decoding import decodes_in_company, joint_decoding
 from specgate.analysis.requests.timing import TimedRequest, requests_of
 from specgate.contract import Block
 from specgate.contract.metrics import per_request
+from specgate.contract.references import StepUnit
 
 PHASES: Final = ("draft", "verify", "accept", "commit")
 Figures = dict[str, Callable[[Block], float]]
@@ -29,7 +31,7 @@ def block_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
         "decode_tok_s": lambda b: speed(b, False),
         "decode_tok_s_per_user": lambda b: speed(b, False) / len(b.tokens),
         **(whole_figures() if whole_requests else {}),
-        **({"prefill_tok_s": prefill_tok_s} if served else step_figures(blocks)),
+        **(served_figures(blocks) if served else step_figures(blocks)),
     }
 
 
@@ -66,6 +68,13 @@ def step_figures(blocks: Sequence[Block]) -> Figures:
         **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
         "prefill_tok_s": lambda b: sum(b.prompt_lengths) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
     }
+
+
+def served_figures(blocks: Sequence[Block]) -> Figures:
+    """Figures of a server. It has a step time if its arrivals are its steps."""
+    unit = step_unit(blocks)
+    steps: Figures = {} if unit is StepUnit.TOKEN else {"step_ms": partial(step_ms, unit=unit)}
+    return {"prefill_tok_s": prefill_tok_s, **steps}
 
 
 def paired_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:

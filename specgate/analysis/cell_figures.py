@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from specgate.analysis.block_figures import JOINT, block_figures, ms_per_token
 from specgate.analysis.checks.drafting import left_multi_token_mode, missed_steps
 from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
-from specgate.analysis.prompt_acceptance import PromptRecords, length_values, position_values
+from specgate.analysis.prompt_acceptance import PromptRecords, counted_by_request, length_values, position_values
 from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes_in_company
@@ -77,7 +78,9 @@ def draft_values(
         yield Value("joined_outputs", float(joined), "count", record.steps)
     if (whole := record.k * record.steps) > record.drafted:
         yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
-    yield from length_values(prompts.values(), record)
+    length, *others = length_values(prompts.values(), record)
+    yield length if counted_by_request(blocks) else replace(length, reason_code="requests_counted_together")
+    yield from others
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:
         yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))

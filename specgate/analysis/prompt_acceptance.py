@@ -11,6 +11,7 @@ from functools import reduce
 from itertools import chain
 from operator import add, itemgetter
 
+from specgate.analysis.requests.arrivals import request_records
 from specgate.analysis.stats import cluster_interval
 from specgate.contract import Block, Value
 from specgate.contract.acceptance import AcceptanceRecord
@@ -49,20 +50,36 @@ def total_of(blocks: Iterable[Block]) -> AcceptanceRecord:
 
 
 def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
-    """(prompt set, slot) → its record over all rounds. A server counts all slots of a block together: they are slot
-    0.
+    """(prompt set, prompt) → its record over all rounds. Where the arrivals of a server's block do not tell its
+    requests apart (`counted_by_request`), all of them are prompt 0.
     """
     of_prompt: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
     stepwise: dict[tuple[int, int], list[Block]] = defaultdict(list)
-    for block in blocks:
+    by_request = [request_records(block) for block in blocks]
+    apart = all(block.served is None or records is not None for block, records in zip(blocks, by_request, strict=True))
+    for block, records in zip(blocks, by_request, strict=True):
         if block.served is not None and block.served.acceptance is not None:
-            of_prompt[block.prompt_set, 0].append(block.served.acceptance)
+            if not apart or records is None:
+                of_prompt[block.prompt_set, 0].append(block.served.acceptance)
+                continue
+            for prompt, record in zip(prompts_of(block), records, strict=True):
+                of_prompt[block.prompt_set, prompt].append(record)
             continue
         for slot in range(len(block.tokens)):
             stepwise[block.prompt_set, slot].append(block)
     for (prompt_set, slot), own_blocks in stepwise.items():
         of_prompt[prompt_set, slot].append(record_of(own_blocks, slot))
     return {prompt: reduce(add, records) for prompt, records in of_prompt.items()}
+
+
+def counted_by_request(blocks: Sequence[Block]) -> bool:
+    """True if the drafts of each request are known in all of these spec blocks."""
+    return all(block.served is None or request_records(block) is not None for block in blocks)
+
+
+def prompts_of(block: Block) -> Sequence[int]:
+    """Slot → which prompt of the set it answers."""
+    return (block.served.prompts if block.served is not None else ()) or range(len(block.tokens))
 
 
 def record_of(blocks: Sequence[Block], slot: int) -> AcceptanceRecord:
@@ -94,10 +111,10 @@ def length_values(of: Iterable[AcceptanceRecord], record: AcceptanceRecord) -> I
 def category_values(of: PromptRecords, categories: Mapping[tuple[int, int], str | None], batch: int) -> Iterator[Value]:
     """Acceptance length and draft acceptance rate of every category of prompts, the intervals over its prompts.
 
-    `categories`: (prompt set, slot) → the category of the prompt there. A server counts a set of `batch` prompts
-    together: such a record counts where all of its prompts are of one category.
+    `categories`: (prompt set, slot) → the category of the prompt there. Where a set of `batch` prompts is counted
+    together, its record counts if all of its prompts are of one category.
     """
-    together = batch > 1 and len(of) < len(categories)
+    together = batch > 1 and not any(slot for _, slot in of)
     groups: dict[str, list[AcceptanceRecord]] = defaultdict(list)
     for (prompt_set, slot), record in of.items():
         slots = range(batch) if together else (slot,)

@@ -12,18 +12,19 @@ import hashlib
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.intervals.between_runs import OF_TIME, either, half_width
-from specgate.analysis.intervals.decision import FALSE_PASS
+from specgate.analysis.intervals.decision import FALSE_PASS, decide
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
-from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, prompts_of
+from specgate.analysis.requests.arrivals import step_ns, step_unit
 from specgate.analysis.stats import Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
-from specgate.contract import BetweenRuns, Block, Cell, CellResult, Plan
-from specgate.contract.references import CellTimes, PromptText
+from specgate.contract import BetweenRuns, Block, Cell, CellResult, Plan, RunView
+from specgate.contract.references import CellTimes, EarlierRun, PromptText
 
 DIGITS: Final = 12
 """Hexadecimal digits that are kept of a digest."""
@@ -51,31 +52,26 @@ def times_of(plan: Plan, cell: Cell, blocks: Sequence[Block], clocked: Sequence[
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     emitting = sorted((b for b in clocked if b.emitted), key=lambda b: turns[b.prompt_set, b.round])
     whole = plan.scenarios[cell.point.scenario].whole_requests
+    unit = step_unit(emitting)
     return CellTimes(
         turns=tuple(turns[b.prompt_set, b.round] for b in emitting),
         prompt_sets=tuple(b.prompt_set for b in emitting),
         rounds=tuple(b.round for b in emitting),
         positions=tuple(b.position_in_round for b in emitting),
-        step_ns=tuple(map(step_ns, emitting)),
+        step_ns=tuple(round(step_ns(b, unit)) for b in emitting),
         prefill_ns=tuple(b.prefill_ns for b in emitting) if whole else (),
         texts=tuple(texts_of(blocks)) if cell.role.speculative else (),
+        unit=unit,
     )
-
-
-def step_ns(block: Block) -> int:
-    """Nanoseconds per engine step; of a server's block, per output token of a request."""
-    if block.served is not None or not block.step_ns:
-        return round(block.decoding_ns / block.emitted)
-    return round(block.elapsed_ns / len(block.step_ns))
 
 
 def texts_of(blocks: Sequence[Block]) -> Iterator[PromptText]:
     """The prompts of a spec cell, in the order of prompt sets and slots."""
     by_slot: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+    apart = counted_by_request(blocks)
     for block in blocks:
-        together = block.served is not None
-        texts = [tuple(t for text in block.tokens for t in text)] if together else block.tokens
-        for slot, text in enumerate(texts):
+        texts = block.tokens if apart else [tuple(t for text in block.tokens for t in text)]
+        for slot, text in zip(prompts_of(block) if apart else (0,), texts, strict=True):
             by_slot[block.prompt_set, slot].append(text)
     for (prompt_set, slot), record in sorted(by_prompt(blocks).items()):
         first, *others = by_slot[prompt_set, slot]
@@ -162,6 +158,61 @@ def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
     alone = (BetweenRuns(spread.process_sd, spread.process_freedom) for spread in known)
     widest = max((OF_TIME, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
     return either(widest, widest)
+
+
+def between_of_times(cell: Cell, between_runs: Mapping[str, BetweenRuns]) -> BetweenRuns:
+    """Return the noise between a time of `cell` in two runs. `between_runs`: see `Run.between_runs`."""
+    return between_two_runs(between for key, between in between_runs.items() if key.startswith(f"{cell.point.key}/"))
+
+
+# ── which runs may be compared, and the anchor ───────────────────────────────────────────────────────────────────────
+
+
+def unlike(then: EarlierRun, cell: Cell, run: RunView) -> str | None:
+    """Return why `cell` of `run` cannot be compared with that of `then`; None if it can."""
+    now, facts = run.scenarios[cell.point.scenario], run.engines.get(cell.point.key)
+    for key in ("kind", "dtype", "rope", "budget"):
+        if (was := getattr(then.scenario, key)) != (is_now := getattr(now, key)):
+            return f"{then.run} ran with another {key}: it has {was}, this run {is_now}"
+    if cell.key not in then.cells:
+        return f"{then.run} did not measure this cell"
+    if then.prompts.get(cell.point.key) != run.prompts.get(cell.point.key, {}).get("sha256"):
+        return f"{then.run} decoded other prompts"
+    if facts is not None and facts.target_sha256 is None:
+        return f"nothing shows that {then.run} had the same weights: a server has them"
+    for key in ("target_sha256", "draft_sha256", "device"):
+        if facts is not None and getattr(then, key) != getattr(facts, key):
+            return f"{then.run} had another {key.removesuffix('_sha256')}"
+    return None
+
+
+def anchors_after(name: str, last: RunView) -> tuple[EarlierRun, ...]:
+    """The best green runs of the scenario `name` other than `last`, which is the last one: for each cell the run that
+    no later one was proven to need less time per step than. Each has the cells that it is the best run of.
+
+    The best of many equal runs would be a lucky one, and the next would seem slower. So a run takes the place of the
+    best one only if the interval, with what differs between processes, excludes that it gained nothing. `last` says
+    which runs those are, since it was compared with them. A cell that cannot be compared any more begins anew.
+    """
+    before = last.earlier
+    if before is None or name not in before.runs:
+        return ()
+    left = [r.cell for r in last.cells if r.cell.point.scenario == name and r.cell.key in last.times]
+    anchors = []
+    for best in (*before.anchors.get(name, ()), before.runs[name]):
+        mine = [cell for cell in left if cell.key in best.cells]
+        left = [cell for cell in left if cell.key not in best.cells]
+        kept = {c.key: best.cells[c.key] for c in mine if unlike(best, c, last) is None and not beats(last, best, c)}
+        anchors += [replace(best, cells=kept, pinned=False)] if kept else []
+    return tuple(anchors)
+
+
+def beats(run: RunView, before: EarlierRun, cell: Cell) -> bool:
+    """True if `run` surely takes less time per step of `cell` than `before`."""
+    pairs = paired_by_round(before.cells[cell.key], run.times[cell.key], "step_ns")
+    rounds = max(pairs.turns, default=0) + 1
+    between = between_of_times(cell, run.between_runs)
+    return decide(pairs, rounds, (rounds,), 0.0, between, alone=True).side == "above"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,10 +96,11 @@ def block_rows(run: Run, blocks: Sequence[Block]) -> Iterator[Row]:
 def request_rows(run: Run, blocks: Sequence[Block]) -> Iterator[Row]:
     """Yield a row per answered request, but for those of cells that have failed.
 
-    A server that counts a block's requests together has no counts of drafts.
+    Where a server's arrivals do not tell its requests apart, they have no counts of drafts.
     """
     for block, quotable in sound(run, blocks):
-        records = dict(counted(block)) if block.role.speculative and block.served is None else {}
+        records = dict(counted(block)) if block.role.speculative else {}
+        records = records if len(records) == len(block.tokens) else {}
         prompts = block.served.prompts if block.served is not None else ()
         timings = requests_of(block, run.scenarios[block.point.scenario].whole_requests)
         for slot, timing in enumerate(timings):

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from specgate.commands.door import command
-from specgate.commands.options import PATH, SIBLINGS, key_value, take, take_question
+from specgate.commands.options import PATH, QUESTION, SIBLINGS, key_value, take, take_question
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,19 +30,21 @@ MOST_LOOKS: Final = 64
 @click.option("--old", multiple=True, metavar="KEY=VALUE", help="The old side; may be repeated.")
 @click.option("--new", multiple=True, metavar="KEY=VALUE", help="The new side; may be repeated.")
 @click.option("--same", is_flag=True, help="Both sides are one build: an A/A check of this machine.")
-@take("--backend", *SIBLINGS, "--scenario", "--isolate", "--out", "--plain", "--debug")
+@take("--backend", *SIBLINGS, "--scenario", *(name for name in QUESTION if name not in ("--steps", "--new-tokens")))
+@take("--no-baseline", "--isolate", "--out", "--plain", "--debug")
 @click.option(
-    "--processes", metavar="N[,N…]", default="8", show_default=True, help="Per side; 8,16: 16 if 8 cannot tell."
+    "--processes", metavar="N[,N…]", default="8,16,24", show_default=True, help="Per side; 16 if 8 cannot tell, …"
 )
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Go on; --processes says how many more.")
-@click.option("--prompt-sets", "visits", type=click.IntRange(1, 100), default=1, show_default=True, help="Per process.")
+@click.option("--visits", type=click.IntRange(1, 100), default=1, show_default=True, help="Prompt sets per process.")
 @click.option(
     "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="ABBA groups per role and prompts."
 )
 @click.option("--steps", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Most steps of a block.")
-@click.option("--margin-pct", type=PERCENT, default=0.5, show_default=True, help="Step time: less is the same.")
-@click.option("--prefill-margin-pct", type=PERCENT, default=2.0, show_default=True, help="Prefill time: likewise.")
-@click.option("--acceptance-margin-pct", type=PERCENT, default=1.0, show_default=True, help="Acceptance: likewise.")
+@click.option("--margin-pct", type=PERCENT, help="Step time: less is the same (default: 1; on a CPU 5).")
+@click.option("--prefill-margin-pct", type=PERCENT, help="Prefill time: likewise (5; on a CPU 10).")
+@click.option("--acceptance-margin-pct", type=PERCENT, help="Acceptance: likewise (2; on a CPU 5).")
+@click.option("--same-within", "same_within_pct", type=PERCENT, metavar="PCT", help="SAME, too, if all are within it.")
 @click.option("--apart", is_flag=True, help="Never load both builds at once.")
 @click.pass_context
 def ab(context: click.Context, /, **options: Any) -> None:
@@ -82,7 +84,7 @@ def plainly(options: Mapping[str, Any]) -> bool:
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """`8` or `8,16`. Raises UsageError for anything but ascending numbers from 1 to MOST."""
+    """`8` or `8,16,24`. Raises UsageError for anything but ascending numbers from 1 to MOST."""
     parts = text.split(",")
     counts = tuple(int(part) for part in parts if part.strip().isdecimal())
     ascending = len(parts) == len(counts) <= MOST_LOOKS and list(counts) == sorted({*counts})
@@ -103,6 +105,7 @@ def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
         step_pct=options.pop("margin_pct"),
         prefill_pct=options.pop("prefill_margin_pct"),
         acceptance_pct=options.pop("acceptance_margin_pct"),
+        same_within_pct=options.pop("same_within_pct"),
     )
     steps = options.pop("steps")  # a limit of the comparison's blocks, not a question of its own
     options["question"] = take_question(options)

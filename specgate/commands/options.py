@@ -76,6 +76,13 @@ LOOSE: Final[Mapping[str, Option]] = {
     ),
     "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
     "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
+    "--no-baseline": click.option(
+        "--no-baseline",
+        "baseline",
+        flag_value=False,
+        default=True,
+        help="Measure a server with speculation on by itself: no speed-up is claimed.",
+    ),
     "--isolate": click.option(
         "--isolate", is_flag=True, help="Run engines in a sandbox: bubblewrap, else podman, else systemd-run."
     ),

@@ -27,13 +27,7 @@ _RUN: Final = (
         default=None,
         help="Check the PERF_MODE invariants or not (in the scenario's place).",
     ),
-    click.option(
-        "--no-baseline",
-        "baseline",
-        flag_value=False,
-        default=True,
-        help="Measure a server with speculation on by itself: no speed-up is claimed.",
-    ),
+    take("--no-baseline"),
     click.option("--resume", type=PATH, metavar="RUN", help="Continue an unfinished run folder."),
     click.option(
         "--archive",

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from specgate.commands.promotion import anchor_lines
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def plain(status: PromotionStatus) -> dict[str, object]:
 def lines(status: PromotionStatus) -> list[str]:
     from specgate.machine import host
     from specgate.promotion.admission import subject_in_words, what_is_missing
+    from specgate.promotion.pins import key_of
     from specgate.promotion.signing import allowed_signers
 
     green, history = status.green, status.history
@@ -115,6 +117,9 @@ def lines(status: PromotionStatus) -> list[str]:
     for line in what_is_missing(status.claim, status.promotion, green):
         # The command is for copying, so it stays on one line.
         text += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
+    here = key_of("micro", status.claim.subject, status.claim.fingerprint)
+    for line in anchor_lines(status.ledger, here, list(status.promotion.gates)):
+        text += wrapped(line, 2)
     for other in status.others:
         text += other_lines(other, status.promotion.needed)
     for entry in history.entries:

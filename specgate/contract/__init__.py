@@ -81,6 +81,7 @@ from specgate.contract.token_check import (
     Margin,
     NearTies,
     ScoreCheck,
+    TieLaw,
     TokenCheck,
     TopTokens,
 )
@@ -170,6 +171,7 @@ __all__ = [
     "ServedModel",
     "ServedRequest",
     "State",
+    "TieLaw",
     "TokenCheck",
     "TokenChecks",
     "TopTokens",

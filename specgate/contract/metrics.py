@@ -98,7 +98,13 @@ _METRICS = (
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
-    Metric("step_ms", "ms", "lower", "one engine step: a baseline decode step, or one speculative cycle"),
+    Metric(
+        "step_ms",
+        "ms",
+        "lower",
+        "one engine step: a baseline decode step, or one speculative cycle; of a server, one arrival, in a batch while "
+        "every request decodes",
+    ),
     Metric("draft_ms", "ms", "lower", "share of a step spent drafting"),
     Metric("verify_ms", "ms", "lower", "share of a step spent in the target's pass"),
     Metric("accept_ms", "ms", "lower", "share of a step spent comparing drafts with the target"),

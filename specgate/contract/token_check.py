@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from specgate.contract.types import Counts, Finite
 
@@ -22,15 +22,18 @@ class NearTies:
         logits at that place, as far as the engine shows it. 0 for engines that must be bit-exact.
     `rare_ulps`: a few divergences may have a gap up to this. Rounding errors have a tail, so among many divergences one
         is larger. 0 if none may.
+    `max_sigma`: near ties are told by the engine's own rounding (`analysis.tokens.near_ties`), whose standard deviation
+        in a logit is at most this; None for no such law.
     """
 
     margin: float = 0.0
     ulps: float = 0.0
     rare_ulps: float = 0.0
+    max_sigma: float | None = None
 
     def __bool__(self) -> bool:
         """True if any gap is a near tie."""
-        return bool(self.margin or self.ulps)
+        return bool(self.margin or self.ulps or self.max_sigma is not None)
 
     def covers(self, gap: float | None, unit: float | None) -> bool:
         """True if `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
@@ -50,6 +53,41 @@ class NearTies:
         if gap is None or not 0 <= gap < math.inf:
             return False
         return gap < self.margin or (unit is not None and ulps > 0 and gap <= ulps * unit * (1 + ROUNDING))
+
+
+TieRule = Literal["A", "B", "C", "outside"]
+"""What a standardised gap rests on: beside float32, beside a second pass of the engine, beside a second engine
+(`analysis.tokens.near_ties`). `outside`: one of the two tokens is not among the most likely ones, and so is wrong.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TieLaw:
+    """Standardised gaps of a cell's near ties, one by one and all together, beside what rounding can explain.
+
+    `places`: different places whose gap and σ are known. `unknown`: places whose σ nothing tells.
+    `furthest`: the largest standardised gap, and what is allowed of one among so many.
+    `mean_square`: mean of their squares, at most about 1 where an engine only rounds, and what is allowed.
+    `sigma`: root mean square, over these places, of the engine's rounding error of one logit; None where not known.
+    """
+
+    places: int
+    unknown: int
+    furthest: Finite
+    furthest_allowed: Finite
+    mean_square: Finite
+    mean_square_allowed: Finite
+    sigma: Finite | None
+
+    @property
+    def too_wide(self) -> bool:
+        """True if no rounding explains all the gaps together."""
+        return self.mean_square > self.mean_square_allowed
+
+    @property
+    def too_far(self) -> bool:
+        """True if no rounding explains the largest gap."""
+        return self.furthest > self.furthest_allowed
 
 
 RARE_ONE_IN: Final = 50
@@ -109,6 +147,16 @@ class Margin:
     """The largest logits, or log-probabilities, from the first on, where the engine shows more than two."""
     top_tokens: tuple[int, ...] = ()
     """The tokens that have them, where the engine names them."""
+    again: tuple[float, ...] = ()
+    """Log-probabilities of `top_tokens`, in their order, from a second pass of the same engine that computes otherwise
+    (it prefills the text that the first pass decoded, or the other way round); () where it shows none.
+    """
+    float32: tuple[float, ...] = ()
+    """Logits of `top_tokens` from the second engine in float32, with the options that change the target; () where it
+    was not asked.
+    """
+    second: tuple[float, ...] = ()
+    """The same from the second engine in the number format of the scenario; () where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +178,7 @@ class Followed:
     `position`: the index of that token in the text of `slot`.
     `tokens`: what the baseline's role decodes greedily after the prompt and the text up to and including that token.
     `top`, `top_tokens`: its largest logits, or log-probabilities, where `tokens` first differs from the text, and the
-        tokens that have them; () where it does not differ.
+        tokens that have them; () where it does not differ. `again`, `float32`, `second`: as in `Margin`.
     """
 
     cell: str
@@ -141,6 +189,9 @@ class Followed:
     tokens: tuple[int, ...]
     top: tuple[float, ...] = ()
     top_tokens: tuple[int, ...] = ()
+    again: tuple[float, ...] = ()
+    float32: tuple[float, ...] = ()
+    second: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

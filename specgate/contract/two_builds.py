@@ -41,7 +41,8 @@ class Side:
         """The build in a few words: its commit, else the folder, else what sets it apart."""
         if self.revision is not None:
             return f"{self.revision[:12]}{' with changes' if self.changed else ''}"
-        return self.source or self.python or f"back end {self.backend}"
+        servers = dict.fromkeys(value for key, value in self.options.items() if key.partition(".")[0] == "url")
+        return self.source or self.python or ", ".join(servers) or f"back end {self.backend}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +118,40 @@ NAMES: Final = {
 """Quantity → its name in words."""
 
 
+Device = Literal["gpu", "cpu"]
+USUAL_PCT: Final[Mapping[Device, Mapping[str, float]]] = {
+    "gpu": {STEP: 1.0, PREFILL: 5.0, ACCEPTANCE: 2.0, START_UP: 20.0, MEMORY: 2.0, HOST_MEMORY: 2.0},
+    "cpu": {STEP: 5.0, PREFILL: 10.0, ACCEPTANCE: 5.0, START_UP: 20.0, MEMORY: 2.0, HOST_MEMORY: 2.0},
+}
+"""Device of the engine → quantity → its margin in percent, where the command line states none.
+
+A margin is told from nothing by 24 process pairs where their standard deviation is six tenths of it: 0.6 % on a GPU of
+a shared host, 3 % on a CPU.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Margins:
     """Size, in percent, that a difference must have to matter. A smaller one is SAME once that is proven.
 
+    `step_pct`, `prefill_pct`, `acceptance_pct`: None for the usual ones of `device`, which the engine's facts tell.
+    `same_within_pct`: the whole is SAME, too, where every quantity that decides is proven to differ by no more. None:
+        only where each is within its own margin.
     `error`: the chance, on each side, that a difference is found where there is none, over all quantities that decide;
         and that SAME is said of a difference as large as the margin.
     """
 
-    step_pct: float = 0.5
-    prefill_pct: float = 2.0
-    acceptance_pct: float = 1.0
-    start_up_pct: float = 20.0
-    memory_pct: float = 2.0
+    step_pct: float | None = None
+    prefill_pct: float | None = None
+    acceptance_pct: float | None = None
+    same_within_pct: float | None = None
+    device: Device = "gpu"
     error: float = 0.005
+
+    def percent(self, quantity: str) -> float:
+        """The margin of a quantity, by its name."""
+        stated = {STEP: self.step_pct, PREFILL: self.prefill_pct, ACCEPTANCE: self.acceptance_pct}.get(quantity)
+        return USUAL_PCT[self.device][quantity] if stated is None else stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +163,9 @@ class Quantity:
     `old`, `new`: geometric means, in the unit that the name says.
     `ratio`: new / old, paired by process. `low`, `high`: its interval with an error of `Margins.error` on each side.
     `sd`: standard deviation of ln(new / old) between process pairs (of acceptance: what one prompt moves).
+    `within_pct`: the two differ by no more than that, in percent: |mean| and half the width of the interval together.
+        It is proven with an error of `Margins.error`, and costs no error of its own: margins are nested, so that this
+        is the end of one test in a fixed order, from wide margins to narrow ones.
     `n`: process pairs (of acceptance: prompts) behind the interval.
     `needed`: how many would be enough to tell, if `sd` stays as it is; None where more would not help or none is
         needed.
@@ -162,6 +186,7 @@ class Quantity:
     word: Word
     reason: str
     needed: int | None = None
+    within_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +203,20 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class TextChange:
-    """The texts of one cell in both builds: how many prompts were compared, and which gave another text.
+class Parting:
+    """Place where the new build's text of a prompt leaves the old build's: token `position`, and the token of each."""
 
-    `changed`: (prompt set, slot, index of the first token that differs) of every such prompt.
+    prompt_set: int
+    slot: int
+    position: int
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextChange:
+    """The texts of one cell in both builds: how many prompts were compared, and where they part.
+
     `unsteady`: (side, prompt set, slot, index of the first token that differs) of every prompt to which one side gave
         another text in a later process than in its first one.
     """
@@ -189,7 +224,7 @@ class TextChange:
     cell: str
     prompts: int
     tokens: int
-    changed: tuple[tuple[int, int, int], ...]
+    changed: tuple[Parting, ...]
     unsteady: tuple[tuple[str, int, int, int], ...] = ()
 
 
@@ -218,6 +253,7 @@ class TwoBuilds:
     `word`: None where there is trouble or the measuring was cut short.
     `code`: the exit code: SLOWER 1, SAME and FASTER 0, CANNOT TELL 3, trouble 6, else that of what cut it short.
     `looks`: the words so far, the last one the comparison's.
+    `within_pct`: all quantities that decide are the same within that, in percent; None where one has no interval.
     """
 
     id: str
@@ -245,6 +281,12 @@ class TwoBuilds:
     reason: str
     code: ExitCode
     looks: tuple[Look, ...]
+    within_pct: float | None = None
+
+    @property
+    def attached(self) -> tuple[str, ...]:
+        """The sides that are servers which somebody else has started."""
+        return tuple(name for name in SIDES if any(f.attached for f in self.engines.get(name, {}).values()))
 
     @property
     def error(self) -> float:

@@ -9,5 +9,6 @@ signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said
 ending.py              the end of a run as one step, whatever cuts it
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders
+pins.py                runs that are pinned as an anchor
 since_last_green.py    what differs between a run and the last green one before it
 """

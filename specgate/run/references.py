@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from specgate.analysis.references import anchors_after
 from specgate.contract import Run
 from specgate.contract.references import Builds, ComparedBuild, Earlier, EarlierRun, Revision
-from specgate.errors import SpecgateError
+from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, listings
@@ -22,62 +24,77 @@ from specgate.planning.gates import bases_of, needs_earlier_run
 from specgate.promotion.claim import machine_fingerprint, subject_of
 from specgate.promotion.green_runs import GREEN, time_of
 from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.pins import MACHINE, Key, key_of, pins
 from specgate.promotion.standing import doubt_of_comparison, doubts, folder_of
-
-EARLIER_MACHINE = ("gpu_uuid", "host")
-"""Keys of the fingerprint that say which machine it was: the GPU, or else the host."""
 
 
 def earlier_runs(config: Config, ledger: Ledger, began: datetime) -> Earlier | None:
-    """Scenario → the last green run of it that ended before `began`, or why there is none.
+    """Scenario → the last green run of it that ended before `began`, or why there is none; and its anchors.
 
     It must have the kind and subject of `config` and this machine, and the ledger's entry must be believed
-    (`promotion.standing`). None where the policy does not ask. Raises InvalidResult if the ledger was changed.
+    (`promotion.standing`). None where the policy does not ask. Raises InvalidResult if the ledger was changed, and
+    UsageError if a pinned run cannot be used.
     """
     if not needs_earlier_run(config.policy):
         return None
-    subject, here, doubt = subject_of(config), machine_fingerprint(config.policy), doubts(ledger)
-    entries = ledger.read().entries
-    green = [e for e in entries if e.kind == config.kind and e.subject == subject and e.state in GREEN]
+    here = key_of(config.kind, subject_of(config), machine_fingerprint(config.policy))
+    return earlier_of(here, tuple(config.scenarios), ledger, began)
+
+
+def earlier_of(here: Key, scenarios: Sequence[str], ledger: Ledger, began: datetime) -> Earlier:
+    """Earlier runs of the kind, subject and machine of `here`; see `earlier_runs`."""
+    entries, doubt = ledger.read().entries, doubts(ledger)
+    green = [e for e in entries if (e.kind, tuple(sorted(e.subject.items()))) == here[:2] and e.state in GREEN]
     green = [e for _, e in sorted(enumerate(green), key=lambda at: (time_of(at[1]), at[0]), reverse=True)]
+    pinned = pins(entries).get(here)
     runs: dict[str, EarlierRun] = {}
     missing: dict[str, str] = {}
-    for name in config.scenarios:
-        mine = [e for e in green if name in e.gates and time_of(e) <= began]
-        latest = newest(name, mine, {key: here.get(key) for key in EARLIER_MACHINE}, ledger, doubt)
-        if isinstance(latest, EarlierRun):
-            runs[name] = latest
-        else:
+    anchors: dict[str, tuple[EarlierRun, ...]] = {}
+    for name in scenarios:
+        anchor = pinned_run(name, pinned, ledger, doubt) if pinned is not None and name in pinned.gates else None
+        latest = newest(name, [e for e in green if name in e.gates and time_of(e) <= began], here, ledger, doubt)
+        if isinstance(latest, str):
             missing[name] = latest
-    return Earlier(runs, missing)
+            continue
+        entry, run = latest
+        runs[name] = replace(facts_of(name, run, entry), pinned=anchor is not None and anchor.run == run.id)
+        anchors[name] = anchors_after(name, run) if anchor is None else () if runs[name].pinned else (anchor,)
+    return Earlier(runs, missing, {name: best for name, best in anchors.items() if best})
+
+
+def pinned_run(name: str, entry: Entry, ledger: Ledger, doubt: Callable[[Entry], str | None]) -> EarlierRun:
+    """The scenario `name` of the run that `entry` pins. Raises UsageError if it cannot be used."""
+    run = usable(name, entry, ledger, doubt)
+    if isinstance(run, str):
+        hint = f"name the place of moved runs with --archive, or: specgate promotion unpin {ledger.folder / entry.run}"
+        raise UsageError(f"{entry.run} is pinned in {ledger.file}, and cannot be used: {run}", hint=hint)
+    return replace(facts_of(name, run, entry), pinned=True)
 
 
 def newest(
-    name: str,
-    entries: Sequence[Entry],
-    here: dict[str, str | None],
-    ledger: Ledger,
-    doubt: Callable[[Entry], str | None],
-) -> EarlierRun | str:
+    name: str, entries: Sequence[Entry], here: Key, ledger: Ledger, doubt: Callable[[Entry], str | None]
+) -> tuple[Entry, Run] | str:
     """The first of `entries`, newest first, that the scenario `name` can be compared with; else why there is none."""
     why = "no earlier green run"
-    elsewhere = [e for e in entries if any(e.fingerprint.get(key) != here[key] for key in EARLIER_MACHINE)]
+    elsewhere = [e for e in entries if key_of(e.kind, e.subject, e.fingerprint) != here]
     for entry in entries:
         if entry in elsewhere:
             continue
-        folder = folder_of(entry, ledger)
-        unfit = "its run folder is missing" if folder is None else doubt(entry)
-        candidate = unfit if folder is None or unfit else read(name, folder, entry.time, entry.manifest_sha256)
-        if isinstance(candidate, EarlierRun):
-            return candidate
+        candidate = usable(name, entry, ledger, doubt)
+        if not isinstance(candidate, str):
+            return entry, candidate
         why = f"no earlier green run can be used; {entry.run}: {candidate}"
     if elsewhere and len(elsewhere) == len(entries):
         return f"no earlier green run on this machine: {elsewhere[0].run} ran on another, and is not compared with"
     return why
 
 
-def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> EarlierRun | str:
-    """Copy of the scenario `name` of the run in `folder`, to compare with; else the reason that there is none."""
+def usable(name: str, entry: Entry, ledger: Ledger, doubt: Callable[[Entry], str | None]) -> Run | str:
+    """The run that `entry` is of, to compare the scenario `name` with; else the reason why it cannot be."""
+    folder = folder_of(entry, ledger)
+    unfit = "its run folder is missing" if folder is None else doubt(entry)
+    if folder is None or unfit:
+        return unfit or ""
     if not (folder / "run.json").is_file():
         return "its run.json is missing"
     if sha256_of(folder / "run.json") != listings(folder / MANIFEST).get("run.json"):
@@ -88,19 +105,19 @@ def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> Ear
         return str(error)
     if name not in run.scenarios or not run.times:
         return "it kept no times: it was made before its policy asked for them"
-    return facts_of(name, run, time, manifest_sha256 or "")
+    return run
 
 
-def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun:
-    """Copy the scenario `name` of `run`."""
+def facts_of(name: str, run: Run, entry: Entry) -> EarlierRun:
+    """Copy the scenario `name` of `run`, which `entry` is of."""
     source = run.environment.get("source")
     stated = source if isinstance(source, dict) else {}
     points = {c.cell.point.key for c in run.cells if c.cell.point.scenario == name}
     facts = next((facts for key, facts in run.engines.items() if key in points), None)
     return EarlierRun(
         run=run.id,
-        time=time,
-        manifest_sha256=manifest_sha256,
+        time=run.ended or entry.time,
+        manifest_sha256=entry.manifest_sha256 or "",
         commit=None if stated.get("dirty") else stated.get("commit"),
         scenario=run.scenarios[name],
         target_sha256=facts.target_sha256 if facts else None,
@@ -119,7 +136,6 @@ MOST: Final = 16
 """Comparisons that are copied of one source tree, the newest."""
 TREES: Final = 4
 """Source trees whose comparisons are copied beside those of this one: they say why none counts."""
-COMPARED_BUILDS_MACHINE: Final = ("gpu_uuid", "host")
 TREE: Final = "source_tree_sha256"
 
 
@@ -138,7 +154,7 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         for entry in reversed(ledger.read().entries)
         if entry.kind == "ab"
         and without_policy(entry.subject) == subject
-        and all(entry.fingerprint.get(key) == here.get(key) for key in COMPARED_BUILDS_MACHINE)
+        and all(entry.fingerprint.get(key) == here.get(key) for key in MACHINE)
         and time_of(entry) <= began
     ]
     by_run: dict[str, ComparedBuild] = {}

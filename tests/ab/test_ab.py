@@ -61,7 +61,6 @@ def test_a_longer_step_is_slower_in_both_roles_and_in_nothing_else(cli: Cli) -> 
     assert words(cli) == {
         ("step_ms", "baseline"): "SLOWER",
         ("step_ms", "spec-3"): "SLOWER",
-        ("prefill_ms", "b2"): "SAME",
         ("acceptance_length", "spec-3"): "SAME",
     }
     ratios = {q["cell"].rpartition("/")[2]: q["ratio"] for q in result(cli)["quantities"] if q["name"] == "step_ms"}
@@ -75,6 +74,13 @@ def test_a_shorter_step_is_faster_and_passes(cli: Cli) -> None:
 def test_a_difference_within_the_margin_is_the_same(cli: Cli) -> None:
     ab(cli, "--new", "step_ns=2060000", "--margin-pct", "5", code=0)
     assert set(words(cli).values()) == {"SAME"}
+
+
+def test_a_loss_within_the_stated_bound_passes_and_every_quantity_keeps_its_word(cli: Cli) -> None:
+    output = ab(cli, "--new", "step_ns=2060000", "--same-within", "4", code=0)
+    assert "the same within 4 % (--same-within)" in output and "The same within 3" in output
+    assert words(cli)["step_ms", "spec-3"] == "SLOWER" and result(cli)["within_pct"] == pytest.approx(3, abs=0.5)
+    assert result(cli)["margins"]["device"] == "gpu"
 
 
 def test_two_sides_with_other_weights_are_refused_by_name(cli: Cli) -> None:
@@ -184,7 +190,7 @@ def test_a_comparison_holds_and_an_edit_anywhere_is_seen(cli: Cli) -> None:
         ("ab.md", "SLOWER", "FASTER"),
         ("junit.xml", "SLOWER", "FASTER"),
         ("new/samples/blocks.jsonl", '"elapsed_ns":', '"elapsed_ns":1'),
-        ("asked.json", '"step_pct": 0.5', '"step_pct": 9.5'),
+        ("asked.json", '"step_pct": null', '"step_pct": 9.5'),
     ):
         text = (folder / file).read_text()
         assert was in text, file

@@ -103,7 +103,7 @@ def test_an_open_loop_is_judged_by_its_rates() -> None:
 
 def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> None:
     """A request takes 2.3 ms to 26 ms; one in twenty of that may pass before it is sent."""
-    sweep = load_scenario((8,), rates=(20.0, 100.0), requests=6, goodput=LatencyLimits(e2e_ms=1e6))
+    sweep = load_scenario((8,), rates=(20.0, 100.0), requests=6, rounds=12, goodput=LatencyLimits(e2e_ms=1e6))
     on_time, late = (loaded_run(sweep, replace(SCRIPT, send_lag_ns=lag)) for lag in (100_000, 5_000_000))
     rules = (
         Rule("pays", "load", True, role="spec-*", params={"min_break_even": 20}),

@@ -27,7 +27,12 @@ from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
 from tests.support.factories import ACCEPT, blocks_of, plan_of, policy_of, run_of, scenario
 
-RULE = Rule("no-loss", "since-green", True, params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0})
+RULE = Rule(
+    "no-loss",
+    "since-green",
+    True,
+    params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0, "anchor_margin_pct": 5.0},
+)
 ROUNDS = 4
 
 
@@ -111,7 +116,7 @@ def test_a_loss_of_the_baseline_alone_is_seen_although_it_raises_the_speed_up() 
 def test_the_verdict_names_the_run_its_commit_and_the_command_that_would_tell() -> None:
     outcome = spec(held_against(measured(slower=1.03), measured()))
     assert outcome.reason_code == "margin_not_excluded" and "suspect" in outcome.message
-    assert "against earlier (eeeeeeeeeeee)" in outcome.message
+    assert "against earlier (2026-11-20, eeeeeeeeeeee), the best run, too" in outcome.message
     assert outcome.next_step is not None
     assert outcome.next_step.startswith(f"specgate ab --base {'e' * 40} --scenario demo-64 --backend fake ")
 
@@ -288,12 +293,15 @@ def test_two_runs_differ_by_both_processes_and_never_by_less_than_is_assumed() -
 
 def test_every_time_and_every_acceptance_takes_its_share_of_the_error() -> None:
     plan = plan_of(scenario())
-    assert required_decisions(plan, policy_of(RULE)) == 3  # two step times and one acceptance
+    both = 2  # earlier runs: the last green one and the anchor
+    assert required_decisions(plan, policy_of(RULE)) == 3 * both  # two step times and one acceptance
+    alone = replace(RULE, params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0})
+    assert required_decisions(plan, policy_of(alone)) == 3
     full = plan_of(scenario(kind="full"))
-    assert required_decisions(full, policy_of(RULE, Rule("s", "speed", True, params={"min": 1.0}))) == 6
+    assert required_decisions(full, policy_of(RULE, Rule("s", "speed", True, params={"min": 1.0}))) == 5 * both + 1
     run = held_against(measured(), measured())
     error = spec(run).evidence["step_error_fail"]
-    assert isinstance(error, float) and error * 2 * 3 == pytest.approx(FALSE_FAIL)  # at the first look, a half
+    assert isinstance(error, float) and error * 2 * 3 * both == pytest.approx(FALSE_FAIL)  # at the first look, a half
 
 
 def test_times_are_kept_of_every_cell_and_only_where_a_rule_asks_for_them() -> None:

@@ -140,7 +140,12 @@ def test_the_seeds_numbers_take_the_overlaps_that_the_gpt_oss_policy_names() -> 
 def test_on_a_gpu_every_cell_is_held_against_the_last_green_run(name: str) -> None:
     (rule,) = (r for r in find_policy(name, GATES).rules if r.gate == "since-green")
     assert (rule.required, rule.scenario, rule.role, rule.unless) == (True, "*", "*", ())
-    assert rule.params == {"time_margin_pct": 3.0, "prefill_margin_pct": 5.0, "acceptance_margin_pct": 2.0}
+    assert rule.params == {
+        "time_margin_pct": 3.0,
+        "prefill_margin_pct": 5.0,
+        "acceptance_margin_pct": 2.0,
+        "anchor_margin_pct": 5.0,
+    }
 
 
 def test_a_branch_that_merges_has_its_build_compared_on_the_micro_gates() -> None:

@@ -23,7 +23,7 @@ rules:
   - {id: records, gate: validity, required: true}
   - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
   - {id: acceptance, gate: acceptance, required: true, min: 0.5}
-  - {id: no-loss, gate: since-green, required: true, time_margin_pct: 3, acceptance_margin_pct: 2}
+  - {id: no-loss, gate: since-green, required: true, time_margin_pct: 3, acceptance_margin_pct: 2, anchor_margin_pct: 5}
 """
 parse = Script.parse
 
@@ -80,6 +80,98 @@ def test_the_first_run_is_green_and_later_ones_are_held_against_it(fake: Cli, mo
 
     verified = fake.run("runs", "verify", red, pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def message(cli: Cli) -> str:
+    """What the verdict on the last run's spec-3 says."""
+    result = stored(cli, "gates.json")["verdicts"]
+    (words,) = (v["message"] for v in result if v["rule"] == "no-loss" and v["cell"].endswith("spec-3"))
+    return str(words)
+
+
+def test_losses_below_the_margin_add_up_against_the_best_run(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, folders = [], []
+    for build in range(4):
+        slowed(monkeypatch, 1.011**build)
+        codes.append(micro(fake))
+        folders.append(fake.newest())
+    assert codes == [0, 0, 0, 3]
+    since_last, since_best = message(fake).split("; since the best run ")
+    assert f"against {folders[2].name} (20" in since_last
+    assert "step time +1.10 %" in since_last and "at most 3 % slower" in since_last
+    assert since_best.startswith(folders[0].name)
+    assert "step time +3.34 %" in since_best and "a margin of 5 % lies inside" in since_best
+
+    slowed(monkeypatch, 1.075)  # 5.2 % since the last green build, which no single run can tell from 3 %
+    assert micro(fake) == 1
+    since_last, since_best = message(fake).split("; since the best run ")
+    assert "a margin of 3 % lies inside" in since_last and "more than 5 % slower" in since_best
+    assert fake.run("runs", "verify", fake.newest(), pair=False).returncode == 0
+
+
+def test_a_run_that_is_proven_faster_becomes_the_best_one(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+    for factor in (1.05, 1.045, 1.0, 1.01, 1.02):
+        slowed(monkeypatch, factor)
+        assert micro(fake) == 0
+        folders.append(fake.newest().name)
+    anchors = {
+        cell.rpartition("/")[2]: run["run"]
+        for run in stored(fake)["earlier"]["anchors"]["tiny"]
+        for cell in run["cells"]
+    }
+    # The baseline did not change, and half a percent is not proven.
+    assert anchors == {"baseline": folders[0], "spec-2": folders[2], "spec-3": folders[2]}
+
+
+def test_a_pinned_run_is_the_anchor_of_its_subject_until_it_is_not(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(monkeypatch, 1.03)
+    assert micro(fake) == 0
+    first = fake.newest()
+    slowed(monkeypatch, 1.0)
+    assert micro(fake) == 0 and micro(fake) == 0
+    assert ", the best run, too" in message(fake)
+
+    pinned = fake.run("promotion", "pin", first, pair=False)
+    assert pinned.stdout.startswith(f"pinned {first.name}: the anchor of tiny for policy policy")
+    assert micro(fake) == 0
+    assert f"since the pinned run {first.name} (" in message(fake)
+    assert f"pinned {first.name}" in fake.run("promotion", "show", pair=False).stdout
+    assert fake.run("runs", "verify", first, pair=False).returncode == 0  # the pin is no end of a run
+
+    assert fake.micro("--backend", "fake", "-o", "accept=2,1,2").returncode == 0
+    assert stored(fake)["earlier"]["anchors"] == {}  # another subject
+
+    assert fake.run("promotion", "unpin", first, pair=False).returncode == 0
+    assert micro(fake) == 0
+    assert "pinned" not in message(fake)
+
+
+def test_what_cannot_be_pinned_is_refused(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert micro(fake) == 0
+    green = fake.newest()
+    slowed(monkeypatch, 1.4)
+    assert micro(fake) == 1
+
+    def refused(*words: str | Path) -> str:
+        done = fake.run("promotion", *words, pair=False)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "it ended with FAIL" in refused("pin", fake.newest())
+    assert "no such run folder" in refused("pin", "runs/none")
+    assert "it is not pinned" in refused("unpin", green)
+    assert "has no entry of it" in refused("pin", shutil.copytree(green, green.with_name("copy")))
+    assert fake.run("promotion", "pin", green, pair=False).returncode == 0
+    assert "it has been pinned since" in refused("pin", green)
+
+    moved = shutil.move(green, fake.folder / "moved" / green.name)
+    done = fake.micro("--backend", "fake")
+    assert done.returncode == 2 and f"{green.name} is pinned in" in done.stderr and "promotion unpin" in done.stderr
+    slowed(monkeypatch, 1.0)
+    assert fake.micro("--backend", "fake", "--archive", Path(moved).parent).returncode == 0
+    assert fake.run("promotion", "unpin", green, pair=False).returncode == 0
+    assert micro(fake) == 0
 
 
 def test_a_run_whose_folder_is_gone_is_passed_over_and_named(fake: Cli) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
@@ -17,7 +18,7 @@ from specgate.backends.eagle3.reference.stages import show_stages
 from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.transformers.target import FEW_ROWS, TransformersTarget
 from specgate.contract import Budget, EngineFacts, Role, TopTokens
-from specgate.contract.protocols import Decoded
+from specgate.contract.protocols import LED, Decoded
 from specgate.errors import BackendError
 
 
@@ -58,9 +59,19 @@ class TransformersEngine(SpeculativeLoop):
     @torch.inference_mode()
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens:
         """As `protocols.RanksTokens.ranked`: logits."""
-        logits = self._after(slot, continuation)
-        best = logits.topk(min(count, len(logits)))
-        return TopTokens(tuple(best.values.tolist()), tuple(best.indices.tolist()))
+        return most_likely(self._after(slot, continuation), count)
+
+    @torch.inference_mode()
+    def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """As `protocols.RanksAgain.ranked_again`: the last tokens go through the model one by one."""
+        led = min(LED, len(continuation))
+        if not led:
+            return None
+        position = len(self.prompts[slot]) + len(continuation) - led
+        self._after(slot, continuation[: len(continuation) - led])
+        for ahead, token in enumerate(continuation[len(continuation) - led :]):
+            stream = self._one_row(slot, torch.tensor([[token]], device=self.device), position + ahead)
+        return most_likely(self.model.logits(stream)[0, 0], count)
 
     @torch.inference_mode()
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
@@ -72,7 +83,17 @@ class TransformersEngine(SpeculativeLoop):
         for ahead in range(new_tokens):
             tokens.append(int(token))
             if len(tokens) < new_tokens:
-                at = torch.tensor([[position + ahead]], device=self.device)
-                stream, _ = self.model.forward(slice(slot, slot + 1), token.view(1, 1), at, ())
-                token = self._greedy(stream)[0, 0]
+                token = self._greedy(self._one_row(slot, token.view(1, 1), position + ahead))[0, 0]
         return tuple(tokens)
+
+    def _one_row(self, slot: int, token: Tensor, position: int) -> Tensor:
+        """The hidden state [1, 1, H] of `token` [1, 1] at `position`, which is in the cache then."""
+        at = torch.tensor([[position]], device=self.device)
+        stream, _ = self.model.forward(slice(slot, slot + 1), token, at, ())
+        return stream
+
+
+def most_likely(logits: Tensor, count: int) -> TopTokens:
+    """The `count` largest of `logits` [V]."""
+    best = logits.topk(min(count, len(logits)))
+    return TopTokens(tuple(best.values.tolist()), tuple(best.indices.tolist()))

@@ -78,14 +78,14 @@ class Engine:
 
         return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result(), "began": began}
 
-    def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:
-        """[logit or log-probability, token] of the `count` most likely tokens after `prompt`, from the largest on;
-        fewer where the engine gives fewer.
+    def ranked(self, prompt: list[int], count: int, tokens: int) -> dict[str, Any]:
+        """`tokens` tokens that are decoded after `prompt`, and [logit or log-probability, token] of the `count` most
+        likely ones at the last of them, from the largest on; fewer where the engine gives fewer.
 
-        TurboMind shows no more tokens than it chooses from. Which one it chooses is of no matter here.
+        TurboMind shows no more tokens than it chooses from. Which one it chooses matters where others follow.
         """
-        top: list[list[Any]] = self.alone(prompt, 1, logprobs=count, top_k=count)["top"]
-        return top[:count]
+        request = self.alone(prompt, tokens, logprobs=count, top_k=count if tokens == 1 else 1)
+        return {"tokens": [token for _, new, _ in request["chunks"] for token in new], "top": request["top"][:count]}
 
     def follow(self, prompt: list[int], tokens: int) -> list[int]:
         """The `tokens` tokens that are decoded greedily after `prompt`."""
@@ -133,7 +133,7 @@ class Engine:
             status = getattr(output.status, "name", str(output.status))
             chunks.append([arrived, list(map(int, output.token_ids)), spec_of(metrics)])
             cached = max(cached, int(getattr(metrics, "cached_tokens", 0) or 0))
-            top = top or ranking_of(output.logprobs)
+            top = ranking_of(output.logprobs) or top
         if self.ends_sessions:
             await instance.async_end(session)
         return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top}
@@ -165,11 +165,11 @@ def spec_of(metrics: Any) -> list[Any] | None:
 
 
 def ranking_of(logprobs: Any) -> list[list[Any]]:
-    """[logit or log-probability, token] at the first token, from the largest on: from {id: value}, or from (values,
+    """[logit or log-probability, token] at the last token, from the largest on: from {id: value}, or from (values,
     ids) with the sampled token in front, which may come again.
     """
     if not logprobs:
         return []
-    first = logprobs[0]
-    by_id = first if isinstance(first, dict) else dict(zip(first[1], first[0], strict=True))
+    last = logprobs[-1]
+    by_id = last if isinstance(last, dict) else dict(zip(last[1], last[0], strict=True))
     return [list(entry) for entry in sorted(((float(v), int(token)) for token, v in by_id.items()), reverse=True)]

@@ -88,16 +88,16 @@ class Engine:
             "began": round(began * 1e9),
         }
 
-    def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:
-        """[log-probability, token] of the `count` most likely tokens after `prompt`, or of as many as the engine shows
-        (`max_logprobs`), from the largest on.
+    def ranked(self, prompt: list[int], count: int, tokens: int) -> dict[str, Any]:
+        """`tokens` tokens that are decoded greedily after `prompt`, and [log-probability, token] of the `count` most
+        likely ones at the last of them, or of as many as the engine shows (`max_logprobs`), from the largest on.
         """
         most = self.engine.vllm_config.model_config.max_logprobs
         listed = count if most < 0 else min(count, most)
-        [output] = self.answered(prompt, self.sampling(1, ignore_eos=True, stop=[], logprobs=listed))
+        [output] = self.answered(prompt, self.sampling(tokens, ignore_eos=True, stop=[], logprobs=listed))
         # The token that was chosen is there too, and may be one more.
-        best = sorted(((float(e.logprob), int(token)) for token, e in output.logprobs[0].items()), reverse=True)
-        return [list(entry) for entry in best[:listed]]
+        best = sorted(((float(e.logprob), int(token)) for token, e in output.logprobs[-1].items()), reverse=True)
+        return {"tokens": list(map(int, output.token_ids)), "top": [list(entry) for entry in best[:listed]]}
 
     def follow(self, prompt: list[int], tokens: int) -> list[int]:
         """The `tokens` tokens that are decoded greedily after `prompt`."""

@@ -177,11 +177,11 @@ def forbidden(event: Json) -> tuple[int, ...]:
 
 
 def ranking(event: Json) -> Chunk:
-    """The candidates for the first token."""
+    """The candidates for the last token."""
     candidates = event.get("completion_probabilities")
     if not isinstance(candidates, list) or not candidates:
         return Chunk()
-    return Chunk.ranking((float(entry["logprob"]), int(entry["id"])) for entry in candidates[0]["top_logprobs"])
+    return Chunk.ranking((float(entry["logprob"]), int(entry["id"])) for entry in candidates[-1]["top_logprobs"])
 
 
 ADAPTER = LlamaCpp()

@@ -17,9 +17,9 @@ from specgate.backends.servers.adapter import (
     Drafter,
     Launch,
     Reported,
-    first_ranking,
     integer,
     integers,
+    last_ranking,
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
@@ -156,7 +156,7 @@ class Lmdeploy:
         meta = part(event, "meta_info")
         finish = meta.get("finish_reason")
         return replace(
-            first_ranking(meta.get("output_top_logprobs")),
+            last_ranking(meta.get("output_top_logprobs")),
             tokens=integers(event, "output_ids"),
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,

@@ -67,10 +67,10 @@ TOKEN_ID = "token_id:"
 
 
 def ranking(logprobs: object) -> Chunk:
-    """The candidates for the first token, from {name: log-probability} per token; with ids, where all names are ids."""
+    """The candidates for the last token, from {name: log-probability} per token; with ids, where all names are ids."""
     if not isinstance(logprobs, Mapping) or not logprobs.get("top_logprobs"):
         return Chunk()
-    candidates = logprobs["top_logprobs"][0]
+    candidates = logprobs["top_logprobs"][-1]
     if not all(name.startswith(TOKEN_ID) for name in candidates):
         return Chunk(top=tuple(sorted((float(p) for p in candidates.values()), reverse=True)))
     return Chunk.ranking((float(p), int(name.removeprefix(TOKEN_ID))) for name, p in candidates.items())

@@ -11,9 +11,9 @@ from specgate.backends.servers.adapter import (
     Drafter,
     Launch,
     Reported,
-    first_ranking,
     integer,
     integers,
+    last_ranking,
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, MissingFields, SpecCounts, Usage
@@ -160,7 +160,7 @@ class Sglang:
             raise ValueError(f"{len(ids)} output_ids after {tokens_so_far} tokens, but completion_tokens = {total}")
         finish = meta.get("finish_reason")
         return replace(
-            first_ranking(meta.get("output_top_logprobs")),
+            last_ranking(meta.get("output_top_logprobs")),
             tokens=ids[tokens_so_far:] if len(ids) == total else ids,
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), total, cached_of(meta)) if finish else None,

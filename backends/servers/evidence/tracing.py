@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from specgate.analysis.requests.arrivals import step_sizes
 from specgate.analysis.traces.families import fallen_back
 from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
@@ -136,7 +137,7 @@ def joined_outputs(k: int, counts: SpecCounts, answers: Sequence[Answer]) -> int
     counted steps must be the outputs' sizes, and each last output needs a step of its size or more. An output of more
     than K + 1 tokens is never a single step's.
     """
-    sizes = [sizes_of(answer) for answer in answers]
+    sizes = [step_sizes(answer.times) for answer in answers]
     whole = [size for one in sizes for size in one[:-1]]
     last = sorted(one[-1] for one in sizes if one)
     # A step that emitted the end token alone brings no output: the token is kept back.
@@ -148,12 +149,6 @@ def joined_outputs(k: int, counts: SpecCounts, answers: Sequence[Answer]) -> int
     left = sorted((steps - Counter(whole)).elements())
     fits = not unexplained and all(step >= size for step, size in zip(left[hidden:], last, strict=True))
     return max(sum(size > k + 1 for size in (*whole, *last)), unexplained, 0 if fits else 1)
-
-
-def sizes_of(answer: Answer) -> list[int]:
-    """The tokens of each output that a decode step had a part in. The first token of a request is the prefill's."""
-    first, *others = answer.times.chunk_tokens
-    return [*([first - 1] if first > 1 else []), *others]
 
 
 OFF: Final = "the engine runs behind a server, in a process of its own"

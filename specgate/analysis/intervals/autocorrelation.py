@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CORRELATIONS: Final = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)
 """Correlations of neighbouring pairs that are considered, without white noise beside them."""
 CONTRADICTED: Final = 6.0
-"""One of CORRELATIONS is ruled out where −2 ln of its restricted likelihood lies further than this above the best one's.
+"""One of CORRELATIONS is ruled out where −2 ln of its restricted likelihood lies further than this above the best.
 
 With it, AR(1) noise of 0.9 costs less than the error asked for at every shipped schedule (docs/statistics.md).
 """
@@ -44,9 +44,10 @@ from the likelihood of a pure AR(1) process.
 """
 LONG: Final = (0.95, 0.97)
 """Correlations that are considered with every share, and with 1, from MANY pairs on. Fewer pairs that are so much alike
-are one long state of the machine: what a single run cannot see (`between_runs.py`).
+are one long state of the machine: what a single run cannot see (`between_runs.py`). Fewer do not contradict them
+either, even if they are independent: 64 pairs would bound a ratio hardly better than 32.
 """
-MANY: Final = 64
+MANY: Final = 128
 CONTRADICTED_MIX: Final = 2.0
 """The bound of CONTRADICTED for the covariances of SHARES and LONG."""
 PRIOR_SD: Final = 0.05
@@ -104,15 +105,17 @@ class Model:
 
         around = d - d.mean(axis=-1, keepdims=True)  # the same sums of squares, but without the loss of digits
         sums = np.stack([((around @ one) * around).sum(axis=-1) for one in self.residual], axis=-1)
-        return np.maximum(sums, 0.0)
+        squares: Array = np.maximum(sums, 0.0)
+        return squares
 
     def plausible(self, squares: Array) -> Flags:
         """The covariances that residual sums of squares do not contradict: bool, in the shape of `squares`."""
         import numpy as np
 
         fits = self.freedom * np.log(np.maximum(squares, np.finfo(float).tiny)) + self.constants
-        kept: Flags = fits <= fits.min(axis=-1, keepdims=True) + self.tolerances
-        return kept | (squares.min(axis=-1, keepdims=True) <= 0)
+        exact = squares.min(axis=-1, keepdims=True) <= 0
+        kept: Flags = exact | (fits <= fits.min(axis=-1, keepdims=True) + self.tolerances)
+        return kept
 
     def errors(self, squares: Array, prior: float | Array = 0.0, of: Array | None = None) -> Array:
         """Standard errors by residual sums of squares, in their shape; 0 for contradicted covariances.

@@ -105,7 +105,7 @@ def usual_fit(model: Model, sd: float, between: BetweenRuns) -> Fit:
 
 
 def interval(
-    pairs: Pairs, between: BetweenRuns, error_low: float = ALPHA, error_high: float = ALPHA
+    pairs: Pairs, between: BetweenRuns, error_low: float = ALPHA, error_high: float = ALPHA, *, alone: bool = False
 ) -> Interval | None:
     """The interval of the mean log-ratio over runs, with these errors on its two sides; None for too few pairs.
 
@@ -116,7 +116,7 @@ def interval(
     fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns, prior_sd(between))
     if fitted is None:
         return None
-    low, high = (reach(fitted, between, error) for error in (error_low, error_high))
+    low, high = (reach(fitted, between, error, alone=alone) for error in (error_low, error_high))
     return Interval(
         fitted.mean,
         fitted.mean - low,
@@ -129,12 +129,15 @@ def interval(
     )
 
 
-def reach(fitted: Fit, between: BetweenRuns, error: float) -> float:
+def reach(fitted: Fit, between: BetweenRuns, error: float, *, alone: bool = False) -> float:
     """Bound on how far the true mean lies on one side, with the chance `error`.
 
     The nearer of two bounds, each of which has half of the error: by the scatter of these pairs alone, and by a
-    scatter that leans on the expected one. The chance that either is wrong is at most `error` (Bonferroni).
+    scatter that leans on the expected one. The chance that either is wrong is at most `error` (Bonferroni). With
+    `alone`, the first has all of it: where pairs are many, the second is never nearer.
     """
+    if alone:
+        return math.hypot(t_quantile(1 - tail(error), fitted.freedom) * fitted.error, half_width(between, error))
     half = error / 2
     far = tail(half)
     own = t_quantile(1 - far, fitted.freedom) * fitted.error
@@ -156,11 +159,14 @@ def decide(
     floor: float,
     between: BetweenRuns,
     false_fail: float = FALSE_FAIL,
+    *,
+    alone: bool = False,
 ) -> Decision:
     """Is the mean of `pairs` at least `floor` (log scale)? Asked at every look that `rounds` rounds have reached.
 
     The first look whose interval lies on one side of `floor` decides; later pairs change nothing. "above" is wrong with
-    a chance of at most FALSE_PASS over all looks, and "below" with at most `false_fail` (Bonferroni, `levels.spent`).
+    a chance of at most FALSE_PASS over all looks, and "below" with at most `false_fail` (Bonferroni, `spent`).
+    `alone`: see `reach`.
     """
     decision = Decision("open", 0, len(looks), spent(FALSE_PASS, 1), 0, None, spent(false_fail, 1), between)
     for number, look in enumerate(looks, 1):
@@ -168,7 +174,7 @@ def decide(
             break
         pairs_so_far = pairs.until(look)
         low, high = spent(FALSE_PASS, number), spent(false_fail, number)
-        bounds = interval(pairs_so_far, between, low, high)
+        bounds = interval(pairs_so_far, between, low, high, alone=alone)
         decision = Decision(
             side_of(bounds, floor), number, len(looks), low, len(pairs_so_far.turns), bounds, high, between
         )

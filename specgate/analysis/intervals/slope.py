@@ -77,9 +77,7 @@ def slope_of(figures: Sequence[float], xs: Sequence[float], prompt_sets: Sequenc
     set_error, told_apart = spread_over_sets(y, np.asarray(xs, float), np.asarray(prompt_sets), slope)
     if model.freedom != len(figures) - sets - 1:  # the model has one mean for all sets
         set_error, told_apart = 0.0, 1
-    return Slope(
-        slope, float(errors[widest]), model.freedom, float(model.correlations[widest]), set_error, told_apart
-    )
+    return Slope(slope, float(errors[widest]), model.freedom, float(model.correlations[widest]), set_error, told_apart)
 
 
 def spread_over_sets(y: Array, x: Array, prompt_sets: Array, slope: float) -> tuple[float, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from specgate.analysis.load.break_even import support
 from specgate.analysis.load.sweeps import lag_values
 from specgate.analysis.paired_blocks import speed
 from specgate.contract import Block, Served, Value
@@ -79,6 +80,8 @@ def in_words(break_even: BreakEven) -> str:
     low, high = bound(break_even.low, f"below {first:g}"), bound(break_even.high, f"beyond {last:g}")
     interval = f"{100 * break_even.confidence:.4g} % interval {low} to {high}"
     stops = f"speculation stops paying at {bound(break_even.value, '?')} {unit}, {interval}"
+    if break_even.value is not None:
+        stops += f", {rests_on(known, break_even.value)}"
     sentence = {
         "everywhere": f"speculation pays at every {level} {whole}",
         "nowhere": f"speculation costs at every {level} {whole}",
@@ -90,6 +93,16 @@ def in_words(break_even: BreakEven) -> str:
         "unclear": f"speculation is not told from the baseline at any {level} {whole}",
     }[break_even.outcome]
     return f"{sentence}; nothing is known of {without} {unit}" if without else sentence
+
+
+def rests_on(known: Sequence[float], value: float) -> str:
+    """The levels that a break-even of `value` follows from. Two alone cannot show a bend between them."""
+    i = max(i for i, level in enumerate(known[:-1]) if level <= value or i == 0)
+    used = [known[j] for j in support(known, i)]
+    if len(used) > 2:
+        return f"by the levels {', '.join(f'{level:g}' for level in used[:-1])} and {used[-1]:g}"
+    line = f"by a straight line between {used[0]:g} and {used[1]:g}"
+    return f"{line}: levels of {used[0] / 2:g} and {2 * used[1]:g} would show whether it bends"
 
 
 def bound(value: float | None, none: str) -> str:

@@ -1,11 +1,20 @@
-"""Count the requests that kept to the scenario's latency limits."""
+"""Count the requests that kept to the scenario's latency limits.
+
+Misses come in clusters: the requests of a block wait for each other, and a slow state lasts for several blocks. So a
+block is one sample, its share of requests that kept to the limits. A t-interval over few shares that are nearly all 1
+is too narrow, since the block in which many requests miss may not have run yet. Each bound therefore counts one block
+more: one that missed all for the lower bound, one that kept all for the upper one. Its standard error is multiplied by
+the factor for neighbouring blocks that are alike, as in `percentiles`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from specgate.analysis.requests.percentiles import ERROR, effective_number
+from specgate.analysis.requests.percentiles import ERROR, MIN_GROUPS, Blocks
 from specgate.analysis.requests.timing import TimedRequest
+from specgate.analysis.stats import t_quantile
 from specgate.contract import LatencyLimits, Value
 
 
@@ -20,46 +29,49 @@ def goodput_values(
 
     `blocks`: the requests of each block of a cell. `seconds`: how long all blocks took together, each from sending its
     requests to the last token of all. `refused`: how many more requests of each block a server turned away, which kept
-    to no limit.
-
-    The interval is Clopper and Pearson's for a binomial share (Biometrika 26, 1934), for as many independent requests
-    as the requests of a block, which wait for each other, are worth. `error`: its chance on each side to be wrong.
+    to no limit. `error`: the chance on each side that the interval is wrong.
     """
-    import numpy as np
-
     lost = refused or [0] * len(blocks)
-    missed = [
-        [0.0 if keeps(request, limits) else 1.0 for request in block] + [1.0] * more
+    groups = [
+        [used(request, limits) for request in block] + [math.inf] * more
         for block, more in zip(blocks, lost, strict=True)
     ]
-    groups = [block for block in missed if block]
-    n, good = sum(map(len, groups)), sum(group.count(0.0) for group in groups)
-    if not n:
+    known = Blocks.of(groups)
+    if known is None:
         return
-    share = good / n
-    # Where all requests did the same, nothing shows how alike those of a block are: a block then counts once.
-    sizes = np.array([len(group) for group in groups], float)
-    worth = effective_number(np.concatenate(groups), sizes, 0.0, share, error) if 0 < good < n else len(groups)
-    low, high = share_interval(share * worth, worth, error) if worth else (None, None)
-    yield Value("goodput_share", share, "mean", n, low, high, None if worth else "few_samples")
+    n, good = len(known.samples), int((known.samples <= 1).sum())
+    low, high = share_bounds(known, error) or (None, None)
+    yield Value("goodput_share", good / n, "mean", n, low, high, "few_samples" if low is None else None)
     if seconds > 0:
         yield Value("goodput_req_s", good / seconds, "mean", n)
 
 
-def keeps(request: TimedRequest, limits: LatencyLimits) -> bool:
-    """True if a request kept to every limit. One of a single token has no time per output token to keep to."""
+def used(request: TimedRequest, limits: LatencyLimits) -> float:
+    """The share of its limits that a request used up, by the limit that it came nearest to: above 1 it missed one.
+
+    A request of a single token has no time per output token to keep to.
+    """
     pairs = (
         (request.ttft_ms, limits.ttft_ms),
         (request.tpot_ms, limits.tpot_ms),
         (request.e2e_ms, limits.e2e_ms),
     )
-    return all(limit is None or ms is None or ms <= limit for ms, limit in pairs)
+    return max((ms / limit for ms, limit in pairs if limit is not None and ms is not None), default=0.0)
 
 
-def share_interval(good: float, n: int, error: float) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share, of which `good` of `n` were seen; `good` need not be whole."""
-    from scipy.special import betaincinv
+def share_bounds(blocks: Blocks, error: float) -> tuple[float, float] | None:
+    """The interval of the share of samples that are at most 1, with `error` on each side; None for too few blocks, or
+    where it would hold every share.
+    """
+    import numpy as np
 
-    low = float(betaincinv(good, n - good + 1, error)) if good > 0 else 0.0
-    high = float(betaincinv(good + 1, n - good, 1 - error)) if good < n else 1.0
-    return low, high
+    count = len(blocks.sizes)
+    if count < MIN_GROUPS:
+        return None
+    kept = blocks.samples <= 1
+    above = blocks.counted(kept)
+    shares = kept.mean() + above / blocks.sizes.mean()
+    scale = t_quantile(1 - error, count) * blocks.factor(above) / math.sqrt(count + 1)
+    missed, whole = (np.append(shares, one_more) for one_more in (0.0, 1.0))
+    low, high = missed.mean() - scale * missed.std(ddof=1), whole.mean() + scale * whole.std(ddof=1)
+    return (max(0.0, float(low)), min(1.0, float(high))) if low > 0 or high < 1 else None

@@ -24,11 +24,12 @@ NO_JOINT_DECODING: Final = "no_joint_decoding"
 
 @dataclass(frozen=True, slots=True)
 class JointDecoding:
-    """One block's joint part. `tokens[slot]` came within `ns[slot]`, which lasts from an arrival of the slot to its
-    last one: no gap is cut in two.
+    """One block's joint part. `tokens[slot]` came in `arrivals[slot]` within `ns[slot]`, which lasts from an arrival of
+    the slot to its last one: no gap is cut in two.
     """
 
     tokens: tuple[int, ...]
+    arrivals: tuple[int, ...]
     ns: tuple[float, ...]
     decoded: int
 
@@ -66,20 +67,21 @@ def joint_decoding(block: Block) -> JointDecoding | None:
     if not slots or any(slot is None for slot in slots):
         return None
     whole = [slot for slot in slots if slot is not None]
-    return JointDecoding(tuple(t for t, _ in whole), tuple(ns for _, ns in whole), block.emitted)
+    tokens, arrivals, ns = zip(*whole, strict=True)
+    return JointDecoding(tokens, arrivals, ns, block.emitted)
 
 
-def served_slots(block: Block) -> Iterator[tuple[int, float] | None]:
-    """(tokens, ns) of each request of a server's block."""
+def served_slots(block: Block) -> Iterator[tuple[int, int, float] | None]:
+    """(tokens, arrivals, ns) of each request of a server's block."""
     assert block.served is not None
     requests = block.served.requests
     begin, end = max(r.chunk_ns[0] for r in requests), min(r.chunk_ns[-1] for r in requests)
     return (within(request, begin, end) for request in requests)
 
 
-def within(request: ServedRequest, begin: int, end: int) -> tuple[int, float] | None:
-    """The tokens after the request's first arrival from `begin` on, until its last one by `end`, and the time between
-    the two.
+def within(request: ServedRequest, begin: int, end: int) -> tuple[int, int, float] | None:
+    """The tokens and arrivals after the request's first arrival from `begin` on, until its last one by `end`, and the
+    time between the two.
     """
     times = request.chunk_ns
     first, behind = bisect_left(times, begin), bisect_right(times, end)
@@ -87,11 +89,11 @@ def within(request: ServedRequest, begin: int, end: int) -> tuple[int, float] | 
         return None
     together = bisect_right(times, times[first])
     ns = times[behind - 1] - times[first]
-    return (sum(request.chunk_tokens[together:behind]), float(ns)) if ns else None
+    return (sum(request.chunk_tokens[together:behind]), behind - together, float(ns)) if ns else None
 
 
-def stepping_slots(block: Block) -> Iterator[tuple[int, float] | None]:
-    """(tokens, ns) of each slot of an engine whose steps are known: until the first slot ends.
+def stepping_slots(block: Block) -> Iterator[tuple[int, int, float] | None]:
+    """(tokens, steps, ns) of each slot of an engine whose steps are known: until the first slot ends.
 
     As in `of_steps` of `timing`, the decode run's time is split over its steps in proportion to the step times.
     """
@@ -101,4 +103,4 @@ def stepping_slots(block: Block) -> Iterator[tuple[int, float] | None]:
     ns = block.elapsed_ns * (sum(block.step_ns[:steps]) / sum(block.step_ns))
     for slot, text in enumerate(block.tokens):
         tokens = sum(row[slot] + 1 for row in block.accepted[:steps])
-        yield min(tokens, len(text) - 1), ns
+        yield min(tokens, len(text) - 1), steps, ns

@@ -9,6 +9,10 @@ independent. n is replaced by an effective number: n over the design effect, whi
 the share of samples at or below the percentile is between groups than it would be between independent samples, and
 scaled down because that variance is itself estimated from few groups (Korn and Graubard, Survey Methodology 24(2),
 1998; Woodruff, JASA 47, 1952).
+
+Neighbouring blocks may be alike, too: a slow state of the machine lasts for several. The standard error is therefore
+multiplied by the factor that `intervals.autocorrelation` finds for the mean of the blocks, the larger of two: by their
+shares of samples below the percentile, and by their mean ranks, which show a state that has not yet reached the tail.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.stats import t_quantile
 
 if TYPE_CHECKING:
@@ -44,22 +49,73 @@ class Quantile:
     samples: int
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Samples in the order in which their blocks ran.
+
+    `samples`: float64 [samples], one block after another. `sizes`: float64 [blocks], how many each has, at least one.
+    `rank_factor`: `neighbours_factor` of the blocks' mean ranks.
+    """
+
+    samples: Array
+    sizes: Array
+    rank_factor: float
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[float]]) -> Blocks | None:
+        """Groups without a sample are left out; None where there is no sample."""
+        import numpy as np
+
+        filled = [np.asarray(group, float) for group in groups if group]
+        if not filled:
+            return None
+        samples, sizes = np.concatenate(filled), np.array([len(group) for group in filled], float)
+        _, place, times = np.unique(samples, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(times) - (times - 1) / 2)[place]
+        return cls(samples, sizes, neighbours_factor(excess(ranks, sizes)))
+
+    def counted(self, chosen: NDArray[np.bool_]) -> Array:
+        """Float64 [blocks]: `excess` of the samples that are `chosen`."""
+        return excess(chosen.astype(float), self.sizes)
+
+    def factor(self, above: Array) -> float:
+        """What blocks that resemble their neighbours do to the standard error of a share. `above`: see `excess`."""
+        return max(self.rank_factor, neighbours_factor(above))
+
+
+def excess(values: Array, sizes: Array) -> Array:
+    """Float64 [blocks]: by how much the sum of each block's `values` lies above its size times the mean of all."""
+    import numpy as np
+
+    sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(sizes[:-1], dtype=int)]))
+    above: Array = sums - sums.sum() / sizes.sum() * sizes
+    return above
+
+
+def neighbours_factor(series: Array) -> float:
+    """By how much the standard error of the mean of `series` (one value per block, in running order) exceeds that of
+    independent blocks; 1 where nothing scatters.
+    """
+    count = len(series)
+    known = fit(series.tolist(), [1] * count, (), range(count))
+    return max(1.0, known.error / known.sd * count**0.5) if known is not None and known.sd else 1.0
+
+
 def quantiles(groups: Sequence[Sequence[float]], shares: Sequence[float], error: float = ERROR) -> Iterator[Quantile]:
     """The quantile of all samples for each of `shares` (between 0 and 1), linearly between the two nearest samples.
     Nothing where there is no sample.
 
-    `groups`: the samples, as they depend on each other: those of two groups do not.
+    `groups`: the samples of each block, in running order.
     """
     import numpy as np
 
-    filled = [group for group in groups if group]
-    if not filled:
+    blocks = Blocks.of(groups)
+    if blocks is None:
         return
-    samples = np.concatenate([np.asarray(group, float) for group in filled])
-    sizes, ordered, n = np.array([len(group) for group in filled], float), np.sort(samples), len(samples)
+    ordered, n = np.sort(blocks.samples), len(blocks.samples)
     for q in shares:
         value = float(np.quantile(ordered, q))
-        low, high = rank_shares(effective_number(samples, sizes, value, q, error), q, error)
+        low, high = rank_shares(effective_number(blocks, value, q, error), q, error)
         yield Quantile(
             value,
             None if low is None else float(ordered[int(low * n + 1e-9)]),
@@ -68,30 +124,20 @@ def quantiles(groups: Sequence[Sequence[float]], shares: Sequence[float], error:
         )
 
 
-def effective_number(samples: Array, sizes: Array, value: float, q: float, error: float) -> int:
+def effective_number(blocks: Blocks, value: float, q: float, error: float) -> int:
     """So many independent samples would say as much about the quantile `q`, estimated as `value`. 0: nothing is known
-    of how alike the samples of a group are.
-
-    `samples`: those of all groups, one group after another. `sizes`: how many each group has, at least one.
+    of how alike the samples of a block are.
     """
-    import numpy as np
-
-    n, count = float(sizes.sum()), len(sizes)
-    if n == count:
-        return count
-    if count < MIN_GROUPS:
+    n, count = float(blocks.sizes.sum()), len(blocks.sizes)
+    if n > count < MIN_GROUPS:
         return 0
-
-    starts = np.concatenate([[0], np.cumsum(sizes[:-1], dtype=int)])
-
-    def between(counted: NDArray[np.bool_]) -> float:
-        below = np.add.reduceat(counted.astype(float), starts)
-        residual = below - below.sum() / n * sizes
-        return count / (count - 1) * float(residual @ residual)
-
-    # Where many samples have the same value, either side of it may be what sets the groups apart.
-    sides = (samples <= value, samples < value)
-    design_effect = max(1.0, *(between(side) / (n * q * (1 - q)) for side in sides))
+    # Where many samples have the same value, either side of it may be what sets the blocks apart.
+    sides = [blocks.counted(chosen) for chosen in (blocks.samples <= value, blocks.samples < value)]
+    alike = max(map(blocks.factor, sides)) ** 2
+    if n == count:
+        return max(int(n / alike), 1)
+    between = max(count / (count - 1) * float(above @ above) for above in sides)
+    design_effect = max(1.0, between / (n * q * (1 - q))) * alike
     few_groups = (t_quantile(1 - error, n - 1) / t_quantile(1 - error, count - 1)) ** 2
     return max(int(n / design_effect * few_groups), 1)
 

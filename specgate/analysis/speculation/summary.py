@@ -19,6 +19,7 @@ from operator import add
 from typing import Final, Literal, TypeVar
 
 from specgate.analysis.prompt_acceptance import interval_over, length_values, position_values, record_of
+from specgate.analysis.requests.arrivals import request_records
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import AcceptanceSource, Block, Value
 from specgate.contract.acceptance import AcceptanceRecord
@@ -192,12 +193,14 @@ def by_prompt(requests: Sequence[Request], of: Callable[[Request], T]) -> Mappin
 
 
 def counted(block: Block) -> Iterator[tuple[int, AcceptanceRecord]]:
-    """(slot, record) of every request of a spec block. A server counts the requests of a block together: slot 0."""
+    """(slot, record) of every request of a spec block. Where a server's arrivals do not tell its requests apart, all of
+    them are slot 0.
+    """
     if block.served is None:
         for slot in range(len(block.tokens)):
             yield slot, record_of([block], slot)
     elif block.served.acceptance is not None:
-        yield 0, block.served.acceptance
+        yield from enumerate(request_records(block) or (block.served.acceptance,))
 
 
 def undrafted_in(block: Block, slot: int) -> int | None:

@@ -1,6 +1,7 @@
 """Are the tokens right: compared with the baseline's, with what the target would choose, and with themselves.
 
 comparison.py     tokens of a spec cell compared with the baseline's
+near_ties.py      the law of near ties: standardised gaps, and two tests over them
 last_place.py     one unit in the last place of an engine's logits, seen in the gaps between them
 divergences.py    how close the two tokens are where texts part, all of them together
 continuations.py  how plain decoding goes on from a text that left the baseline's

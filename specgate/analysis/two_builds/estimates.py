@@ -18,6 +18,8 @@ from specgate.analysis.stats import t_quantile
 
 LEAST = 3
 """Process pairs or prompts that an interval needs."""
+LEAST_CHANCE = 1e-12
+"""Any p-value below it is this one, where it has to be searched for."""
 FITTED_FROM = 2
 """Process pairs in which each side must have been first before the order of starting is fitted."""
 
@@ -29,12 +31,15 @@ class Difference:
     `sd`: standard deviation of what it is a mean of, without what the order of starting explains.
     `n`: how many process pairs or prompts those are. `fitted`: how many parameters were fitted, which `n` exceeds by
         the degrees of freedom.
+    `assumed`: standard deviation of what all of the `n` have in common, which nobody measured (normal). Two servers
+        that somebody else has started are one process each, however many sessions they had.
     """
 
     mean: float
     sd: float
     n: int
     fitted: int = 1
+    assumed: float = 0.0
 
     @property
     def error(self) -> float:
@@ -47,13 +52,23 @@ class Difference:
         return self.n - self.fitted
 
     def half_width(self, error: float) -> float:
-        """Half the width of the t-interval with an error of `error` on each side."""
-        return t_quantile(1 - error, self.freedom) * self.error
+        """Half the width of the t-interval with an error of `error` on each side; with what is assumed, the root of
+        both squared, each at its own quantile.
+        """
+        measured = t_quantile(1 - error, self.freedom) * self.error
+        return math.hypot(measured, t_quantile(1 - error, math.inf) * self.assumed) if self.assumed else measured
 
     def chance(self) -> float:
         """The one-sided p-value of this mean, or a larger one, where the true mean is 0 or less."""
+        from scipy.optimize import brentq
         from scipy.special import stdtr
 
+        if self.assumed:
+            if self.mean <= 0:
+                return 1 - self.mirrored().chance() if self.mean else 0.5
+            if self.half_width(LEAST_CHANCE) < self.mean:
+                return LEAST_CHANCE
+            return float(brentq(lambda p: self.half_width(p) - self.mean, LEAST_CHANCE, 0.5, xtol=1e-15, rtol=1e-9))
         if self.error == 0:
             return 0.0 if self.mean > 0 else 1.0
         return float(stdtr(self.freedom, -self.mean / self.error))
@@ -63,10 +78,13 @@ class Difference:
         return replace(self, mean=-self.mean)
 
 
-def over_processes(log_ratios: Mapping[int, Sequence[float]], firsts: Mapping[int, str]) -> Difference | None:
+def over_processes(
+    log_ratios: Mapping[int, Sequence[float]], firsts: Mapping[int, str], assumed: float = 0.0
+) -> Difference | None:
     """The mean over process pairs of the mean of each. None for fewer than LEAST pairs.
 
     `log_ratios`: process pair → ln(new / old) of its blocks. `firsts`: process pair → the side that was started first.
+    `assumed`: see `Difference`.
 
     On some GPUs one place in the order of starting is faster for as long as the process lives: on H200s the first by
     0.3 to 0.5 % with one pair, the second by 0.1 to 0.4 % with another, and neither on a third machine. So the model is
@@ -80,13 +98,15 @@ def over_processes(log_ratios: Mapping[int, Sequence[float]], firsts: Mapping[in
         return None
     groups = [[d for pair, d in means.items() if firsts.get(pair) == side] for side in ("old", "new")]
     if min(map(len, groups)) < FITTED_FROM or sum(map(len, groups)) < len(means):
-        return Difference(statistics.fmean(means.values()), statistics.stdev(means.values()), len(means))
+        sd = statistics.stdev(means.values())
+        return Difference(statistics.fmean(means.values()), sd, len(means), assumed=assumed)
     of_each = [statistics.fmean(group) for group in groups]
     squares = sum((d - mean) ** 2 for group, mean in zip(groups, of_each, strict=True) for d in group)
     n = len(means)
     # The error of the mean of two means is s · √(1/n₁ + 1/n₂) / 2; `Difference` divides its sd by √n.
     scale = math.sqrt(n * sum(1 / len(group) for group in groups)) / 2
-    return Difference(statistics.fmean(of_each), math.sqrt(squares / (n - 2)) * scale, n, fitted=2)
+    sd = math.sqrt(squares / (n - 2)) * scale
+    return Difference(statistics.fmean(of_each), sd, n, fitted=2, assumed=assumed)
 
 
 Counts = Mapping[tuple[int, int], tuple[float, float]]

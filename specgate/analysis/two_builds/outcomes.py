@@ -22,8 +22,8 @@ from specgate.contract.two_builds import NAMES, Quantity, Word
 FIRST: Final = 0.8
 """The share of the first look, and the share of what is left that each later look spends.
 
-Most comparisons end at the first look, and it pays for all others: with a half, as `intervals.levels.spent` has it, it
-would see a change of 1 % less often (`python -m bench.simulations.ab_simulation --table looks`).
+Most comparisons end at the first look, and it pays for all others: with a half, as `intervals.decision.spent` has it,
+it would see a change of 1 % less often.
 """
 
 
@@ -92,19 +92,41 @@ def needed(difference: Difference, margin: float, error: float, family: int, mos
     return counts[at] if at < len(counts) else None
 
 
-def overall(quantities: Sequence[Quantity]) -> tuple[Word, str]:
+def within_pct(difference: Difference, error: float) -> float:
+    """The least margin, in percent, within which a difference is proven to lie, with an error of `error`."""
+    return 100 * math.expm1(abs(difference.mean) + difference.half_width(error))
+
+
+def all_within_pct(quantities: Sequence[Quantity]) -> float | None:
+    """The least margin, in percent, within which all quantities that decide lie; None where one has no interval.
+
+    An intersection-union test: it is wrong only if the bound of the one that differs most is, so it costs no more error
+    than that one.
+    """
+    deciding = [q.within_pct for q in quantities if q.decides]
+    known = [within for within in deciding if within is not None]
+    return max(known) if known and len(known) == len(deciding) else None
+
+
+def overall(quantities: Sequence[Quantity], same_within_pct: float | None = None) -> tuple[Word, str]:
     """The word of the whole, and the quantity that it is due to.
 
     SLOWER as soon as one quantity that decides is; else CANNOT TELL where one cannot be told, because it may hide a
-    loss; else FASTER where one is; else SAME.
+    loss; else FASTER where one is; else SAME. With `same_within_pct` it is SAME, too, where no quantity that decides
+    can differ by more: that comes before SLOWER and CANNOT TELL, as a margin does.
     """
     deciding = [q for q in quantities if q.decides]
+    within = all_within_pct(quantities)
+    enough = same_within_pct is not None and within is not None and within <= same_within_pct
     for word in (Word.SLOWER, Word.CANNOT_TELL, Word.FASTER):
+        if enough and word is not Word.FASTER:
+            continue
         if same_word := [q for q in deciding if q.word is word]:
             return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in same_word)
     if not deciding:
         return Word.CANNOT_TELL, "nothing was measured on both sides"
-    return Word.SAME, f"all {len(deciding)} quantities that decide are the same within their margins"
+    of = f"within {same_within_pct:g} % (--same-within)" if enough else "within their margins"
+    return Word.SAME, f"all {len(deciding)} quantities that decide are the same {of}"
 
 
 def log_margin(percent: float) -> float:

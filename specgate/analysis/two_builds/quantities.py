@@ -6,12 +6,22 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
-from specgate.analysis.two_builds.outcomes import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, words_of
+from specgate.analysis.two_builds.outcomes import (
+    MOST_PROCESSES,
+    MOST_PROMPTS,
+    log_margin,
+    needed,
+    within_pct,
+    words_of,
+)
 from specgate.contract import Block, Role
+from specgate.contract.references import StepUnit
 from specgate.contract.two_builds import (
     ACCEPTANCE,
     HOST_MEMORY,
@@ -26,6 +36,23 @@ from specgate.contract.two_builds import (
 )
 
 MIB: Final = 1 << 20
+DECIDING_MS: Final = 50.0
+"""A prefill that takes less on both sides is shown and decides nothing: its time is mostly the host's, and scattered by
+8 % between processes where it took 20 ms. A margin that the command line states makes it decide.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """How the times of both sides were taken together.
+
+    `firsts`: process pair → the side that was started first.
+    `assumed`: see `Difference.assumed`. `unit`: what is counted, in words.
+    """
+
+    firsts: Mapping[int, str]
+    assumed: float = 0.0
+    unit: str = "process pairs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +77,7 @@ class Raw:
 
     `means`: the geometric means of the old and the new side.
     `unit_of_n`: what `n` counts, in words. `exact`: both sides are the same by count, whatever an interval says.
+    `unit`: of a step time, what it is the time of.
     """
 
     name: str
@@ -61,6 +89,7 @@ class Raw:
     n: int
     unit_of_n: str = "process pairs"
     exact: bool = False
+    unit: StepUnit = StepUnit.STEP
 
     @property
     def key(self) -> str:
@@ -72,16 +101,25 @@ class Raw:
         return self.difference and (self.difference if self.better == "lower" else self.difference.mirrored())
 
 
-def raw_of_cell(cell: Both, firsts: Mapping[int, str]) -> Iterator[Raw]:
-    """Step time, prefill time (with the baseline, once per point) and acceptance length of a cell.
+def raw_of_cells(cells: Sequence[Both], pairing: Pairing, margins: Margins) -> Iterator[Raw]:
+    """Step times, acceptance lengths, and prefill times (once per point, with its first role)."""
+    firsts = {cell.point: cell for cell in reversed(cells)}
+    for cell in cells:
+        live = [(a, b) for a, b in cell.pairs if a.emitted and b.emitted]
+        unit = step_unit([block for pair in live for block in pair])
+        steps = timed(STEP, cell.cell, live, partial(step_ms, unit=unit), pairing)
+        yield replace(steps, unit=unit)
+        if cell is firsts[cell.point]:
+            prefill = timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6, pairing)
+            if prefill.n:
+                known = max((mean for mean in prefill.means if mean is not None), default=0.0)
+                yield replace(prefill, decides=known >= DECIDING_MS or margins.prefill_pct is not None)
+        if cell.role.speculative:
+            yield from acceptance(cell)
 
-    `firsts`: process pair → the side that was started first.
-    """
-    live = [(a, b) for a, b in cell.pairs if a.emitted and b.emitted]
-    yield timed(STEP, cell.cell, live, step_ms, firsts)
-    if not cell.role.speculative:
-        yield timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6, firsts)
-        return
+
+def acceptance(cell: Both) -> Iterator[Raw]:
+    """The acceptance length of a cell, where something was drafted."""
     counts = [
         {p: (r.accepted + r.steps, r.steps) for p, r in by_prompt(blocks).items() if r.steps}
         for blocks in (cell.old, cell.new)
@@ -105,7 +143,7 @@ def raw_of_cell(cell: Both, firsts: Mapping[int, str]) -> Iterator[Raw]:
 
 
 def timed(
-    name: str, cell: str, pairs: Sequence[tuple[Block, Block]], of: Callable[[Block], float], firsts: Mapping[int, str]
+    name: str, cell: str, pairs: Sequence[tuple[Block, Block]], of: Callable[[Block], float], pairing: Pairing
 ) -> Raw:
     """A time of both sides, paired by process."""
     usable = [(a.worker_generation, of(a), of(b)) for a, b in pairs]
@@ -114,14 +152,8 @@ def timed(
     for number, x, y in usable:
         ratios[number].append(math.log(y / x))
     means = geometric([x for _, x, _ in usable]), geometric([y for _, _, y in usable])
-    return Raw(name, cell, True, "lower", means, over_processes(ratios, firsts), len(ratios))
-
-
-def step_ms(block: Block) -> float:
-    """Milliseconds per engine step; of a server's block, per output token of a request."""
-    if block.served is not None:
-        return block.decoding_ns / block.emitted / 1e6
-    return block.elapsed_ns / len(block.step_ns) / 1e6
+    difference = over_processes(ratios, pairing.firsts, pairing.assumed)
+    return Raw(name, cell, True, "lower", means, difference, len(ratios), pairing.unit)
 
 
 def first_of_each_visit(pairs: Sequence[tuple[Block, Block]]) -> list[tuple[Block, Block]]:
@@ -173,14 +205,14 @@ def with_words(raws: Sequence[Raw], margins: Margins, then: float | None = None)
     sizes: dict[bool, int] = {}
     for decides in (True, False):
         family = {r.key: r.loss for r in raws if r.decides is decides and r.loss is not None and not r.exact}
-        scale = {r.key: log_margin(percent_of(r.name, margins)) for r in raws}
+        scale = {r.key: log_margin(margins.percent(r.name)) for r in raws}
         words |= words_of(family, scale, margins.error)
         sizes[decides] = len(family)
     return tuple(quantity(r, words.get(r.key), margins, sizes[r.decides], then) for r in raws)
 
 
 def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: float | None) -> Quantity:
-    percent, (old, new) = percent_of(raw.name, margins), raw.means
+    percent, (old, new) = margins.percent(raw.name), raw.means
     bare = Quantity(
         name=raw.name,
         cell=raw.cell,
@@ -200,7 +232,8 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
     )
     if raw.exact:
         same = f"the same texts, step by step, over {raw.n} {raw.unit_of_n}"
-        return replace(bare, ratio=1.0, low=1.0, high=1.0, sd=0.0, word=Word.SAME, reason=same, needed=None)
+        equal = replace(bare, ratio=1.0, low=1.0, high=1.0, sd=0.0, within_pct=0.0)
+        return replace(equal, word=Word.SAME, reason=same, needed=None)
     difference, loss = raw.difference, raw.loss
     if difference is None or loss is None or word is None:
         return bare
@@ -210,7 +243,7 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
     if word is Word.CANNOT_TELL:
         most = MOST_PROMPTS if then is not None and raw.unit_of_n == "prompts" else MOST_PROCESSES
         more = needed(loss, log_margin(percent), then or margins.error, family, most)
-    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more)
+    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more) + raw.unit.words
     return replace(
         bare,
         ratio=math.exp(difference.mean),
@@ -220,6 +253,7 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
         word=word,
         reason=reason,
         needed=more,
+        within_pct=within_pct(difference, margins.error),
     )
 
 
@@ -232,15 +266,3 @@ def reason_of(word: Word, ratio: float, low: float, high: float, percent: float,
         return span
     would = f"{more} {raw.unit_of_n} would tell" if more else "more would hardly tell"
     return f"{span}: neither a difference nor less than {percent:g} % is proven; {would}"
-
-
-def percent_of(name: str, margins: Margins) -> float:
-    """The margin of a quantity, in percent."""
-    return {
-        STEP: margins.step_pct,
-        PREFILL: margins.prefill_pct,
-        ACCEPTANCE: margins.acceptance_pct,
-        START_UP: margins.start_up_pct,
-        MEMORY: margins.memory_pct,
-        HOST_MEMORY: margins.memory_pct,
-    }[name]

@@ -4,22 +4,31 @@ recomputed.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.checks.contradictions import CheckFacts
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.two_builds.outcomes import overall
-from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
+from specgate.analysis.two_builds.quantities import (
+    Both,
+    Pairing,
+    firsts_of,
+    raw_of_cells,
+    raw_of_processes,
+    with_words,
+)
 from specgate.contract import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.token_check import NO_TOKEN
-from specgate.contract.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
+from specgate.contract.two_builds import Margins, Parting, Process, Quantity, TextChange, TokensOf, Word
 
 LEAST_PROMPTS: Final = 3
 """Prompts that all begin with another token before the weights are doubted."""
@@ -43,6 +52,11 @@ class SideSamples:
     bandwidth: Bandwidth | None = None
 
     @property
+    def attached(self) -> bool:
+        """True if it is a server that somebody else has started: one process in all sessions."""
+        return any(facts.attached for facts in self.engines.values())
+
+    @property
     def forced(self) -> bool:
         """True if an engine was told how many drafts to accept, so that its tokens are wrong by design."""
         return any(facts.acceptance == "forced" for facts in self.engines.values())
@@ -50,7 +64,7 @@ class SideSamples:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results of the samples of both sides. See `contract.TwoBuilds`."""
+    """Results of the samples of both sides. See `contract.TwoBuilds`. `margins`: with the device that was seen."""
 
     quantities: tuple[Quantity, ...]
     texts: tuple[TextChange, ...]
@@ -59,6 +73,7 @@ class Found:
     warnings: tuple[str, ...]
     word: Word | None
     reason: str
+    margins: Margins
 
 
 def compare_builds(
@@ -79,16 +94,18 @@ def compare_builds(
         *load_trouble(old, new),
         *(weights_trouble(texts) if then is not None else ()),
     )
-    quantities = with_words(
-        [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)],
-        margins,
-        then,
-    )
-    word, reason = overall(quantities)
+    on_cpu = any(facts.on_cpu for side in (old, new) for facts in side.engines.values())
+    margins = replace(margins, device="cpu" if on_cpu else "gpu")
+    attached = old.attached + new.attached
+    unit = "session pairs" if attached else "process pairs"
+    pairing = Pairing(firsts_of(processes), OF_TIME.process_sd * math.sqrt(attached), unit)
+    of_processes = [] if attached else raw_of_processes(processes)  # nobody saw a server start
+    quantities = with_words([*raw_of_cells(cells, pairing, margins), *of_processes], margins, then)
+    word, reason = overall(quantities, margins.same_within_pct)
     warnings = tuple(repetition_warnings(old, judged_old[0])) + tuple(repetition_warnings(new, judged_new[0]))
     if trouble:
-        return Found(quantities, texts, tokens, trouble, warnings, None, trouble[0])
-    return Found(quantities, texts, tokens, (), warnings, word, reason)
+        return Found(quantities, texts, tokens, trouble, warnings, None, trouble[0], margins)
+    return Found(quantities, texts, tokens, (), warnings, word, reason, margins)
 
 
 def judged(side: SideSamples) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
@@ -149,7 +166,7 @@ def weights_trouble(texts: Sequence[TextChange]) -> Iterator[str]:
     which weights it has; another order of additions changes the first token of a few prompts, but not of all.
     """
     for cell in texts:
-        if cell.prompts >= LEAST_PROMPTS and len([at for _, _, at in cell.changed if at == 0]) == cell.prompts:
+        if cell.prompts >= LEAST_PROMPTS and sum(p.position == 0 for p in cell.changed) == cell.prompts:
             yield (
                 f"{cell.cell}: all {cell.prompts} prompts begin with another token in the new build: other weights, "
                 "another tokeniser or another prompt template; two builds are compared on the same weights"
@@ -223,7 +240,9 @@ def text_change(cell: Both) -> TextChange:
         for slot, texts in enumerate(zip(a.tokens, b.tokens, strict=True)):
             firsts.setdefault((a.prompt_set, slot), texts)
     places = {prompt: first_difference(*texts) for prompt, texts in firsts.items()}
-    changed = tuple((*prompt, at) for prompt, at in places.items() if at is not None)
+    changed = tuple(
+        Parting(*prompt, at, *(text[at] for text in firsts[prompt])) for prompt, at in places.items() if at is not None
+    )
     unsteady = (*unsteady_texts("old", cell.old), *unsteady_texts("new", cell.new))
     return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed, unsteady)
 

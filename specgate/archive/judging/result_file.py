@@ -51,13 +51,14 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     """The run in the folder `path` with figures and verdicts by the rules of `policy`, computed from its samples.
 
     What was measured stays as the run's own policy had it: where its points stopped, and how far tokens were checked
-    (`checks`). Raises NotEnded for a run that has not ended, InvalidResult where the folder does not hold (`runs
-    verify`), or where the policy asks how near a tie was and the run did not; and what opening the folder raises.
+    (`checks`). Figures that another version of specgate computed otherwise are computed anew, too. Raises NotEnded for
+    a run that has not ended, InvalidResult where the folder does not hold (`runs verify`), or where the policy asks
+    how near a tie was and the run did not; and what opening the folder raises.
     """
     if why := unended(path):
         raise NotEnded(f"{path} has not ended: {why}")
     check = verify(path, None)
-    if wrong := (*check.differences, *check.untold):
+    if wrong := check.differences:
         hint = f"first: {wrong[0]}; `specgate runs verify {path}` has all"
         raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
     folder = RunFolder.open(path)

@@ -25,6 +25,7 @@ each of the first three.
 """
 
 from specgate.contract.protocols.capabilities import (
+    LED,
     ChecksOptions,
     ChecksSampling,
     DraftsAlong,
@@ -39,6 +40,7 @@ from specgate.contract.protocols.capabilities import (
     MemoryReads,
     OffersLoad,
     OffersSampling,
+    RanksAgain,
     RanksTokens,
     ReadsMemory,
     ScoresTokens,
@@ -86,6 +88,7 @@ from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
 __all__ = [
     "BLOCK_MARK",
+    "LED",
     "Activity",
     "Availability",
     "Backend",
@@ -122,6 +125,7 @@ __all__ = [
     "OpenRequest",
     "PairSource",
     "Profiler",
+    "RanksAgain",
     "RanksTokens",
     "ReadsMemory",
     "Report",

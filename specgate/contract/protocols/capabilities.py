@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from specgate.contract import Budget, LogCause, PairRef, Role, Sampling, Scenario, Score, TopTokens, Traffic
 from specgate.contract.draws import TokenLaw
@@ -100,6 +100,24 @@ class RanksTokens(Protocol):
         """The `count` most likely tokens to follow prompt[slot] + continuation; fewer where it shows fewer, None where
         it shows none.
         """
+
+
+@runtime_checkable
+class RanksAgain(Protocol):
+    """An engine that can rank tokens by a second pass, which rounds otherwise than that of `ranked`. Optional.
+
+    How far the two lie apart shows how the engine rounds.
+    """
+
+    def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """As `RanksTokens.ranked`. The last tokens of the continuation, up to `LED` of them, go through the decode
+        kernels one by one where `ranked` prefills them. None where the engine shows no tokens that way, or cannot be
+        led along the text.
+        """
+
+
+LED: Final = 32
+"""Tokens at the end of a text that a second pass decodes. A prefill of the same text shares the rest of the cache."""
 
 
 @runtime_checkable

@@ -1,18 +1,38 @@
-"""The last green run of the same subject on the same machine, as far as a later run is compared with it."""
+"""Green runs of the same subject on the same machine, as far as a later run is compared with them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specgate.contract.scenarios.scenario import Scenario
+
+
+class StepUnit(StrEnum):
+    """What a step time is the time of. A server shows arrivals (chunks of its streams) in the place of steps.
+
+    Only where each arrival is known to hold one step does it count as one (`analysis.requests.arrivals`).
+    """
+
+    STEP = "step"
+    JOINT_ARRIVAL = "arrival while all requests decode"
+    ARRIVAL = "arrival"
+    TOKEN = "output token"
+
+    @property
+    def words(self) -> str:
+        """What follows "step time" in a sentence; empty of an engine's own steps."""
+        if self is StepUnit.STEP:
+            return ""
+        return f" per {self}" + (", since its arrivals are not its steps" if self is StepUnit.TOKEN else "")
 
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
     """Text of one prompt of a spec cell, over all blocks of the cell.
 
-    `slot`: its place in the batch. A server counts all slots of a block together: they are slot 0.
+    `slot`: its place in the batch. Where a server's arrivals do not tell its requests apart, all of them are slot 0.
     `blocks`: how many blocks decoded it. `steps`: request-steps that had a draft, over all of them. `accepted`: draft
         tokens accepted in these steps.
     `length`: tokens of the text.
@@ -35,7 +55,7 @@ class CellTimes:
 
     `turns`: the round of the block, counted over the whole point.
     `prompt_sets`, `rounds`: which round that is. `positions`: the block's place in it.
-    `step_ns`: nanoseconds per engine step; of a server, whose steps are not seen, per output token of a request.
+    `step_ns`: nanoseconds per `unit`.
     `prefill_ns`: the block's own prefill; () in a micro run, whose blocks share one per prompt set.
     `texts`: of the prompts of a spec cell.
     """
@@ -47,6 +67,7 @@ class CellTimes:
     step_ns: tuple[int, ...]
     prefill_ns: tuple[int, ...] = ()
     texts: tuple[PromptText, ...] = ()
+    unit: StepUnit = StepUnit.STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +77,7 @@ class EarlierRun:
     `time`: when the run ended, UTC, ISO 8601. `manifest_sha256`: of its MANIFEST.sha256, as the ledger has it.
     `commit`: the git commit of its source tree; None where it was not in a checkout.
     `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
+    `pinned`: true if somebody has pinned it (`specgate promotion pin`).
     """
 
     run: str
@@ -68,6 +90,7 @@ class EarlierRun:
     device: str | None
     prompts: Mapping[str, str]
     cells: Mapping[str, CellTimes]
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +98,10 @@ class Earlier:
     """Earlier runs that the scenarios of a run are compared with. It is settled when the run begins.
 
     `runs`: scenario → the last green run of it. `missing`: scenario → why there is none.
+    `anchors`: scenario → further runs, which losses that add up are found against: the pinned one, or else the best
+        ones. Each has the cells that it is the anchor of. A cell in none of them has the last green run as its anchor.
     """
 
     runs: Mapping[str, EarlierRun] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    anchors: Mapping[str, tuple[EarlierRun, ...]] = field(default_factory=dict)

@@ -150,6 +150,16 @@ class EngineFacts:
     """
 
     @property
+    def attached(self) -> bool:
+        """True if it is a server that somebody else has started."""
+        return self.details.get("servers") == "attached"
+
+    @property
+    def on_cpu(self) -> bool:
+        """True if it says that it computes on a CPU."""
+        return self.device == "cpu" or self.details.get("servers run on") == "cpu"
+
+    @property
     def target(self) -> str | None:
         """Identity of the target: the SHA-256 of its weights, or the model that a server says it serves."""
         if self.target_sha256 is not None or self.identity is None:

@@ -22,6 +22,7 @@ from specgate.run.engine_process.questions import (
     Follow,
     Logits,
     Ranked,
+    RankedAgain,
     ScoreText,
     ShowLaw,
     ShownLogits,
@@ -90,6 +91,10 @@ class EngineCalls(ABC):
         them.
         """
         return self._ask(Ranked(slot, tuple(continuation), count))
+
+    def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """As `protocols.RanksAgain.ranked_again`."""
+        return self._ask(RankedAgain(slot, tuple(continuation), count))
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...] | None:
         """As `protocols.FollowsText.follow`."""

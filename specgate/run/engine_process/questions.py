@@ -2,6 +2,7 @@
 
     top2      the two largest logits at a place    → top2
     ranked    the most likely tokens at a place    → ranked
+    ranked_again  the same by a second pass        → ranked
     follow    plain decoding from a text on        → followed
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
@@ -31,6 +32,7 @@ from specgate.contract.protocols import (
     Engine,
     ExtendsText,
     FollowsText,
+    RanksAgain,
     RanksTokens,
     ScoresTokens,
     ShowsDistribution,
@@ -90,6 +92,18 @@ class Ranked(Call[TopTokens | None]):
             yield "values", shown(str(values[:4])), "the larger ones come first"
         if tokens and (len(tokens) != len(values) or len(set(tokens)) != len(tokens)):
             yield "tokens", f"a list of {len(tokens)}", f"a token of its own for each of the {len(values)} values"
+
+
+@dataclass(frozen=True, slots=True)
+class RankedAgain(Ranked):
+    """`RanksAgain.ranked_again`."""
+
+    kind: ClassVar = "ranked_again"
+
+    def ask(self, engine: Engine) -> object:
+        if not isinstance(engine, RanksAgain):
+            return None
+        return engine.ranked_again(self.slot, self.continuation, self.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import pytest
 
 from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
-from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
-from specgate.analysis.intervals.between_runs import ASSUMED
+from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, histories, scenario_of, simulate
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide
 from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.analysis.stats import planned_interim_looks
@@ -34,11 +34,11 @@ def test_the_simulated_rule_is_the_one_that_judges(loss: float) -> None:
     old, new = (noise.normal(0.0, 0.008, (runs, looks[-1])) for _ in range(2))
     floor, fail = -MARGIN, FALSE_FAIL / DECISIONS
     same = Turns((0,) * looks[-1], (0,) * looks[-1])
-    allowed = Between(np.full(runs, ASSUMED.process_sd * math.sqrt(2)), math.inf)
-    result = sequential(old - new - loss, same, looks, allowed, floor, fail)
+    allowed = Between(np.full(runs, OF_TIME.process_sd * math.sqrt(2)), math.inf)
+    result = sequential(old - new - loss, same, looks, allowed, floor, fail, alone=True)
     for i in range(runs):
         pairs = paired_by_round(times(old[i]), times(new[i] + loss), "step_ns")
-        decision = decide(pairs, looks[-1], looks, floor, between, fail)
+        decision = decide(pairs, looks[-1], looks, floor, between, fail, alone=True)
         assert (decision.side == "above", decision.side == "below") == (result.above[i], result.below[i])
         assert decision.side == "open" or decision.pairs == result.pairs[i]
 
@@ -55,3 +55,12 @@ def test_an_unchanged_build_passes_at_the_noise_of_an_h200_and_a_loss_of_8_perce
     noise = np.random.default_rng(7)
     assert simulate("8 × 4", "process sd 0.2 %", 2000, 0.001, noise, 0.0).above.mean() > 0.99
     assert simulate("8 × 4", "process sd 0.2 %", 2000, 0.001, noise, math.log1p(0.08)).below.mean() > 0.99
+
+
+def test_ten_builds_that_lose_half_a_percent_each_are_not_green_and_unchanged_ones_are() -> None:
+    creeping = histories("4 × 8", 0.002, 200, 0.001, np.random.default_rng(9), math.log1p(0.005), 20)
+    assert not creeping.green[:, 9:].any() and creeping.red[:, 19].all()
+    alone = histories("4 × 8", 0.002, 200, 0.001, np.random.default_rng(9), math.log1p(0.005), 10, anchored=False)
+    assert alone.green[:, 9].mean() > 0.3
+    unchanged = histories("4 × 8", 0.002, 200, 0.001, np.random.default_rng(9), 0.0, 30)
+    assert unchanged.green.mean() > 0.97 and not unchanged.red.any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,21 @@ def test_a_difference_without_spread_is_certain_and_none_at_all_is_no_difference
     certain, none = Difference(0.01, 0.0, 8), Difference(0.0, 0.0, 8)
     assert (certain.chance(), certain.mirrored().chance()) == (0.0, 1.0)
     assert (none.chance(), none.mirrored().chance()) == (1.0, 1.0)
+
+
+@given(samples, st.floats(1e-3, 0.05))
+def test_what_is_assumed_widens_the_interval_and_the_p_value_is_where_the_interval_ends_at_zero(
+    d: list[float], assumed: float
+) -> None:
+    plain, wider = of_processes(d), replace(of_processes(d), assumed=assumed)
+    z = scipy_stats.norm.ppf(0.995)
+    assert wider.half_width(0.005) == pytest.approx(math.hypot(plain.half_width(0.005), z * assumed), rel=1e-9)
+    chance = wider.chance()
+    assert chance + wider.mirrored().chance() == pytest.approx(1.0)
+    if 1e-11 < chance < 0.5:
+        assert wider.half_width(chance) == pytest.approx(wider.mean, rel=1e-6, abs=1e-12)
+    alone = replace(wider, sd=0.0).chance()
+    assert alone == pytest.approx(scipy_stats.norm.sf(wider.mean / assumed), rel=1e-6, abs=1e-11)
 
 
 # ── over prompts ─────────────────────────────────────────────────────────────────────────────────────────────────────

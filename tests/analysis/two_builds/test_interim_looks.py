@@ -16,7 +16,7 @@ from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.outcomes import log_margin, needed, share
 from specgate.analysis.two_builds.reduce import unsteady_texts, weights_trouble
 from specgate.contract import BASELINE, Block
-from specgate.contract.two_builds import Margins, TextChange
+from specgate.contract.two_builds import Margins, Parting, TextChange
 from specgate.planning.plan import build_plan
 from tests.support.factories import block, scenario
 
@@ -63,13 +63,13 @@ def test_looking_until_a_difference_is_seen_keeps_the_error_only_where_the_looks
     assert bound(ever["shared"])[1] <= error < bound(ever["not shared"])[1]
 
 
-def test_the_simulated_looks_are_within_both_errors() -> None:
-    source, counts = np.random.default_rng(12), (8, 16, 24)
-    ratios, firsts = simulation.log_ratios(simulation.Noise("", 0.26, 0.05), 6000, 24, source, counts)
-    errors = [share(Margins().error, look) for look in (1, 2, 3)]
-    first, last = (simulation.looks_at(ratios, firsts, counts, errors, Margins())[at:][:4] for at in (0, 4))
-    assert not any("!" in cell for cell in (*first[:2], *last[:2]))
-    assert float(last[2].rstrip("%")) > 99 > float(first[2].rstrip("%"))
+def test_the_simulated_looks_are_within_both_errors_and_so_is_the_line_of_the_same_within() -> None:
+    noise = simulation.Noise("", 0.4, 0.0, changed=0.5, moved=1.3, batch=2)
+    session = simulation.Session.of(noise, 6000, simulation.LOOKS, np.random.default_rng(12))
+    same, edge = (session.outcome(simulation.LOOKS, Margins(), true) for true in (0.0, 1.0))
+    wrong = (same.whole == simulation.SLOWER, edge.spec == simulation.SAME, edge.within < log_margin(1.0))
+    assert all(bound(runs)[1] <= Margins().error for runs in wrong)
+    assert (same.whole == simulation.SAME).mean() > 0.99 > ((same.pairs == 8) & (same.whole == simulation.SAME)).mean()
 
 
 def test_a_text_counts_as_unsteady_only_between_processes_of_a_side_and_once_per_prompt() -> None:
@@ -88,8 +88,8 @@ def test_a_text_counts_as_unsteady_only_between_processes_of_a_side_and_once_per
 
 
 def test_weights_are_doubted_where_every_prompt_begins_with_another_token() -> None:
-    every = TextChange("c", 4, 40, tuple((s, 0, 0) for s in range(4)))
+    every = TextChange("c", 4, 40, tuple(Parting(s, 0, 0, 1, 2) for s in range(4)))
     assert "other weights" in next(weights_trouble([every]))
     assert not list(weights_trouble([replace(every, changed=every.changed[:3])]))
-    assert not list(weights_trouble([replace(every, changed=((3, 0, 1), *every.changed[:3]))]))
-    assert not list(weights_trouble([TextChange("c", 2, 40, ((0, 0, 0), (1, 0, 0)))]))
+    assert not list(weights_trouble([replace(every, changed=(Parting(3, 0, 1, 1, 2), *every.changed[:3]))]))
+    assert not list(weights_trouble([TextChange("c", 2, 40, every.changed[:2])]))

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from bench.simulations import ab_simulation as simulation
 from bench.simulations.error_rates import bound
 from specgate.analysis.two_builds.estimates import Difference
-from specgate.analysis.two_builds.outcomes import MOST_PROCESSES, holm, log_margin, needed, overall, words_of
+from specgate.analysis.two_builds.outcomes import (
+    MOST_PROCESSES,
+    all_within_pct,
+    holm,
+    log_margin,
+    needed,
+    overall,
+    within_pct,
+    words_of,
+)
 from specgate.contract.two_builds import STEP, Margins, Quantity, Word
 
 ERROR = Margins().error
@@ -166,6 +175,27 @@ def test_the_whole_is_the_worst_word_of_what_decides(words: list[tuple[Word, boo
     whole, reason = overall([quantity(w, decides=d) for w, d in words])
     assert whole is expected
     assert expected is Word.SAME or not deciding or f"is {expected}" in reason
+
+
+@given(differences, st.floats(0.01, 5.0))
+def test_the_same_within_is_the_narrowest_margin_that_is_proven(difference: Difference, percent: float) -> None:
+    within = within_pct(difference, ERROR)
+    assume(abs(within - percent) > 1e-9)
+    assert (word(difference, log_margin(percent)) is Word.SAME) == (within < percent)
+
+
+@given(st.lists(st.tuples(st.sampled_from(Word), st.booleans(), st.floats(0, 5) | st.none()), max_size=6))
+def test_the_whole_is_the_same_within_what_its_worst_quantity_is_and_a_stated_bound_takes_an_alarm_away(
+    of: list[tuple[Word, bool, float | None]],
+) -> None:
+    quantities = [replace(quantity(w, decides=d), within_pct=p) for w, d, p in of]
+    deciding = [p for _, d, p in of if d]
+    within = all_within_pct(quantities)
+    assert within == (max(p for p in deciding if p is not None) if deciding and None not in deciding else None)
+    plain, _ = overall(quantities)
+    bounded, _ = overall(quantities, 2.0)
+    small = within is not None and within <= 2.0
+    assert bounded is (Word.SAME if small and plain in (Word.SLOWER, Word.CANNOT_TELL) else plain)
 
 
 # ── the simulation ───────────────────────────────────────────────────────────────────────────────────────────────────

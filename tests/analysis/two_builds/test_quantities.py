@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
+
+import pytest
 
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.outcomes import log_margin, needed
-from specgate.analysis.two_builds.quantities import Raw, with_words
-from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, Margins, Word
+from specgate.analysis.two_builds.quantities import Both, Pairing, Raw, raw_of_cells, with_words
+from specgate.contract import BASELINE
+from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, USUAL_PCT, Margins, Word
+from specgate.planning.plan import build_plan
+from tests.support.factories import block, scenario
 
-MARGINS = Margins()
+MARGINS = Margins(step_pct=0.5)
 PROVEN_ALONE = Difference(0.0071, 0.005, 8)
 """One-sided p-value 0.0025 … 0.005: proven by itself, not where another quantity shares the error."""
 UNCLEAR = Difference(0.004, 0.005, 8)
@@ -35,7 +41,7 @@ def test_how_many_are_needed_is_said_for_the_quantities_that_share_the_error() -
     exact = raw(ACCEPTANCE, Difference(0.0, 0.0, 8), exact=True)
     quantities = with_words([raw(STEP, PROVEN_ALONE), raw(STEP, UNCLEAR, cell="d"), exact], MARGINS)
     for quantity, difference in zip(quantities, (PROVEN_ALONE, UNCLEAR), strict=False):
-        assert quantity.needed == needed(difference, log_margin(MARGINS.step_pct), MARGINS.error, 2)
+        assert quantity.needed == needed(difference, log_margin(MARGINS.percent(STEP)), MARGINS.error, 2)
     assert quantities[0].needed == 9
 
 
@@ -43,3 +49,23 @@ def test_a_longer_acceptance_is_faster_and_a_longer_time_is_slower() -> None:
     longer = Difference(0.05, 0.001, 8)
     quantities = with_words([raw(STEP, longer), raw(ACCEPTANCE, longer, cell="d")], MARGINS)
     assert [q.word for q in quantities] == [Word.SLOWER, Word.FASTER]
+
+
+def test_margins_are_those_of_the_engines_device_unless_they_are_stated() -> None:
+    gpu, cpu = ([Margins(device=device).percent(q) for q in (STEP, PREFILL, ACCEPTANCE)] for device in USUAL_PCT)
+    assert (gpu, cpu) == ([1, 5, 2], [5, 10, 5])
+    assert Margins(step_pct=0.3, device="cpu").percent(STEP) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("old_ms", "new_ms", "stated", "decides"),
+    [(20, 49, None, False), (20, 51, None, True), (60, 40, None, True), (20, 20, 5.0, True)],
+)
+def test_a_prefill_that_is_short_on_both_sides_decides_only_at_a_margin_that_was_stated(
+    old_ms: int, new_ms: int, stated: float | None, decides: bool
+) -> None:
+    round_ = build_plan((scenario(),), "any").rounds[0]
+    old, new = (replace(block(round_, BASELINE), prefill_ns=ms * 1_000_000) for ms in (old_ms, new_ms))
+    cell = Both("s/c/b/baseline", "s/c/b", BASELINE, [old], [new])
+    step, prefill = raw_of_cells([cell], Pairing({}), Margins(prefill_pct=stated))
+    assert (step.decides, prefill.name, prefill.decides) == (True, PREFILL, decides)

@@ -14,7 +14,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.contract import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
-from specgate.contract.protocols import Decoded, FollowsText, RanksTokens
+from specgate.contract.protocols import Decoded, FollowsText, RanksAgain, RanksTokens
 from specgate.errors import UsageError
 from specgate.run.runner import make_block
 from specgate.run.token_evidence import CANDIDATES
@@ -119,6 +119,22 @@ def test_the_likeliest_tokens_are_named_and_show_the_unit_of_the_logits(
         top = engine.ranked(1, (9, 8), CANDIDATES)
         assert top is not None and len(top.values) == CANDIDATES and unit_of(top.values) == 2**-4
         assert list(zip(top.tokens, top.values, strict=True)) == ranking([*PROMPTS[1], 9, 8], 0)[:CANDIDATES]
+
+
+def test_a_second_pass_is_led_along_the_text_and_rounds_by_itself(vllm: OfflineEngine, lmdeploy: OfflineEngine) -> None:
+    text_, (_, prompt) = tuple(token(PROMPTS[1], i) for i in range(3)), PROMPTS
+    for engine in (vllm, lmdeploy):
+        assert isinstance(engine, RanksAgain)
+        again = engine.ranked_again(1, text_, CANDIDATES)
+        if engine.options.common.own.get("engine") == "turbomind":
+            assert again is None, "it shows no more tokens than it chooses from"
+            continue
+        assert (
+            again is not None and list(zip(again.tokens, again.values, strict=True)) == ranking(prompt, 3)[:CANDIDATES]
+        )
+        assert again.values != tuple(value for _, value in ranking(prompt, 0)[:CANDIDATES])
+        assert engine.ranked_again(1, (9, 9), CANDIDATES) is None, "it cannot be led along another text"
+        assert engine.ranked_again(1, (), CANDIDATES) is None, "nothing is decoded before the first token"
 
 
 def test_plain_decoding_goes_on_from_any_text(vllm: OfflineEngine, lmdeploy: OfflineEngine) -> None:

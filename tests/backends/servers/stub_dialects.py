@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_engine import END, HALF, Counts, Step, Stub
+from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""
@@ -83,10 +83,11 @@ def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict
     }
 
 
-def top_values(stub: Stub, prompt: Sequence[int], tokens: Sequence[int]) -> list[tuple[float, int]]:
+def top_values(stub: Stub, prompt: Sequence[int], tokens: Sequence[int], number: int) -> list[tuple[float, int]]:
+    """Those at the last of `tokens`. `number`: of the event; from the second on they are decoded, and rounded so."""
     if stub.chain is not None:
         return stub.chain.candidates(prompt)
-    return [(-0.25, tokens[0]), (-1.75, tokens[0] + 1)]
+    return [(-0.25, tokens[-1]), (-1.75 - DECODED * (number > 0), tokens[-1] + 1)]
 
 
 # ── OpenAI completions: vLLM, TensorRT-LLM ───────────────────────────────────────────────────────────────────────────
@@ -108,8 +109,8 @@ def openai_handler(stub: Stub) -> Handler:
             if not stub.has("no_ids"):
                 choice["token_ids"] = step.tokens
             choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
-            if body.get("logprobs") and number == 0:
-                top = {f"token_id:{i}": p for p, i in top_values(stub, prompt, step.tokens)}
+            if body.get("logprobs"):
+                top = {f"token_id:{i}": p for p, i in top_values(stub, prompt, step.tokens, number)}
                 choice["logprobs"] = {"top_logprobs": [top], "token_logprobs": [-0.25]}
             chunk: dict[str, object] = {
                 "object": "text_completion",
@@ -213,7 +214,7 @@ def generate_handler(
             if stub.has("no_usage"):
                 meta["finish_reason"] = None
             if body.get("return_logprob"):
-                meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(stub, prompt, step.tokens)]]
+                meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(stub, prompt, step.tokens, number)]]
             meta |= {"cached_tokens": used["cached"]} | (meta_of(planned, number) if last else {})
             return [
                 {"text": "x", "output_ids": [*so_far] if cumulative else step.tokens, "meta_info": meta, "index": 0}
@@ -270,6 +271,11 @@ def lmdeploy(stub: Stub) -> list[web.RouteDef]:
     return common(stub, "/generate", handler, metrics)
 
 
+def listed(stub: Stub, prompt: Sequence[int], step: Step, number: int) -> dict[str, object]:
+    candidates = [{"id": i, "token": "x", "logprob": p} for p, i in top_values(stub, prompt, step.tokens, number)]
+    return {"id": step.tokens[-1], "top_logprobs": candidates}
+
+
 def llamacpp(stub: Stub) -> list[web.RouteDef]:
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -283,8 +289,7 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
             named = [token for token in step.tokens if stub.chain is None or token != HALF]
             event: dict[str, object] = {"index": 0, "content": "x", "tokens": named, "stop": False}
             if body.get("n_probs"):
-                candidates = [{"id": i, "token": "x", "logprob": p} for p, i in top_values(stub, prompt, step.tokens)]
-                event["completion_probabilities"] = [{"id": step.tokens[0], "top_logprobs": candidates}]
+                event["completion_probabilities"] = [listed(stub, prompt, step, number)]
             streamed = [event] if named else []
             if number < events - 1 or stub.has("no_usage"):
                 return streamed
@@ -311,9 +316,12 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
             return [*streamed, final]
 
         if not body["stream"]:
-            (final,) = write(0, 1, Step([HALF], 0, 0))
+            *_, final = write(0, 1, Step([HALF], 0, 0))
             stub.count(planned)
-            return web.json_response({**final, "tokens": [token for step in planned for token in step.tokens]})
+            final["tokens"] = [token for step in planned for token in step.tokens]
+            if body.get("n_probs"):
+                final["completion_probabilities"] = [listed(stub, prompt, step, i) for i, step in enumerate(planned)]
+            return web.json_response(final)
         return await stub.stream(request, planned, write)
 
     def metrics() -> web.Response:

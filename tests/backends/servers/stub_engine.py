@@ -25,6 +25,8 @@ TOKENS: Final = range(10, 34)
 """The tokens that the chain of a stub that draws knows."""
 END: Final = 33
 """The one that ends a text. Where ends are ignored, llama.cpp gives it no chance."""
+DECODED: Final = 2.0**-10
+"""How far a log-probability lies below that of a prefill where it comes from a decode step."""
 HALF: Final = 12
 """One whose text ends in the middle of a character: llama.cpp streams it without an event."""
 

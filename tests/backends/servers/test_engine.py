@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from specgate.contract import BASELINE, Budget, Finish, Role
-from specgate.contract.protocols import Engine, FollowsText, RanksTokens, ScriptedTrace
+from specgate.contract.protocols import Engine, FollowsText, RanksAgain, RanksTokens, ScriptedTrace
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started
-from tests.backends.servers.stub_engine import ACCEPT, token
+from tests.backends.servers.stub_engine import ACCEPT, DECODED, token
 
 pytestmark = pytest.mark.slow("starts two servers per test")
 
@@ -67,6 +67,14 @@ def test_facts_and_top_two_come_from_the_baselines_server(served: tuple[str, Eng
     if top is not None:
         assert top.values[:2] == (-0.25, -1.75)
         assert top.tokens[:1] == (token((*PROMPTS[0], 9, 9), 0),)
+    text = tuple(token(PROMPTS[0], i) for i in range(5))
+    assert isinstance(engine, RanksAgain)
+    if top is not None:
+        again = engine.ranked_again(0, text, 20)
+        assert (
+            again is not None and again.values == (-0.25, -1.75 - DECODED) and again.tokens[0] == token(PROMPTS[0], 5)
+        )
+        assert engine.ranked_again(0, (*text[:-1], 9), 20) is None, "it cannot be led along another text"
     assert engine.follow(0, (9, 9), 3) == tuple(token((*PROMPTS[0], 9, 9), i) for i in range(3))
     assert engine.decode(BASELINE, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
     assert facts.backend == name and facts.has_draft and facts.acceptance is None

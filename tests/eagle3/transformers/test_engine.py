@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from specgate.backends.eagle3.reference.open import open_engine as open_reference
 from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.protocols import LED
 from specgate.errors import BackendError, EnvironmentRefused
 from tests.eagle3.transformers.pairs import BOUNDARIES, CONFIGS, PROMPTS, generated, opened, request, write_pair
 from tests.pairs.tiny import write_random_pair
@@ -116,6 +117,15 @@ def test_what_is_shown_of_a_place_is_what_transformers_has_there(pairs: dict[str
     assert engine.top2(1, continuation) == pytest.approx(shown.values[:2], abs=1e-6)
     (score,) = engine.score(PROMPTS[1], (*continuation, shown.tokens[1]), [3])
     assert (score.best, score.best_logit, score.logit) == pytest.approx((shown.tokens[0], *shown.values[:2]), abs=1e-4)
+
+
+def test_a_second_pass_shows_the_same_place_with_its_last_tokens_decoded(pairs: dict[str, PairRef]) -> None:
+    engine = opened(pairs["qwen3"])
+    for continuation in [(4,), (4, 5, 6), tuple(range(4, 4 + LED + 3))]:
+        first, again = engine.ranked(1, continuation, 5), engine.ranked_again(1, continuation, 5)
+        assert again is not None and again.tokens == first.tokens
+        assert again.values == pytest.approx(first.values, abs=1e-4)
+    assert engine.ranked_again(1, (), 5) is None
 
 
 def test_a_text_is_followed_as_generate_goes_on(pairs: dict[str, PairRef]) -> None:

@@ -23,13 +23,16 @@ def accepted(prompt: list[int], cycle: int, k: int) -> int:
 
 
 def ranking(prompt: list[int], index: int) -> list[tuple[int, float]]:
-    """(token, log-probability) from the likeliest on; the gaps are multiples of 1/16, as those of bfloat16 logits."""
+    """(token, log-probability) from the likeliest on; the gaps are multiples of 1/16, as those of bfloat16 logits.
+    What is decoded, at an index above 0, rounds otherwise than what is prefilled.
+    """
     first = token(prompt, index)
     if "blind" in FAULTS:
         return [(first, -0.25)]
     if "strange" in FAULTS:
         return [(first, -0.25), (1 << 20, -1.75)]
-    others = [(2 + (first - 1 + i) % (VOCAB - 2), -1.75 - i * (i + 1) / 32) for i in range(40)]
+    rounding = 2**-4 if index else 0.0
+    others = [(2 + (first - 1 + i) % (VOCAB - 2), -1.75 - rounding * (i % 2) - i * (i + 1) / 32) for i in range(40)]
     return [(first, -0.25), *others]
 
 

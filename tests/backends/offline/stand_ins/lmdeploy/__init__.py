@@ -61,17 +61,17 @@ class Instance:
             status = ResponseType.FINISH if done else ResponseType.SUCCESS
             if "error" in FAULTS and cycle == 3:
                 status, new = ResponseType.INTERNAL_ENGINE_ERROR, []
-            logprobs = self.shown(input_ids, gen_config) if cycle == 0 else None
+            logprobs = self.shown(input_ids, made - 1, gen_config)
             cached = int(FAULTS.get("cached", 0))
             yield EngineOutput(status, new, logprobs, RequestMetrics(spec_info=spec, cached_tokens=cached))
             if status is not ResponseType.SUCCESS:
                 return
 
-    def shown(self, prompt: list[int], config: GenerationConfig) -> list[object] | None:
+    def shown(self, prompt: list[int], place: int, config: GenerationConfig) -> list[object] | None:
         """TurboMind shows as many tokens as it chooses from; the PyTorch engine shows the chosen one first, and all
         only in the mode that it was opened with.
         """
-        top = ranking(prompt, 0)[: config.logprobs or 0]
+        top = ranking(prompt, place)[: config.logprobs or 0]
         if not top or (self.engine.kind == "pytorch" and self.engine.mode is None):
             return None
         if self.engine.kind == "turbomind":

@@ -200,13 +200,14 @@ class LLMEngine:
 
 
 def completion(request: Running) -> SimpleNamespace:
-    """As a `CompletionOutput`: the most likely tokens at the first place, and the chosen one after them."""
+    """As a `CompletionOutput`: the most likely tokens at every place, and the chosen one after them."""
     logprobs = request.params.logprobs
     if logprobs is None:
         return SimpleNamespace(token_ids=request.emitted, logprobs=None)
-    shown = [*ranking(request.prompt, 0)[:logprobs], *([(0, -20.0)] if "blind" not in FAULTS else [])]
-    entries = {number: SimpleNamespace(logprob=value) for number, value in reversed(shown)}
-    return SimpleNamespace(token_ids=request.emitted, logprobs=[entries])
+    chosen = [(0, -20.0)] if "blind" not in FAULTS else []
+    shown = [[*ranking(request.prompt, place)[:logprobs], *chosen] for place in range(len(request.emitted))]
+    entries = [{token: SimpleNamespace(logprob=value) for token, value in reversed(place)} for place in shown]
+    return SimpleNamespace(token_ids=request.emitted, logprobs=entries)
 
 
 class LLM:

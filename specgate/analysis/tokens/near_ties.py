@@ -1,0 +1,197 @@
+"""The law of near ties: standardised gaps at the places where texts part, and two tests over them.
+
+An engine that is not bit-exact rounds. Where it chooses the lower of two tokens, their gap is small beside the standard
+deviation σ of its rounding error of one logit. If all gaps near 0 are equally frequent, the gap divided by √2·σ is at
+most half-normal for every engine that only rounds, whatever share of the error all its passes have in common.
+
+σ comes from what the engine shows of its most likely tokens, by one of three rules, the first one that there is:
+
+B   beside a second pass of the same engine over the same text; the gap is the one that the engine shows
+A   beside logits of the same weights in float32, which have the gap, too
+C   nothing is shown: a second engine in the run's number format beside the same in float32, times `MIMIC`
+
+Arrays have places along their last axis, so that a simulation can judge many cells at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from specgate.analysis.tokens.last_place import unit_of
+from specgate.contract import TieLaw
+from specgate.contract.token_check import TieRule
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+PARTED: Final = 0.004
+"""Chance per run that places where texts part are called wrong though the engine only rounds, over all cells."""
+REPEATED: Final = 0.0005
+"""The same of places where a cell leaves its own earlier text."""
+SCORED: Final = 0.0005
+"""The same of tokens that a second engine scores."""
+PRIOR: Final = 8.0
+"""Degrees of freedom of the cell's median variance beside a place's own."""
+LEAST_PLACES: Final = 3
+"""Places of a cell that its median takes."""
+LEAST_FREEDOM: Final = 9
+"""Degrees of freedom that tell the variance of a place alone."""
+SEEN: Final = (1 + 5 / 6) * 1.15
+"""Second moment of a gap that one pass of the engine shows, where two others chose differently, in units of 2·σ² of
+passes without a common error: 1, and 5/6 of the true gap. The rest allows for tails.
+"""
+MIMIC: Final = 1.5
+"""How much more an engine may round than a second engine in the same number format."""
+
+
+class ShowsCandidates(Protocol):
+    """What is known of the most likely tokens of one place; see `contract.Margin`."""
+
+    @property
+    def top(self) -> Sequence[float]: ...
+    @property
+    def top_tokens(self) -> Sequence[int]: ...
+    @property
+    def again(self) -> Sequence[float]: ...
+    @property
+    def float32(self) -> Sequence[float]: ...
+    @property
+    def second(self) -> Sequence[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One place as far as it is seen.
+
+    `gap`: how far the lower of the two tokens lies below the largest logit; infinite where one of them is not among the
+        most likely ones, None where nothing is shown.
+    `variance`: estimate of σ², the squared rounding error of one logit; None where nothing tells it.
+    `freedom`: its degrees of freedom.
+    `rule`: the rule that gave them.
+    """
+
+    gap: float | None = None
+    variance: float | None = None
+    freedom: int = 0
+    rule: TieRule | None = None
+
+
+def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+    """Return what `shown` tells of the choice between `tokens` at one place."""
+    names, values = shown.top_tokens, shown.top
+    if not names or len(names) < 2:
+        return Sight()
+    if len(shown.again) == len(names) == len(values):
+        unit = unit_of(values) or 0.0
+        return Sight(gap_below(tokens, values, names), *spread(values, shown.again, 0.5, unit**2 / 12), "B")
+    if len(shown.float32) == len(names):
+        gap = gap_below(tokens, shown.float32, names)
+        if len(values) == len(names):
+            return Sight(gap, *spread(values, shown.float32), "A")
+        if len(shown.second) == len(names):
+            return Sight(gap, *spread(shown.second, shown.float32, MIMIC**2), "C")
+        return Sight(gap)
+    return Sight(gap_below(tokens, values, names) if values else None)
+
+
+def gap_below(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:
+    """Return how far the lowest of `tokens` lies below the largest of `values`, which are those of `names`."""
+    of = dict(zip(names, values, strict=False))
+    return max(max(values) - of.get(token, -math.inf) for token in tokens)
+
+
+def spread(a: Sequence[float], b: Sequence[float], factor: float = 1.0, more: float = 0.0) -> tuple[float | None, int]:
+    """Return (variance of a − b times `factor`, plus `more`; its degrees of freedom). Their mean is no rounding."""
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    freedom = len(differences) - 1
+    if freedom < 2 or not all(map(math.isfinite, differences)):
+        return None, 0
+    mean = math.fsum(differences) / len(differences)
+    return factor * math.fsum((d - mean) ** 2 for d in differences) / freedom + more, freedom
+
+
+def shrunk(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
+    """Return (s², its degrees of freedom) of places whose variances one rule gave, drawn towards their median.
+
+    `freedom` is 0 at a place without an estimate of its own: it then has the median alone. NaN where nothing tells.
+    """
+    import numpy as np
+    from scipy.special import chdtri
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        own = np.where(freedom > 0, variances * freedom / chdtri(freedom, 0.5), np.nan)
+    several = (freedom > 0).sum(-1, keepdims=True) >= LEAST_PLACES
+    middle = np.where(several, np.nanmedian(np.where(several, own, 1.0), axis=-1, keepdims=True), np.nan)
+    known = np.where(freedom > 0, variances, 0.0)
+    alone = np.where(freedom >= LEAST_FREEDOM, known, np.nan)
+    drawn = (PRIOR * middle + freedom * known) / (PRIOR + freedom)
+    return np.where(several, drawn, alone), np.where(several, PRIOR + freedom, freedom)
+
+
+def standardised(gaps: Floats, variances: Floats, freedom: Floats, seen: bool = False) -> Floats:
+    """Return gaps in standard deviations: as far out in the normal distribution as g/√(2·s²) is in Student's.
+
+    `variances`, `freedom`: as `shrunk` returns them. `seen`: the gaps are one pass's own (rule B), not float32's.
+    """
+    import numpy as np
+    from scipy.special import ndtri, stdtr
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = np.where(gaps == 0, 0.0, gaps / np.sqrt(2 * variances * (SEEN if seen else 1.0)))
+    tail = np.maximum(stdtr(freedom, -np.abs(x)), SMALLEST)
+    return np.asarray(-ndtri(tail), dtype=np.float64)
+
+
+SMALLEST: Final = 1e-300
+"""The least probability that a standardised gap is computed from; it is 37 then."""
+
+
+def limits(places: int, error: float) -> tuple[float, float]:
+    """Return (the furthest standardised gap, the mean of their squares) that rounding exceeds with a chance of `error`
+    over both, at so many places.
+    """
+    from scipy.special import chdtri, ndtri
+
+    return float(-ndtri(error / 4 / places)), float(chdtri(places, error / 2)) / places
+
+
+def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[float | None], list[float | None]]:
+    """Return (the tests over different places, the standardised gap of each, its σ). None where σ is not known, or a
+    token is not among the most likely ones.
+
+    `error`: the chance that an engine which only rounds is called wrong.
+    """
+    import numpy as np
+
+    xs: list[float | None] = [None] * len(sights)
+    sigmas: list[float | None] = [None] * len(sights)
+    for seen in (True, False):  # of places without an estimate those that only the engine shows are like rule B's
+        mine = [i for i, s in enumerate(sights) if s.gap is not None and (s.rule in ("B", None)) == seen]
+        if not mine:
+            continue
+        freedom = np.array([float(sights[i].freedom) for i in mine])
+        variances, freedom = shrunk(np.array([sights[i].variance or 0.0 for i in mine]), freedom)
+        gaps = np.array([sights[i].gap for i in mine], dtype=np.float64)
+        for i, x, s2 in zip(mine, standardised(gaps, variances, freedom, seen), variances, strict=True):
+            if not math.isnan(s2):
+                sigmas[i] = math.sqrt(s2)
+                xs[i] = float(x) if math.isfinite(sights[i].gap or 0.0) else None
+    known = [x for x in xs if x is not None]
+    furthest, mean = limits(max(len(known), 1), error)
+    squares = [s * s for x, s in zip(xs, sigmas, strict=True) if x is not None and s is not None]
+    law = TieLaw(
+        places=len(known),
+        unknown=sum(s is None and of.gap != math.inf for s, of in zip(sigmas, sights, strict=True)),
+        furthest=max(known, default=0.0),
+        furthest_allowed=furthest,
+        mean_square=math.fsum(x * x for x in known) / len(known) if known else 0.0,
+        mean_square_allowed=mean,
+        sigma=math.sqrt(math.fsum(squares) / len(squares)) if squares else None,
+    )
+    return law, xs, sigmas
