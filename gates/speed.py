@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
 from specgate.contract import (
@@ -23,6 +24,7 @@ from specgate.contract import (
     State,
     Verdict,
 )
+from specgate.contract.metrics import BATCH_SPEEDUPS
 from specgate.gates.samples import (
     decision_on,
     evidence_of,
@@ -92,7 +94,8 @@ class Speed:
         joint = result.values.get("joint_decode_share") if value.metric == "joint_decode_speedup_ratio" else None
         if joint is not None and joint.value is not None:
             beside = {**beside, joint.metric: joint.value}
-        evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde), **beside}
+        others = other_speedups(comparison)
+        evidence = {value.metric: value.value, **others, "min": floor, **evidence_of(decision, mde), **beside}
         interval = decision.interval
         if interval is None:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"
@@ -100,7 +103,8 @@ class Speed:
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
         from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
-        summary = span(decision, interval) + while_all + from_prefill
+        in_words = ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio:.3f}x" for name, ratio in others.items())
+        summary = span(decision, interval) + while_all + from_prefill + (f" ({in_words})" if in_words else "")
         if decision.side == "above":
             message = f"{summary}: at least {floor:g}x{smallest_effect(mde)}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)

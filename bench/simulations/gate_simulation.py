@@ -274,13 +274,13 @@ def sequential(
     turns: Turns,
     looks: Sequence[int],
     between: Between,
-    floor: float = 0.0,
+    floor: float | Floats = 0.0,
     fail: float = FALSE_FAIL,
     *,
     alone: bool = False,
 ) -> Outcome:
-    """`intervals.decision.decide` for many runs at once. `floor` is on the log scale. `d`: float64 [runs, rounds], of
-    fewer rounds than the last look where what they are held against has no more.
+    """`intervals.decision.decide` for many runs at once. `floor` is on the log scale, one for all or one per run.
+    `d`: float64 [runs, rounds], of fewer rounds than the last look where what they are held against has no more.
     """
     runs = len(d)
     above, below = np.zeros(runs, bool), np.zeros(runs, bool)

@@ -17,16 +17,20 @@ from functools import partial
 import click
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from bench.simulations.gate_simulation import Between, Draw, Flags, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import false_fail
+from specgate.analysis.machine.clock_comparison import CONFIDENCE
+from specgate.analysis.machine.gpu_clocks import CLOCKS_APART
 from specgate.analysis.references import QUIET, ROUNDS
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
+judged = partial(sequential, alone=True)
 MARGIN_PCT = 3.0
 ANCHOR_MARGIN_PCT = 5.0
 DECISIONS = 22
@@ -103,6 +107,17 @@ def of_process(process_sd: float, runs: int, turns: Turns, sd: float, noise: Dra
     return blocks(runs, turns, sd, noise) + noise.normal(0.0, process_sd, (runs, 1))
 
 
+def clock_step(step: float, runs: int, turns: Turns, sd: float, noise: Draw) -> tuple[Floats, Floats]:
+    """A clock that steps once, up or down, at any place of a run: times and what they owe to the clock, both [runs,
+    rounds]. Both states are equally frequent over many runs.
+    """
+    mine = 2 * np.arange(len(turns.orders)) + (np.asarray(turns.orders) < 0)
+    places = noise.integers(1, 2 * len(turns.orders), (runs, 1))
+    state = (mine[None, :] >= places) - 0.5
+    slowed: Floats = step * state * noise.choice((-1.0, 1.0), (runs, 1))
+    return blocks(runs, turns, sd, noise) + slowed, slowed
+
+
 Noise = Callable[[int, Turns, float, Draw], Floats]
 NOISES: Mapping[str, Noise] = {
     "independent": blocks,
@@ -114,17 +129,61 @@ NOISES: Mapping[str, Noise] = {
     "a clock state that costs 2.4 %, 16 blocks on average": clock_state,
     "process sd 0.2 %": partial(of_process, USUAL),
     "process sd 0.45 %": partial(of_process, OF_TIME.process_sd),
+    "process sd 0.6 %": partial(of_process, 0.006),
 }
 SIMULATED: Mapping[str, Noise] = {**NOISES, "process sd 0.5 %": partial(of_process, WIDE)}
+
+READING = 0.003
+"""Standard deviation of the mean of a block's readings of the clock."""
 
 WIDER = "process sd 0.5 %"
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What changed texts do to the acceptance of a server: a `share` of the prompts moves by `sd` (log scale), and
+    `together` of them decode as a batch.
+    """
+
+    share: float
+    sd: float
+    together: int = 1
+
+    def moved(self, runs: int, turns: Turns, noise: Draw) -> Floats:
+        """By how much each round's acceptance length moves, which every round of a prompt set repeats."""
+        prompts = (runs, max(turns.prompt_sets) + 1, self.together)
+        moves = noise.normal(0.0, self.sd, prompts) * (noise.random(prompts) < self.share)
+        by_round: Floats = moves.mean(axis=2)[:, np.asarray(turns.prompt_sets)]
+        return by_round
+
+
+TEXTS: Mapping[str, Texts] = {
+    "half of the sets by 1.3 %": Texts(0.5, 0.013),
+    "half of the prompts by 6 %, four to a set": Texts(0.5, 0.06, 4),
+    "half of the prompts by 6 %": Texts(0.5, 0.06),
+    "all prompts by 6 %": Texts(1.0, 0.06),
+}
+PER_TOKEN, PER_ARRIVAL = -1.0, 0.015
+"""What a time moves by where acceptance does, as a share of that. Per arrival: the largest slope over the prompt sets
+of stored runs of vLLM and SGLang on H200 (0.004 to 0.014). One with a single block per set has 0.04 ± 0.03.
+"""
+
+
 def simulate(
-    shape: str, kind: str, runs: int, sd: float, noise: Draw, loss: float, processes: int | None = None
+    shape: str,
+    kind: str,
+    runs: int,
+    sd: float,
+    noise: Draw,
+    loss: float,
+    processes: int | None = None,
+    texts: Texts | None = None,
+    follows: float = PER_ARRIVAL,
 ) -> Outcome:
     """`runs` pairs of runs, the later of which takes `loss` (log scale) more time per step.
 
+    `texts`: those of the later run that have changed; `follows`: the share of what their acceptance moves by that times
+    follow.
     `processes`: how many a noise profile has measured, with a standard deviation of WIDE between them; None for what
     is assumed.
     """
@@ -134,6 +193,8 @@ def simulate(
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
         count, same = len(part), Turns((0,) * len(turns.orders), (0,) * len(turns.orders))
         old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
+        if texts is not None:
+            new = new + follows * texts.moved(count, turns, noise)
         alone, freedom = (WIDE, processes - 1) if processes else (OF_TIME.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
         floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
@@ -144,10 +205,50 @@ def simulate(
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)
-            outcomes.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail, alone=True))
+            outcomes.append(judged((old - new - loss)[mine, :length], same, looks, some, floor, fail))
     columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
+
+
+def stepping(shape: str, step: float, runs: int, noise: Draw, loss: float, part: float | None) -> Outcome:
+    """As `simulate`, where either run's clock steps once and changes the times by `step`; processes differ by USUAL.
+
+    `part`: how much of the clock's change is in the times: 1 if they are in proportion. None where no watch sees it.
+    """
+    scenario, outcomes = scenario_of(shape), []
+    looks = planned_interim_looks(scenario)
+    floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
+    for some in np.array_split(np.arange(runs), 20):
+        seed, count = int(noise.integers(1 << 32)), len(some)
+        turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
+        same, between = Turns((0,) * looks[-1], (0,) * looks[-1]), Between(np.full(count, OF_TIME.process_sd), math.inf)
+        between = Between(between.sd * math.sqrt(2), math.inf)
+        (old, was), (new, now) = (clock_step(step, count, turns, SIZES[0], noise) for _ in range(2))
+        d = old - new - loss + noise.normal(0.0, USUAL * math.sqrt(2), (count, 1))
+        out = judged(d, same, looks, between, floor, fail)
+        for end in np.unique(out.pairs):
+            if part is None:
+                break
+            at = out.pairs == end
+            clocks = [noise.normal(0.0, READING, (at.sum(), end)) - of[at, :end] / part for of in (was, now)]
+            floors = floor + clock_changes(*clocks)
+            equal = judged(d[at, :end], same, (end,), Between(between.sd[at], math.inf), floors, fail)
+            out.above[at] &= equal.above
+            out.below[at] &= equal.below
+        outcomes.append(out)
+    columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
+    above, below, pairs = (np.concatenate(column) for column in columns)
+    return Outcome(above, below, pairs)
+
+
+def clock_changes(old: Floats, new: Floats) -> Floats:
+    """`references.clock_change` of many runs, 0 where it is None. `old`, `new`: ln(clock) of blocks, [runs, rounds]."""
+    variances = np.stack([side.var(axis=1, ddof=1) / side.shape[1] for side in (old, new)])
+    freedom = variances.sum(axis=0) ** 2 / (variances**2 / (old.shape[1] - 1)).sum(axis=0)
+    margin = special.stdtrit(freedom, CONFIDENCE) * np.sqrt(variances.sum(axis=0))
+    change: Floats = new.mean(axis=1) - old.mean(axis=1)
+    return np.where(np.abs(change) > np.maximum(margin, CLOCKS_APART), change, 0.0)
 
 
 def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Between) -> NDArray[np.int64]:
@@ -199,15 +300,13 @@ def histories(
         new = of_process(process_sd, runs, same, sd, noise) + loss * (build + 1)
         margins = ((last, MARGIN_PCT), (best, ANCHOR_MARGIN_PCT)) if anchored else ((last, MARGIN_PCT),)
         outcomes = [
-            sequential(
-                old - new, same, looks, between, -math.log1p(margin / 100), false_fail(True, DECISIONS), alone=True
-            )
+            judged(old - new, same, looks, between, -math.log1p(margin / 100), false_fail(True, DECISIONS), alone=True)
             for old, margin in margins
         ]
         green[:, build] = np.logical_and.reduce([o.above for o in outcomes])
         red[:, build] = np.logical_or.reduce([o.below for o in outcomes])
         d = best - new
-        gained = d.mean(axis=1) > 0 if luckiest else sequential(d, same, (rounds,), between, alone=True).above
+        gained = d.mean(axis=1) > 0 if luckiest else judged(d, same, (rounds,), between).above
         last = np.where(green[:, build, None], new, last)
         best = np.where((green[:, build] & gained)[:, None], new, best)
     return Builds(green, red)
@@ -232,6 +331,21 @@ def at_the_margin(runs: int, noise: Draw) -> Iterator[str]:
         yield f"| {kind} | {' | '.join(cells)} |"
 
 
+def clock_steps(runs: int, noise: Draw) -> Iterator[str]:
+    """A clock that steps once in either run: PASS / FAIL in percent, unchanged and with a loss of the margin."""
+    yield f"| the clock's step changes times by | seen | {' | '.join(f'{s}, same | 3 % slower' for s in SHAPES)} |"
+    yield f"|---|---{'|---|---' * len(SHAPES)}|"
+    for step in (0.0, 0.01, 0.024):
+        for seen, part in (("no", None), ("yes", 1.0), ("yes, half of it in the times", 0.5)):
+            outcomes = [
+                stepping(shape, step, runs, noise, math.log1p(percent / 100), part)
+                for shape in SHAPES
+                for percent in (0.0, MARGIN_PCT)
+            ]
+            cells = [f"{100 * o.above.mean():.2f} / {100 * o.below.mean():.2f}" for o in outcomes]
+            yield f"| {100 * step:g} % | {seen} | {' | '.join(cells)} |"
+
+
 def power(runs: int, noise: Draw) -> Iterator[str]:
     """PASS / FAIL in percent, by how much slower the later run is. Without a profile, processes differ by USUAL; with
     one, by WIDE.
@@ -248,6 +362,22 @@ def power(runs: int, noise: Draw) -> Iterator[str]:
             out = simulate(shape, kind, runs, sd, noise, math.log1p(percent / 100), processes)
             cells.append(f"{100 * out.above.mean():.1f} / {100 * out.below.mean():.1f}")
         yield f"| {percent} % | {' | '.join(cells)} |"
+
+
+def changed_texts(runs: int, noise: Draw) -> Iterator[str]:
+    """A server whose texts change, processes USUAL apart: PASS / FAIL in percent by how its steps are timed."""
+    heads = [f"{shape}, {loss} %" for shape in SHAPES for loss in (0, 3, 8)]
+    yield f"| texts that change | time per | {' | '.join(heads)} |"
+    yield f"|---|---{'|---' * len(heads)}|"
+    for name, texts in TEXTS.items():
+        for words, follows in (("token", PER_TOKEN), ("arrival", PER_ARRIVAL)):
+            cells = []
+            for shape in SHAPES:
+                for percent in (0, 3, 8):
+                    loss = math.log1p(percent / 100)
+                    out = simulate(shape, "process sd 0.2 %", runs, SIZES[0], noise, loss, None, texts, follows)
+                    cells.append(f"{100 * out.above.mean():.2f} / {100 * out.below.mean():.2f}")
+            yield f"| {name} | {words} | {' | '.join(cells)} |"
 
 
 def creeping(runs: int, noise: Draw) -> Iterator[str]:
@@ -277,6 +407,12 @@ def main(runs: int, seed: int) -> None:
     noise = np.random.default_rng(seed)
     click.echo(f"\nA loss of exactly {MARGIN_PCT:g} %: false PASS / false FAIL, % of {runs} pairs of runs\n")
     for line in at_the_margin(runs, noise):
+        click.echo(line)
+    click.echo(f"\nA clock step: PASS / FAIL, % of {runs} pairs of runs\n")
+    for line in clock_steps(runs, noise):
+        click.echo(line)
+    click.echo(f"\nA server's texts change: PASS / FAIL, % of {runs // 2} pairs of runs, by the loss\n")
+    for line in changed_texts(runs // 2, noise):
         click.echo(line)
     click.echo(f"\nBuilds one after the other: PASS / FAIL, % of {runs // 10} histories\n")
     for line in creeping(runs // 10, noise):

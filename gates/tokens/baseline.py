@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from specgate.analysis.tokens.divergences import mean_gap
-from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
+import math
+from typing import Final
+
+from specgate.analysis.tokens.near_ties import PARTED, limits
+from specgate.contract import CellResult, Comparison, Divergence, Rule, RunView, State, TokenCheck, Verdict
 from specgate.gates.select import verdict
-from specgate.gates.tokens.evidence import evidence_of, gaps_of, margin_of, ties_of, too_many_rare
-from specgate.gates.tokens.scores import scores_of, second_look
+from specgate.gates.tokens.evidence import NAMES_CACHE, evidence_of, margin_of, sigma_allowed, sigma_of, ties_of
+from specgate.gates.tokens.scores import by_law, scores_of
 
 
 def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
@@ -16,47 +19,71 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
         return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
     if not check.mismatches:
         return None
-    # A run that was cut short has not asked for every gap: a place whose gap is known says more.
-    d = next((d for d in check.mismatches if d.margin is not None), check.mismatches[0])
+    # A place that is surely wrong says most; a run that was cut short has not asked for every gap.
+    allowed = sigma_allowed(rule, comparison.cell, run)
+    d = max(
+        check.mismatches,
+        key=lambda d: (is_wrong(d, check, allowed), d.x or 0.0, -1.0 if d.margin is None else d.margin),
+    )
     message = (
-        f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, "
-        f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} (top-2 margin {margin_of(d)})"
+        f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, round {d.round}, "
+        f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} ({margin_of(d, check)})"
     )
     if d.margin is None and ties_of(rule) and run.status == "interrupted":
         step = "continue with --resume: the run ended before it asked how close the two tokens are there"
         return verdict(rule, key, State.INVALID, "margin_not_asked", message, evidence_of(check), step)
-    step = "the engine emits wrong tokens: compare verify logits with the baseline's at that position"
-    if ties_of(rule).ulps and d.unit is None:
-        step = "too few log-probabilities are shown there, or on no grid: no unit in the last place is seen"
-    elif too_many_rare(check, ties_of(rule)):
-        message += f"; {ties_of(rule).rare_ulps:g} are allowed for 1 place where texts part and 1 more of every 50"
-    elif all(ties_of(rule).rarely_covers(d.margin, d.unit) for d in check.mismatches):
-        step = (
-            "a rare near tie, unless one of the two tokens is not among the most likely there: a run.json does not "
-            "tell; `specgate runs check RUN` judges the folder"
+    if ties_of(rule).by_law and d.margin is not None and not is_wrong(d, check, allowed):
+        message = (
+            f"{len(check.mismatches)} texts leave the baseline's where two tokens are close ({d.margin:.3g} logits at "
+            f"prompt set {d.prompt_set}, slot {d.slot}, token {d.position}), and nothing tells how the engine rounds"
         )
+        return verdict(rule, key, State.NOT_JUDGED, "sigma_unknown", message, evidence_of(check), TELLS_SIGMA)
+    step = "the engine emits wrong tokens: compare verify logits with the baseline's at that position"
     return verdict(rule, key, State.INVALID, "token_mismatch", message, evidence_of(check), step)
 
 
-def ties_too_wide(rule: Rule, comparison: Comparison) -> Verdict | None:
-    """Near ties one by one may still be, all together, what no rounding makes."""
-    key, check, most = comparison.cell.key, comparison.tokens, rule.params.get("mean_tie_ulps")
-    gap = mean_gap(check.divergences)
-    if not most or gap is None or gap.at_least <= float(most):
+TELLS_SIGMA: Final = (
+    "a second engine in float32 on the same weights (checks.rescored_by), or an engine that ranks 10 tokens or more"
+)
+
+
+def is_wrong(d: Divergence, check: TokenCheck, allowed: float) -> bool:
+    """True if `d` is no rounding. Where nothing tells σ, the largest one that is `allowed` is given to it."""
+    if d.near_tie or d.margin is None:
+        return False
+    if d.x is not None or d.rule == "outside":
+        return True
+    places = len({d.key for d in check.divergences})
+    return d.margin / (math.sqrt(2) * allowed) > limits(places, PARTED)[0] if allowed else True
+
+
+def ties_too_wide(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
+    """Near ties one by one may still be, all together, what no rounding makes; and rounding may be too coarse."""
+    key, ties = comparison.cell.key, comparison.tokens.law
+    if ties is None or not ties_of(rule).by_law:
         return None
-    message = (
-        f"texts leave the baseline's at {gap.places} places, where the two tokens lie {gap.mean:.2f} units in "
-        f"the last place apart in the mean, surely more than {gap.at_least:.2f}: more than the "
-        f"policy's mean_tie_ulps = {float(most):g} takes for rounding"
-    )
-    step = "does the engine accept drafts that are merely near the best (relaxed or typical acceptance)?"
-    evidence = {**evidence_of(check), **gaps_of(rule, check)}
-    return verdict(rule, key, State.INVALID, "ties_too_wide", message, evidence, step)
+    evidence = {**evidence_of(comparison.tokens), **sigma_of(ties)}
+    if ties.too_wide:
+        message = (
+            f"texts leave the baseline's at {ties.places} places, where the two tokens lie too far apart all together: "
+            f"the mean square gap is {ties.mean_square:.2f} σ², and rounding makes at most "
+            f"{ties.mean_square_allowed:.2f} (furthest {ties.furthest:.1f} σ, σ {ties.sigma or 0:.2g} logits)"
+        )
+        step = "does the engine accept drafts that are merely near the best (relaxed or typical acceptance)?"
+        return verdict(rule, key, State.INVALID, "ties_too_wide", message, evidence, step)
+    allowed = sigma_allowed(rule, comparison.cell, run)
+    if ties.sigma is not None and ties.sigma > allowed:
+        message = (
+            f"the engine rounds more coarsely than the policy lets pass: σ {ties.sigma:.2g} logits at {ties.places} "
+            f"places where texts part, at most {allowed:g}"
+        )
+        return verdict(rule, key, State.FAIL, "rounds_too_coarsely", message, evidence, NAMES_CACHE)
+    return None
 
 
 def not_greedy(rule: Rule, comparison: Comparison) -> Verdict | None:
-    """Behind a near tie a text must stay greedy, and not too many may part."""
-    key, check, most = comparison.cell.key, comparison.tokens, rule.params.get("max_parted_share")
+    """Behind a near tie a text must stay greedy."""
+    key, check = comparison.cell.key, comparison.tokens
     if check.followed is not None and check.followed.wrong and check.followed.first is not None:
         prompt_set, round_, slot, position = check.followed.first
         message = (
@@ -66,13 +93,6 @@ def not_greedy(rule: Rule, comparison: Comparison) -> Verdict | None:
         )
         step = "plain decoding from the same text must choose the same tokens; an engine shows it by `follow`"
         return verdict(rule, key, State.INVALID, "not_greedy", message, evidence_of(check), step)
-    share = len(check.divergences) / check.sequences if check.sequences else 0.0
-    if most is not None and share > float(most):
-        message = (
-            f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie, "
-            f"{share:.0%} (at most {float(most):.0%})"
-        )
-        return verdict(rule, key, State.FAIL, "too_many_part", message, evidence_of(check))
     return None
 
 
@@ -123,7 +143,7 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
     )
     if score is not None and score.unscored is None:
         summary += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
-        summary += second_look(score)
+        summary += by_law(score)
     if least is None:
         step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
         return verdict(rule, key, State.SKIPPED, "lossy", summary, evidence, step)

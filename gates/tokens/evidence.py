@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
-from specgate.analysis.tokens.divergences import mean_gap
-from specgate.contract import Divergence, NearTies, Rule, TokenCheck
+from typing import Final
+
+from specgate.contract import Cell, Divergence, NearTies, Rule, RunView, TieLaw, TokenCheck
 
 Evidence = dict[str, float | int | str | None]
 
 
+DEFAULT_SIGMA: Final = 0.15
+"""Rounding error of one logit (sd) that scored tokens may have if a rule names none: weights and cache in bfloat16."""
+NAMES_CACHE: Final = "a coarse cache passes by its name in cache_sigma, or by a rule with a max_sigma for its role"
+
+
 def ties_of(rule: Rule) -> NearTies:
-    keys = ("near_tie_margin", "near_tie_ulps", "rare_tie_ulps")
-    return NearTies(*(float(rule.params.get(key, 0.0)) for key in keys))
+    """Return the near ties that `rule` grants, with the largest σ that any engine may have by it."""
+    sigma = rule.params.get("max_sigma")
+    most = None if sigma is None else max(float(sigma), *cache_sigmas(rule).values(), 0.0)
+    return NearTies(float(rule.params.get("near_tie_margin", 0.0)), most)
 
 
-def too_many_rare(check: TokenCheck, ties: NearTies) -> bool:
-    """True if every text that wrongly leaves the baseline's would be allowed to if they were fewer."""
-    near = {d.key for d in check.divergences if d.near_tie}
-    rare = {d.key for d in check.mismatches}
-    few = len(rare) <= ties.allowed_rare(len(near | rare))
-    return not few and all(ties.rarely_covers(d.margin, d.unit) for d in check.mismatches)
+def cache_sigmas(rule: Rule) -> dict[str, float]:
+    """Return cache format → the largest σ that `rule` lets it have. Raises ValueError for other than NAME NUMBER."""
+    words = [part.split() for part in str(rule.params.get("cache_sigma", "")).split(",") if part.strip()]
+    return {name: float(sigma) for name, sigma in words}
 
 
-def margin_of(d: Divergence) -> str:
-    """The gap at a divergence, in logits and, where they are known, in units in the last place."""
+def sigma_allowed(rule: Rule, cell: Cell, run: RunView) -> float:
+    """Return the largest σ that `rule` lets the engine of `cell` have: that of its cache's format, if it is named."""
+    facts = run.engines.get(cell.point.key)
+    settings = facts.identity.settings if facts is not None and facts.identity is not None else {}
+    cache = str(settings.get("kv_cache_dtype") or (facts.details.get("KV cache", "") if facts is not None else ""))
+    named = [sigma for name, sigma in cache_sigmas(rule).items() if cache.startswith(name)]
+    return max(named, default=float(rule.params.get("max_sigma", DEFAULT_SIGMA)))
+
+
+def margin_of(d: Divergence, check: TokenCheck) -> str:
+    """The gap at a divergence, in logits and, where it is known, in standard deviations of rounding."""
     if d.margin is None:
-        return "unknown"
-    return f"{d.margin:.3g}" + (f", {d.margin / d.unit:.3g} units in the last place" if d.unit else "")
+        return "top-2 margin unknown"
+    if d.rule == "outside":
+        return f"one of them is not among the most likely tokens: more than {d.margin:.3g} logits apart"
+    if d.x is None or d.sigma is None:
+        return f"top-2 margin {d.margin:.3g}"
+    allowed = f", at most {check.law.furthest_allowed:.1f}" if check.law is not None else ""
+    return f"{d.margin:.3g} logits apart, {d.x:.1f} σ{allowed}; σ {d.sigma:.2g} logits, by rule {d.rule}"
 
 
-def parted(check: TokenCheck, ties: NearTies) -> str:
+def parted(check: TokenCheck, allowed: float) -> str:
     """Count the texts that leave the baseline's at a near tie, as a message; none is the best of them."""
     if not check.divergences:
         return f"{check.compared_tokens:,} tokens of {check.sequences} texts, all the baseline's"
-    largest = max((d.margin / d.unit for d in check.divergences if d.margin is not None and d.unit), default=0.0)
-    rare = len({d.key for d in check.divergences if ties.rarely_covers(d.margin, d.unit)})
-    allowed = f"{ties.ulps:g} allowed" + (f", {ties.rare_ulps:g} at {rare} of them" if rare else "")
-    message = (
-        f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie (at most "
-        f"{largest:.3g} units in the last place, {allowed}); {check.compared_tokens:,} tokens were compared"
-    )
+    message = f"{len(check.divergences)} of {check.sequences} texts part, all at near ties"
+    if (ties := check.law) is not None and ties.sigma is not None:
+        message += (
+            f": furthest {ties.furthest:.1f} σ, together {ties.mean_square:.1f} σ² (σ {ties.sigma:.2g} logits, at most "
+            f"{allowed:g})"
+        )
+    message += f"; {check.compared_tokens:,} tokens were compared"
     if (followed := check.followed) is not None and followed.sequences:
         again = f", {followed.near_ties} leave it at another near tie" if followed.near_ties else ""
         message += (
@@ -64,11 +84,18 @@ def evidence_of(check: TokenCheck) -> Evidence:
     return evidence
 
 
-def gaps_of(rule: Rule, check: TokenCheck) -> Evidence:
-    """The mean gap where texts part, for a rule that has a bound for it."""
-    if not rule.params.get("mean_tie_ulps") or (gap := mean_gap(check.divergences)) is None:
+def sigma_of(ties: TieLaw | None) -> Evidence:
+    """The law's figures for a verdict; empty without any."""
+    if ties is None or ties.sigma is None:
         return {}
-    return {"parting_places": gap.places, "mean_gap_ulps": gap.mean, "mean_gap_ulps_at_least": gap.at_least}
+    return {
+        "places": ties.places,
+        "sigma": ties.sigma,
+        "furthest": ties.furthest,
+        "furthest_allowed": ties.furthest_allowed,
+        "mean_square": ties.mean_square,
+        "mean_square_allowed": ties.mean_square_allowed,
+    }
 
 
 def extent(check: TokenCheck) -> str:

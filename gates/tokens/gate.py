@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import UnionType
+from typing import Final
 
 from specgate.contract import OWN_NUMBERS, CellResult, Comparison, Kind, NearTies, Rule, RunView, State, Verdict
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.tokens.baseline import (
+    TELLS_SIGMA,
     judge_lossy,
     not_compared,
     not_greedy,
@@ -15,22 +17,38 @@ from specgate.gates.tokens.baseline import (
     unequal,
     unequal_logits,
 )
-from specgate.gates.tokens.evidence import evidence_of, extent, gaps_of, parted, ties_of
-from specgate.gates.tokens.scores import not_the_targets, scored, scores_of, second_engine_lost
+from specgate.gates.tokens.evidence import (
+    cache_sigmas,
+    evidence_of,
+    extent,
+    parted,
+    sigma_allowed,
+    sigma_of,
+    ties_of,
+)
+from specgate.gates.tokens.scores import (
+    not_settled,
+    not_the_targets,
+    scored,
+    scored_too_coarsely,
+    scores_of,
+    second_engine_lost,
+)
+
+LARGEST: Final = 10.0
+"""Logits: whoever rounds by more decodes something else."""
 
 
 class Tokens:
     """`near_tie_margin`: the gap between the two largest logits below which a different token is no defect, since the
     baseline's own choice was too close to call. Where it is 0, logits that differ in a bit are a defect, too.
 
-    `near_tie_ulps`: for engines that are not to be bit-exact, a gap of at most so many units in the last place of the
-    engine's logits is a near tie, too. Texts may part there, from the baseline's and from round to round. Behind that
-    place plain decoding is asked to go on from the text, and must repeat it.
-    `rare_tie_ulps`: so is a larger gap, of at most so many units, for one place where texts part, and for one more of
-    every 50.
-    `mean_tie_ulps`: over all places where texts part, the mean gap must not surely lie above so many units. Rounding
-    parts texts at small gaps mostly; an engine that accepts whatever is near the best, at all gaps up to its limit.
-    `max_parted_share`: at most this share of the texts may part.
+    `max_sigma`: for engines that are not to be bit-exact. Texts may part, from the baseline's and from round to round,
+    where the gap is no larger than the engine's own rounding makes it (`analysis.tokens.near_ties`): at no place, and
+    not all together. That rounding error of one logit has a standard deviation of at most this. Behind such a place
+    plain decoding is asked to go on from the text, and must repeat it.
+    `cache_sigma`: the same by format of the KV cache, `nvfp4 0.6, fp8 0.25`, for caches that round more coarsely. Both
+    bound the rounding at tokens that a second engine scores, too; without `max_sigma` it is 0.15 there.
     `min_equal_share`: of engines that say that their tokens may differ (`contract.LOSSY`), at least this share of the
     emitted tokens must stand before the first one that is not the baseline's. Without it their tokens are not judged.
 
@@ -41,10 +59,8 @@ class Tokens:
     name = "tokens"
     params: Mapping[str, type | UnionType] = {
         "near_tie_margin": float,
-        "near_tie_ulps": float | None,
-        "rare_tie_ulps": float | None,
-        "mean_tie_ulps": float | None,
-        "max_parted_share": float | None,
+        "max_sigma": float | None,
+        "cache_sigma": str | None,
         "min_equal_share": float | None,
     }
     needs = "the tokens of both runs"
@@ -58,14 +74,15 @@ class Tokens:
         return ties_of(rule)
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
-        """Refuse bounds on rare and mean gaps without the bound on all gaps, or on its wrong side."""
-        near, rare, mean = (rule.params.get(key) for key in ("near_tie_ulps", "rare_tie_ulps", "mean_tie_ulps"))
-        if rare and not (near and float(rare) > float(near)):
-            why = f"no more than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
-            yield "rare_tie_ulps", f"{why}: it says how far beyond that a few near ties may lie"
-        if mean and not (near and float(mean) < float(near)):
-            why = f"no less than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
-            yield "mean_tie_ulps", f"{why}: it says how far near ties may lie in the mean"
+        """Refuse standard deviations that are none, and caches without one."""
+        if (sigma := rule.params.get("max_sigma")) is not None and not 0 < float(sigma) <= LARGEST:
+            yield "max_sigma", f"a standard deviation in logits, above 0 and at most {LARGEST:g}"
+        try:
+            sigmas = cache_sigmas(rule)
+        except ValueError:
+            sigmas = {"": 0.0}
+        if not all(0 < sigma <= LARGEST for sigma in sigmas.values()):
+            yield "cache_sigma", f"a format and a standard deviation up to {LARGEST:g} each: nvfp4 0.6, fp8 0.25"
 
     def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
@@ -96,19 +113,22 @@ class Tokens:
                 (self.judge_repeats(rule, result, run) if alone else None)
                 or (not_compared(rule, comparison, run) if alone else None)
                 or second_engine_lost(rule, result)
+                or not_settled(rule, result)
                 or judge_lossy(rule, result, comparison)
             )
         return (
             (self.judge_repeats(rule, result, run) if alone else None)
             or (unequal(rule, comparison, run) if comparison else None)
-            or (ties_too_wide(rule, comparison) if comparison else None)
             or (not_greedy(rule, comparison) if comparison else None)
+            or (ties_too_wide(rule, comparison, run) if comparison else None)
             or (not_compared(rule, comparison, run) if comparison and alone else None)
             or (unequal_logits(rule, comparison) if comparison else None)
             or not_the_targets(rule, result)
             or second_engine_lost(rule, result)
+            or not_settled(rule, result)
+            or scored_too_coarsely(rule, result, run)
             or no_baseline(rule, result, run)
-            or self.agreed(rule, result, comparison)
+            or self.agreed(rule, result, comparison, run)
         )
 
     def judge_repeats(self, rule: Rule, result: CellResult, run: RunView) -> Verdict | None:
@@ -122,6 +142,11 @@ class Tokens:
             step, evidence = "the gate `distribution` judges what is drawn", {"repeat_mismatches": repeats}
             return verdict(rule, result.cell.key, State.SKIPPED, "own_random_numbers", message, evidence, step)
         message = f"{repeats:.0f} of {result.blocks} blocks emit other tokens than an earlier block of the same prompts"
+        unknown = result.values.get("repeat_unknown")
+        if ties_of(rule).by_law and unknown is not None and unknown.value == repeats:
+            message += ", where two tokens are close, and nothing tells how the engine rounds"
+            evidence = {"repeat_mismatches": repeats}
+            return verdict(rule, result.cell.key, State.NOT_JUDGED, "sigma_unknown", message, evidence, TELLS_SIGMA)
         return verdict(
             rule,
             result.cell.key,
@@ -132,7 +157,7 @@ class Tokens:
             "greedy decoding must repeat itself: look for uninitialised memory and races",
         )
 
-    def agreed(self, rule: Rule, result: CellResult, comparison: Comparison | None) -> Verdict:
+    def agreed(self, rule: Rule, result: CellResult, comparison: Comparison | None, run: RunView) -> Verdict:
         key, scores = result.cell.key, scored(result.rescored)
         if comparison is None and (repeats := result.values.get("repeat_mismatches")) and repeats.value:
             message = (
@@ -143,9 +168,9 @@ class Tokens:
             message = f"{result.blocks} blocks repeat their tokens exactly{scores}"
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
-        evidence = {**evidence_of(check), **gaps_of(rule, check), **scores_of(result.rescored)}
-        if ties_of(rule).ulps:
-            message = parted(check, ties_of(rule)) + scores
+        evidence = {**evidence_of(check), **sigma_of(check.law), **scores_of(result.rescored)}
+        if ties_of(rule).by_law:
+            message = parted(check, sigma_allowed(rule, result.cell, run)) + scores
             code = "near_tie_divergence" if check.divergences else "tokens_equal"
             return verdict(rule, key, State.PASS, code, message, evidence)
         if check.divergences:

@@ -99,3 +99,9 @@ def floors(run: Run, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]
     """Return role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
     known = {role: floor_of(run, Cell(point, role)) for role in roles}
     return {role: floor for role, floor in known.items() if floor is not None}
+
+
+def in_minutes(seconds: float) -> str:
+    """Return a time as `4 min 3 s`, `41 s`, or `0.4 s` below one second."""
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes else f"{left} s" if seconds >= 1 or not seconds else f"{seconds:.1f} s"

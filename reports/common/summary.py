@@ -11,10 +11,11 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.load.figures import in_words
+from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.tradeoff import variation
 from specgate.analysis.verdict import overall
 from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
-from specgate.contract.metrics import metric
+from specgate.contract.metrics import BATCH_SPEEDUPS, metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures
 
@@ -160,9 +161,11 @@ def acceptance_label(run: Run) -> str | None:
 
 
 def cell_note(run: Run, result: CellResult) -> str | None:
-    """The note on a cell: what varies in a variant, missing blocks, times that were set aside, an unusable draft, and
-    figures whose metric has a note; None where there is nothing of these.
+    """The note on a cell: what varies in a variant, missing blocks, times that were set aside, an unusable draft, the
+    other speed-ups of a batch, and figures whose metric has a note; None where there is nothing of these.
     """
+    comparison = run.comparison(result.cell.key)
+    others = other_speedups(comparison) if comparison is not None else {}
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
     notes = (
@@ -170,6 +173,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
+        ", ".join(f"{BATCH_SPEEDUPS[name]} {figures.ratio(value)}" for name, value in others.items()),
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )
     return "; ".join(text for text in notes if text) or None
@@ -212,6 +216,4 @@ def seconds(run: Run) -> float | None:
 def duration(run: Run) -> str | None:
     """Return the duration of the run, as in `4 min 30 s`; None if it has not ended."""
     took = seconds(run)
-    if took is None:
-        return None
-    return f"{took // 60:.0f} min {took % 60:.0f} s" if took >= 60 else f"{took:.0f} s"
+    return None if took is None else figures.in_minutes(took)

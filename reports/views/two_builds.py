@@ -29,6 +29,8 @@ STATES: Final[Mapping[ExitCode, str]] = {
     ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
+TELLING_PCT: Final = 100
+"""Percent. A wider interval tells nothing, and its ends are not shown."""
 HOW: Final = (
     "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
     "pair counts once, however many blocks it has; of acceptance, a prompt does."
@@ -108,7 +110,9 @@ def short_row(quantity: Quantity) -> list[str]:
 
 def within(pct: float | None) -> str:
     """Return a margin that was proven, rounded up."""
-    return NONE if pct is None else f"{math.ceil(100 * pct - 1e-9) / 100:g} %"
+    if pct is None or pct > TELLING_PCT:
+        return NONE if pct is None else f"> {TELLING_PCT} %"
+    return f"{math.ceil(100 * pct - 1e-9) / 100:g} %"
 
 
 def text_lines(builds: TwoBuilds) -> Iterator[str]:
@@ -197,7 +201,7 @@ def level(builds: TwoBuilds) -> str:
 
 def span(quantity: Quantity) -> str:
     """Return the interval of new / old."""
-    if quantity.low is None or quantity.high is None:
+    if quantity.low is None or quantity.high is None or (quantity.within_pct or 0) > TELLING_PCT:
         return NONE
     return f"{quantity.low - 1:+.2%} … {quantity.high - 1:+.2%}"
 

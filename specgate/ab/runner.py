@@ -390,11 +390,12 @@ def earlier(groups: Sequence[AbbaGroup], count: int) -> int:
 
 @contextmanager
 def named(side: SideName) -> Iterator[None]:
-    """Within the body, errors of an engine say which side it is."""
+    """Within the body, errors of an engine say which side it is, and whose options would be right."""
     try:
         yield
     except (BackendError, EnvironmentRefused) as error:
-        raise type(error)(f"{side}: {error.message}", hint=error.hint) from error
+        hint = error.hint and error.hint.replace("-o ", f"--{side} ")
+        raise type(error)(f"{side}: {error.message}", hint=hint) from error
 
 
 def blocks_of(pairs: Sequence[ProcessPair]) -> int:

@@ -13,6 +13,7 @@ from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, joint_d
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
 from specgate.contract import BetweenRuns, Block, Cell, Comparison, Plan, Scenario, TokenCheck, Value
+from specgate.contract.metrics import BATCH_SPEEDUPS
 from specgate.errors import InvalidResult
 
 
@@ -38,14 +39,16 @@ def compare(
     if not whole_requests:
         sums = throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens)
         decoded = speedup(pairs, tokens, between, "decode_speedup_ratio")
+        together, harmonic = jointly(pairs, block_pairs)
+        of_batch = speedup(together, tokens, between, "joint_decode_speedup_ratio")
+        in_queue = (speedup(harmonic, tokens, between, "harmonic_decode_speedup_ratio"),) if harmonic.turns else ()
         if not any(judged_jointly(scenario, spec) for _, spec in block_pairs):
-            return Comparison(cell, tokens, *columns, decoded, (sums,))
-        pairs = jointly(pairs, block_pairs)
-        columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
-        joint = speedup(pairs, tokens, between, "joint_decode_speedup_ratio")
-        if not pairs.turns and not tokens.defects:
-            joint = replace(joint, n=len(block_pairs), reason_code=NO_JOINT_DECODING)
-        return Comparison(cell, tokens, *columns, joint, (decoded, sums))
+            beside: tuple[Value, ...] = (of_batch, *in_queue) if in_queue else ()
+            return Comparison(cell, tokens, *columns, decoded, (*beside, sums))
+        columns = tuple(together.log_ratios), tuple(together.orders), tuple(together.prompt_sets), tuple(together.turns)
+        if not together.turns and not tokens.defects:
+            of_batch = replace(of_batch, n=len(block_pairs), reason_code=NO_JOINT_DECODING)
+        return Comparison(cell, tokens, *columns, of_batch, (decoded, *in_queue, sums))
     if scenario.load is not None:
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
         sums = throughput_ratio("throughput_ratio", block_pairs, True, tokens)
@@ -59,14 +62,29 @@ def compare(
     return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(block_pairs)))
 
 
-def jointly(pairs: Pairs, block_pairs: Sequence[tuple[Block, Block]]) -> Pairs:
-    """`pairs` with the ratios of joint decoding; without any where a single block has none.
+def jointly(pairs: Pairs, block_pairs: Sequence[tuple[Block, Block]]) -> tuple[Pairs, Pairs]:
+    """`pairs` with the ratios of joint decoding: of its tokens per second, and of its time per token, the mean over
+    requests. The latter is a ratio of harmonic means of speeds, since a slow request keeps its place longer: what a
+    server gains whose places are always taken.
 
-    Which blocks have none depends on how fast they were, so that the others would be a choice of them.
+    Both are empty of single requests, and if one block has no joint part: which ones have none depends on how fast they
+    were, so that the others would be a choice of them.
     """
-    both = [(joint_decoding(baseline), joint_decoding(spec)) for baseline, spec in block_pairs]
-    ratios = [math.log(spec.tok_s / base.tok_s) for base, spec in both if base is not None and spec is not None]
-    return replace(pairs, log_ratios=ratios) if len(ratios) == len(block_pairs) else Pairs([], [], [], [])
+    both = [(joint_decoding(a), joint_decoding(b)) for a, b in block_pairs if len(b.tokens) > 1]
+    known = [(base, spec) for base, spec in both if base is not None and spec is not None]
+    if len(known) < len(block_pairs):
+        return Pairs([], [], [], []), Pairs([], [], [], [])
+    arithmetic = [math.log(spec.tok_s / base.tok_s) for base, spec in known]
+    harmonic = [math.log(base.tpot_ms / spec.tpot_ms) for base, spec in known]
+    return replace(pairs, log_ratios=arithmetic), replace(pairs, log_ratios=harmonic)
+
+
+def other_speedups(comparison: Comparison) -> dict[str, float]:
+    """The speed-ups of a batch's decoding beside the one that is judged, by metric; empty of single requests."""
+    values = {value.metric: value.value for value in comparison.beside}
+    if values.get("harmonic_decode_speedup_ratio") is None:
+        return {}
+    return {name: value for name in BATCH_SPEEDUPS if (value := values.get(name)) is not None}
 
 
 def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from specgate.analysis.stats import ALPHA, t_quantile
-from specgate.contract import NearTies, State
+from specgate.contract import State
 
 Turn = Literal["first", "shared prefix", "next turn"]
 """`first`: its prefix is new to the server. `shared prefix`: an earlier request of its group began alike. `next turn`:
@@ -89,14 +89,23 @@ class Limits:
 
     `max_lost_tokens`: prompt tokens that a request may reuse less with speculation than without.
     `max_ttft_loss`: share of the time to first token that the cache may save less with speculation.
-    `ties`: which divergences of texts are near ties.
+    `margin`: a gap below it, in logits, is a near tie. `units`: so is one of at most so many units in the last place.
     """
 
     max_lost_tokens: int
     max_ttft_loss: float
-    ties: NearTies
+    margin: float
+    units: float = 0.0
+
+    def near(self, d: CacheDivergence) -> bool:
+        """True if the texts part at a near tie."""
+        if d.gap is None or not 0 <= d.gap < math.inf:
+            return False
+        return d.gap < self.margin or (d.unit is not None and d.gap <= self.units * d.unit * (1 + ROUNDING))
 
 
+ROUNDING: Final = 0.01
+"""How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
 BASELINE_NAME: Final = "baseline"
 CANDIDATES: Final = 20
 """How many of the most likely tokens a server is asked for where texts part."""
@@ -269,7 +278,7 @@ def check_ttft(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
 
 def check_texts(samples: Sequence[Sample], divergences: Sequence[CacheDivergence], role: str, limits: Limits) -> Check:
     mine = [p for p in divergences if p.role == role]
-    wrong = [p for p in mine if not limits.ties.covers(p.gap, p.unit)]
+    wrong = [p for p in mine if not limits.near(p)]
     tokens = sum(len(s.on[role].tokens) for s in samples)
     evidence: dict[str, float | int | None] = {"texts": len(samples), "parted": len(mine), "wrong": len(wrong)}
     summary = f"{role}: {len(samples)} texts of {tokens:,} tokens, "

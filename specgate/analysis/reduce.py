@@ -29,8 +29,8 @@ from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, total_of
 from specgate.analysis.requests.figures import distributions
 from specgate.analysis.requests.timing import requests_of
-from specgate.analysis.tokens.comparison import check_tokens, repeats_of
-from specgate.analysis.tokens.continuations import check_followed, parted_texts
+from specgate.analysis.tokens.checking import check_tokens, repeats_of
+from specgate.analysis.tokens.near_ties import SCORED
 from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import check_scores
 from specgate.contract import (
@@ -144,6 +144,7 @@ def measure(
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
     records, aside, known = records or Checked(), aside or {}, known or Known()
+    ties = replace(ties, cells=max(1, sum(cell.role.speculative for cell in plan.cells)))
     of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound, records.texts)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, cell_blocks in of.items():
@@ -157,12 +158,9 @@ def measure(
             return TokenCheck(0, ())
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
-        check = check_tokens(cell, pairs, margins, ties, texts[cell.point], records.logits)
-        check, most = replace(check, lossy=is_lossy(cell, check_facts)), records.asked.followed
-        if not most or not ties.ulps:
-            return check
-        parted = parted_texts(cell, pairs, check.divergences, most)
-        return replace(check, followed=check_followed(parted, records.followed, ties))
+        beside = texts[cell.point], records.logits, records.followed
+        check = check_tokens(cell, pairs, margins, ties, *beside, records.asked.followed)
+        return replace(check, lossy=is_lossy(cell, check_facts))
 
     comparisons = tuple(
         compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell), between.get(cell.key, ASSUMED))
@@ -175,7 +173,7 @@ def measure(
     def reduced(cell: Cell) -> CellResult:
         rounds = measured_rounds[cell.point]
         left_out = aside.get(cell.point.key, frozenset())
-        beside = tuple(map(id, texts[cell.point])), sum(m.cell == cell.key for m in margins) if ties else 0
+        beside = tuple(map(id, texts[cell.point])), seen(cell, margins) if ties else 0
         key = (cell, rounds, tuple(map(id, of[cell])), beside, cell in unlike, left_out)
         if key not in known.results:
             repeats = repeats_of(cell, of[cell], margins, ties, texts[cell.point])
@@ -191,11 +189,16 @@ def measure(
     result_of = in_brief if brief else reduced
     cells = tuple(result_of(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
     scores = {
-        point: scores_of(by_point[point], rescoring, records.asked)
+        point: scores_of(by_point[point], rescoring, SCORED / len(plan.cells))
         for point in plan.points
         if (rescoring := records.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
+
+
+def seen(cell: Cell, margins: Sequence[Margin]) -> int:
+    """Return how much is known of the gaps of `cell`."""
+    return sum(1 + len(m.again) + len(m.float32) + len(m.second) for m in margins if m.cell == cell.key)
 
 
 def is_lossy(cell: Cell, check_facts: CheckFacts) -> bool:
@@ -235,12 +238,14 @@ Scores = Mapping[Cell, ScoreCheck | str]
 """Cell → what a second engine said of its tokens, or why that contradicts the journal."""
 
 
-def scores_of(blocks: Sequence[Block], rescoring: Rescoring, checks: TokenChecks) -> Scores:
-    """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks."""
+def scores_of(blocks: Sequence[Block], rescoring: Rescoring, error: float) -> Scores:
+    """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks. `error`: as in
+    `check_scores`.
+    """
     scores: dict[Cell, ScoreCheck | str] = {}
     for cell in {b.cell for b in blocks}:
         try:
-            scores[cell] = check_scores(cell, blocks, rescoring, checks)
+            scores[cell] = check_scores(cell, blocks, rescoring, error)
         except InvalidResult as error:
             scores[cell] = str(error)
     return scores

@@ -20,7 +20,7 @@ from specgate.analysis.verdict import overall
 from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
-from specgate.contract.protocols import GrantsNearTies, JudgesSetup
+from specgate.contract.protocols import JudgesSetup
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
 from specgate.planning.gates import near_ties, rules_with, verdicts_of
@@ -161,19 +161,14 @@ def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
 
 def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str]:
     """Tokens must be the baseline's; of an engine that says that its own may differ, so many of them."""
-    names = ("margin", "ulps", "rare_ulps")
-    margin, ulps, rare = (max(getattr(near_ties(one.policy), name) for one in stored) for name in names)
+    granted = [near_ties(one.policy) for one in stored]
+    margin, sigmas = max(t.margin for t in granted), [t.max_sigma for t in granted if t.max_sigma is not None]
     params, how = {"near_tie_margin": margin}, "bit for bit"
     if margin:
         how = f"but for near ties: a top-2 margin below {margin:g} is too close to call"
-    if ulps:
-        params["near_tie_ulps"] = ulps
-        if rare:
-            params["rare_tie_ulps"] = rare
-        means = [r.params.get("mean_tie_ulps") for one in stored for r, _ in rules_with(one.policy, GrantsNearTies)]
-        if bounds := [float(mean) for mean in means if mean]:
-            params |= {"mean_tie_ulps": max(bounds)} if len(bounds) == len(means) else {}
-        how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
+    if sigmas:
+        params["max_sigma"] = max(sigmas)
+        how = f"but for near ties by the engine's own rounding, of at most {max(sigmas):g} logits (sd)"
     yield f"  # Tokens must be the baseline's, {how}."
     yield from rule_line(Rule("tokens-equal", "tokens", True, params=params))
     for scenario, role in scenario_roles(stored):

@@ -189,6 +189,7 @@ _METRICS = (
     Metric(
         "repeat_mismatches", "blocks", "equal", "blocks whose tokens differ from an earlier block of role and prompts"
     ),
+    Metric("repeat_unknown", "blocks", "none", "those of them where nothing tells how close the two tokens must be"),
     Metric("repeat_near_ties", "texts", "none", "texts that leave an earlier text of role and prompts at a near tie"),
     Metric(
         "speedup_vs_ar_ratio",
@@ -209,6 +210,12 @@ _METRICS = (
         "higher",
         "geometric mean over pairs of spec / baseline joint_decode_tok_s",
     ),
+    Metric(
+        "harmonic_decode_speedup_ratio",
+        "ratio",
+        "higher",
+        "geometric mean over pairs of baseline / spec joint_tpot_ms: what a server gains that a queue keeps full",
+    ),
     Metric("throughput_ratio", "ratio", "higher", "spec / baseline of Σ output tokens / Σ time of whole requests"),
     Metric("decode_throughput_ratio", "ratio", "higher", "spec / baseline of Σ tokens / Σ time of decoding alone"),
 )
@@ -222,8 +229,16 @@ TIMES_OVER: Final = (
     "decode_throughput_ratio",
     "latency_speedup_ratio",
     "joint_decode_speedup_ratio",
+    "harmonic_decode_speedup_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
+
+BATCH_SPEEDUPS: Final[Mapping[str, str]] = {
+    "joint_decode_speedup_ratio": "joint",
+    "decode_speedup_ratio": "by the clock",
+    "harmonic_decode_speedup_ratio": "with a queue",
+}
+"""The speed-ups of a batch's decoding → in words. A rule judges one of them."""
 
 _INDEXED = {
     "acceptance_at_pos": Metric(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from specgate.contract.scenarios.plan import Cell
-from specgate.contract.types import FILLED_IN, Convert, LeavesOut, Length, Range, Share, Text
+from specgate.contract.types import FILLED_IN, Convert, LeavesOut, Length, Range, Text
 from specgate.contract.verdict import Kind
 
 
@@ -93,20 +93,10 @@ class TokenChecks:
     """Tokens of every cell that it scores, at least; at least eight of every text."""
     within_s: Annotated[float, Range(gt=0, le=86_400)] = 120.0
     """Seconds that each of its answers may take, and loading. Beyond that it is asked once more, and then given up."""
-    max_gap: Annotated[float, Range(ge=0, le=100)] = 0.5
-    """A token that is not its greedy choice is a near tie if the gap between their logits is at most this; in float32,
-    at most an eighth of it.
-    """
-    max_near_ties: Share = 0.1
-    """The largest share of scored tokens that may be near ties."""
     followed: Annotated[int, Range(ge=0, le=4096)] = 8
     """Texts of a cell for which plain decoding is asked, behind a near tie, how it goes on."""
     followed_tokens: Annotated[int, Range(ge=1, le=65_536)] = 64
     """Tokens that it decodes for each."""
-    second_look: Literal["none", "float32"] = "none"
-    """The number format in which it scores once more what lies beyond `max_gap` in the scenario's, if that is little
-    enough for all of it to be near ties; `none` for no second look.
-    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -14,50 +13,37 @@ NO_TOKEN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NearTies:
-    """Limits below which another token than the expected one is no defect. The gap between the target's two largest
-    logits is then so small that two batch shapes need not agree.
+    """Limits below which another token than the expected one is no defect.
 
-    `margin`: a gap below it is a near tie, in logits.
-    `ulps`: a gap of at most so many units in the last place is a near tie. The unit is the spacing of the engine's
-        logits at that place, as far as the engine shows it. 0 for engines that must be bit-exact.
-    `rare_ulps`: a few divergences may have a gap up to this. Rounding errors have a tail, so among many divergences one
-        is larger. 0 if none may.
-    `max_sigma`: near ties are told by the engine's own rounding (`analysis.tokens.near_ties`), whose standard deviation
-        in a logit is at most this; None for no such law.
+    `margin`: a gap between the target's two largest logits below it is a near tie; 0 for engines that must be
+        bit-exact.
+    `max_sigma`: near ties are told by the engine's own rounding error of one logit (`analysis.tokens.near_ties`), whose
+        standard deviation may be at most this; None if texts may not part by rounding.
+    `cells`: speculative cells of the run, which share its chance of a false alarm.
     """
 
     margin: float = 0.0
-    ulps: float = 0.0
-    rare_ulps: float = 0.0
     max_sigma: float | None = None
+    cells: int = 1
 
     def __bool__(self) -> bool:
         """True if any gap is a near tie."""
-        return bool(self.margin or self.ulps or self.max_sigma is not None)
+        return bool(self.margin) or self.by_law
 
-    def covers(self, gap: float | None, unit: float | None) -> bool:
-        """True if `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
-        return self._within(gap, unit, self.ulps)
+    @property
+    def by_law(self) -> bool:
+        """True if gaps are held against the engine's own rounding."""
+        return self.max_sigma is not None
 
-    def rarely_covers(self, gap: float | None, unit: float | None) -> bool:
-        """True if `gap` is a near tie only as long as few are so large."""
-        return not self.covers(gap, unit) and self._within(gap, unit, self.rare_ulps)
-
-    def allowed_rare(self, divergences: int) -> int:
-        """Number of divergences, of so many, that may be larger than `ulps`: one, and one more for every
-        `RARE_ONE_IN`.
-        """
-        return 1 + divergences // RARE_ONE_IN if self.rare_ulps else 0
-
-    def _within(self, gap: float | None, unit: float | None, ulps: float) -> bool:
-        if gap is None or not 0 <= gap < math.inf:
-            return False
-        return gap < self.margin or (unit is not None and ulps > 0 and gap <= ulps * unit * (1 + ROUNDING))
+    def covers(self, gap: float | None) -> bool:
+        """True if `gap` is below the margin. A negative or infinite gap is no near tie."""
+        return gap is not None and 0 <= gap < self.margin
 
 
 TieRule = Literal["A", "B", "C", "outside"]
 """What a standardised gap rests on: beside float32, beside a second pass of the engine, beside a second engine
-(`analysis.tokens.near_ties`). `outside`: one of the two tokens is not among the most likely ones, and so is wrong.
+(`analysis.tokens.near_ties`). `outside`: one of the two tokens is not among the most likely ones, or they lie further
+apart than any rounding that the policy allows: it is wrong.
 """
 
 
@@ -90,21 +76,18 @@ class TieLaw:
         return self.furthest > self.furthest_allowed
 
 
-RARE_ONE_IN: Final = 50
-"""Of 79 divergences of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
-ROUNDING: Final = 0.01
-"""How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
-
-
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """The first token at which a speculative block differs from its baseline block in one slot.
 
     `position`: index into the slot's tokens.
     `margin`: the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline; None where
-        not recorded. In runs of engines that are not to be bit-exact, how far the lower one of the two tokens lies
-        below the largest logit, where the engine names the tokens; at least so far, where it does not show one.
+        not recorded. In runs of engines that are not to be bit-exact, the gap between the two tokens, where the engine
+        names the tokens; at least so much, where it does not show one.
     `near_tie`: whether the margin is so small that the two batch shapes cannot be expected to agree.
+    `x`: the gap in standard deviations of what rounding makes of it; None where `sigma` is, or a token is not shown.
+    `sigma`: the engine's rounding error of one logit there, its standard deviation; None where nothing tells it.
+    `rule`: what x and σ rest on; None where nothing tells them.
     """
 
     prompt_set: int
@@ -115,21 +98,24 @@ class Divergence:
     got: int
     margin: float | None
     near_tie: bool
-    unit: float | None = None
-    """One unit in the last place of the engine's logits there, in logits; None where it could not be seen."""
+    x: float | None = None
+    sigma: float | None = None
+    rule: TieRule | None = None
 
     @property
-    def key(self) -> tuple[int, int, int, int, int]:
-        """Key of the divergence: rounds over the same prompts that diverge alike have the same one."""
-        return self.prompt_set, self.slot, self.position, self.expected, self.got
+    def key(self) -> tuple[int, int, int, frozenset[int]]:
+        """Key of the place: rounds over the same prompts that part there, either way round, have the same one."""
+        return self.prompt_set, self.slot, self.position, frozenset((self.expected, self.got))
 
-    def judged(self, margin: float | None, ties: NearTies, unit: float | None = None) -> Divergence:
-        """The same with `margin` and `unit`. It is a near tie where `ties` covers them.
+    @property
+    def untold(self) -> bool:
+        """True if the two tokens are close, and nothing tells whether the engine rounds by that much."""
+        return self.margin is not None and self.rule is None and not self.near_tie
 
-        The end of a sequence is never a near tie.
-        """
-        near = ties.covers(margin, unit) and NO_TOKEN not in (self.expected, self.got)
-        return replace(self, margin=margin, near_tie=near, unit=unit)
+    def judged(self, margin: float | None, ties: NearTies) -> Divergence:
+        """The same with `margin`. It is a near tie if `ties` covers it; the end of a sequence never is."""
+        near = ties.covers(margin) and NO_TOKEN not in (self.expected, self.got)
+        return replace(self, margin=margin, near_tie=near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +142,14 @@ class Margin:
     was not asked.
     """
     second: tuple[float, ...] = ()
-    """The same from the second engine in the number format of the scenario; () where it was not asked."""
+    """The same from the second engine in the number format of the scenario; () where it was not asked. If the measured
+    engine names no tokens, `top_tokens` are the most likely ones of this engine, and `top` is ().
+    """
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """Cell, prompt set, round, slot and position."""
+        return self.cell, self.prompt_set, self.round, self.slot, self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +185,11 @@ class Followed:
     again: tuple[float, ...] = ()
     float32: tuple[float, ...] = ()
     second: tuple[float, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """Cell, prompt set, round, slot and position."""
+        return self.cell, self.prompt_set, self.round, self.slot, self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +234,7 @@ class TokenCheck:
     `sequences`: how many texts were compared.
     `followed`: None where the policy does not ask for it, or no text left the baseline's.
     `lossy`: the engine says that its tokens may differ (`measured.LOSSY`), so that another one is no defect.
+    `law`: the near ties all together; None where no text parts, or the policy knows no law of near ties.
     """
 
     compared_tokens: int
@@ -246,6 +245,7 @@ class TokenCheck:
     sequences: int = 0
     followed: FollowCheck | None = None
     lossy: bool = False
+    law: TieLaw | None = None
 
     @property
     def identical(self) -> bool:
@@ -259,8 +259,12 @@ class TokenCheck:
 
     @property
     def defects(self) -> tuple[Divergence, ...]:
-        """The mismatches because of which no speed may be quoted."""
-        return () if self.lossy else self.mismatches
+        """The mismatches because of which no speed may be quoted: not those that nothing tells to be any, which leave
+        the tokens unjudged.
+        """
+        if self.lossy:
+            return ()
+        return tuple(d for d in self.mismatches if self.law is None or not d.untold)
 
     @property
     def equal_share(self) -> float | None:
@@ -294,16 +298,16 @@ class ScoreCheck:
     """Result of a second engine's scores of a sample of a cell's tokens.
 
     `engine`: the engine, and what it computed with, in words.
-    `scored`: how many tokens it scored. Each is its own greedy choice, a near tie or wrong.
-    `near_ties`, `wrong`: how many are near ties, and how many are wrong.
-    `near_ties_allowed`: more near ties than this are no accident.
-    `gap_max`: the largest gap in logits between its greedy choice and the emitted token. Where tokens are wrong, those
-        that float32 has settled are left out.
-    `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
+    `scored`: how many tokens it scored. Each is its own greedy choice, a near tie, wrong, or not judged.
+    `near_ties`: how many it would not have chosen, even in float32, as far as rounding explains that.
+    `wrong`: how many are not among its most likely ones, or lie too far below its choice.
+    `settled`: how many it chooses in float32 alone.
+    `gap_max`, `worst`: the largest gap in logits between its choice and an emitted token, and (prompt set, round, slot,
+        index) of that token; of the wrong ones, if there are any. None where all are its choice. The gap is None for a
+        token that is not among the most likely ones.
+    `law`: the near ties beside what rounding explains; None where there are none.
     `unscored`: why it scored nothing; None where it did. `lost`: because its process was ended or hung, twice.
-    `again`: how many lay too far from its choice in the scenario's dtype and were scored once more in float32.
-    `settled`: how many of these are near ties in float32, and count as such.
-    `unsettled`: why they were not scored once more, where it was tried; else None.
+    `unsettled`: why nothing is known of its rounding, where tokens could not be judged for that; else None.
     `drafts`: of a spec cell, in a run that asked for it.
     """
 
@@ -311,12 +315,11 @@ class ScoreCheck:
     scored: int = 0
     near_ties: int = 0
     wrong: int = 0
-    near_ties_allowed: int = 0
-    gap_max: float = 0.0
-    worst: tuple[int, int, int, int] | None = None
-    unscored: str | None = None
-    again: int = 0
     settled: int = 0
+    gap_max: Finite | None = None
+    worst: tuple[int, int, int, int] | None = None
+    law: TieLaw | None = None
+    unscored: str | None = None
     unsettled: str | None = None
     lost: bool = False
     drafts: DraftCheck | None = None

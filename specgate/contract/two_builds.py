@@ -96,7 +96,7 @@ class Word(StrEnum):
 
 
 STEP: Final = "step_ms"
-"""Milliseconds per engine step. Of a server, whose steps are not seen: per output token of a request."""
+"""Milliseconds per engine step. Of a server: per arrival, or per output token of a request (`StepUnit`)."""
 PREFILL: Final = "prefill_ms"
 """Milliseconds of prefill."""
 ACCEPTANCE: Final = "acceptance_length"

@@ -10,7 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, get_type_hints
 
-from specgate.contract import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
+from specgate.contract import (
+    BaselineText,
+    Block,
+    BlockTrace,
+    EngineFacts,
+    EngineStart,
+    Followed,
+    LogitSample,
+    Margin,
+    Rescoring,
+    TimeEnd,
+    TimeEnds,
+)
 from specgate.contract.conditions import Sample
 from specgate.contract.draws import DrawnTexts
 
@@ -37,11 +49,15 @@ class Lines:
     key: str | None = None
     first: bool = False
     value: str | None = None
+    listed: bool = False
+    """The journal shows a list of the lines that count, in place of a mapping."""
 
     def shown(self, nouns: Sequence[Any]) -> Any:
         """Return the journal's field for the nouns of all lines."""
         if self.key is None:
             return nouns
+        if self.listed:
+            return list({getattr(noun, self.key): noun for noun in nouns}.values())
         ordered = reversed(nouns) if self.first else nouns
         keyed = {getattr(noun, self.key): getattr(noun, self.value) if self.value else noun for noun in ordered}
         return dict(reversed(keyed.items())) if self.first else keyed
@@ -60,18 +76,28 @@ class Journal:
     `rescorings`: point key → how its tokens were scored by a second engine.
     `draws`: point key → the texts that were drawn of it for their distribution.
     `followed`: how plain decoding went on from texts that had left the baseline's.
+    `starts`: the starts of engines' processes.
+    `ends`: the points whose time was spent.
     """
 
     blocks: Annotated[Sequence[Block], Lines("blocks", Block)]
-    margins: Annotated[Sequence[Margin], Lines("margins", Margin)]
+    margins: Annotated[Sequence[Margin], Lines("margins", Margin, "place", listed=True)]
     engines: Annotated[Mapping[str, EngineFacts], Lines("engines", PointEngine, "point", first=True, value="facts")]
     traces: Annotated[Mapping[str, BlockTrace], Lines("traces", BlockTrace, "cell")] = field(default_factory=dict)
     samples: Annotated[Sequence[Sample], Lines("environment", Sample)] = ()
     texts: Annotated[Sequence[BaselineText], Lines("texts", BaselineText)] = ()
     logits: Annotated[Mapping[str, LogitSample], Lines("logits", LogitSample, "cell")] = field(default_factory=dict)
     rescorings: Annotated[Mapping[str, Rescoring], Lines("rescored", Rescoring, "point")] = field(default_factory=dict)
-    followed: Annotated[Sequence[Followed], Lines("followed", Followed)] = ()
+    followed: Annotated[Sequence[Followed], Lines("followed", Followed, "place", listed=True)] = ()
     draws: Annotated[Mapping[str, DrawnTexts], Lines("draws", DrawnTexts, "point")] = field(default_factory=dict)
+
+    starts: Annotated[Sequence[EngineStart], Lines("starts", EngineStart)] = ()
+    ends: Annotated[Sequence[TimeEnd], Lines("ends", TimeEnd)] = ()
+
+    @property
+    def time_ends(self) -> TimeEnds:
+        """The ends by time of every point that has one."""
+        return {key: tuple(e for e in self.ends if e.point == key) for key in dict.fromkeys(e.point for e in self.ends)}
 
     @property
     def forced(self) -> bool:

@@ -28,9 +28,11 @@ class Samples(OwnFiles):
         self._append(f"{FILES[type(noun)].file}.jsonl", to_plain(type(noun), noun))
 
     def lines(self, noun: type[N]) -> list[N]:
-        """Return the nouns of one kind in the order in which they were written."""
-        name = f"{FILES[noun].file}.jsonl"
-        return [from_plain(noun, line, self.path / "samples" / name) for line in self._lines(name)]
+        """Return the nouns of one kind in the order in which they were written, without those that were replaced."""
+        form = FILES[noun]
+        name = f"{form.file}.jsonl"
+        nouns = [from_plain(noun, line, self.path / "samples" / name) for line in self._lines(name)]
+        return list(form.shown(nouns)) if form.listed else nouns
 
     def keyed(self, noun: type[N]) -> dict[str, N]:
         """Return the nouns of one kind by the key of their journal."""

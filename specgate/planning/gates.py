@@ -66,8 +66,9 @@ def near_ties(policy: Policy) -> NearTies:
     counts.
     """
     granted = [gate.near_ties(rule) for rule, gate in rules_with(policy, GrantsNearTies)]
-    names = ("margin", "ulps", "rare_ulps")
-    return NearTies(*(min((getattr(ties, name) for ties in granted), default=0.0) for name in names))
+    sigmas = [ties.max_sigma for ties in granted if ties.max_sigma is not None]
+    by_law = bool(sigmas) and len(sigmas) == len(granted)
+    return NearTies(min((ties.margin for ties in granted), default=0.0), min(sigmas) if by_law else None)
 
 
 def draw_allowance(policy: Policy) -> Allowance:

@@ -34,7 +34,7 @@ from specgate.analysis.prefix_cache import (
 )
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
+from specgate.contract import BASELINE, Budget, EngineFacts, PairRef, Role, State, TopTokens
 from specgate.contract.protocols import Decoded, SwitchesPrefixCache
 from specgate.contract.samples.counters import ASKED_AGAIN
 from specgate.errors import BackendError, ExitCode, UsageError
@@ -47,9 +47,10 @@ from specgate.run.beginning import fitting_prompts
 from specgate.run.runner import open_request
 from specgate.run.worker import EngineWorker
 
-FLOAT32: Final = NearTies(margin=0.001)
-COARSER: Final = NearTies(ulps=4)
-"""Near ties of engines in float32, and in shorter formats: those of the policies `cpu` and `engine-gpu`."""
+FLOAT32: Final = 0.001
+"""A gap below it is a near tie of an engine in float32, in logits."""
+COARSER: Final = 4.0
+"""A gap of so many units in the last place is one in shorter formats."""
 TAIL: Final = 16
 """Tokens that a next turn adds to the answer before it."""
 OPTION: Final = "prefix_cache"
@@ -158,8 +159,8 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
 
     budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
     facts, divergences = both_passes(opened, requests, role, budget, warmup, apart=apart)
-    ties = FLOAT32 if scenario.dtype == "float32" else COARSER
-    limits = Limits(wish.max_lost_tokens, wish.max_ttft_loss, ties)
+    margin, units = (FLOAT32, 0.0) if scenario.dtype == "float32" else (0.0, COARSER)
+    limits = Limits(wish.max_lost_tokens, wish.max_ttft_loss, margin, units)
     samples = samples_of(requests)
     checks = judge(samples, divergences, role.name, limits)
     return Pair(config.backend, role, facts, limits, prefix, samples, divergences, checks)

@@ -4,16 +4,17 @@ The second engine is the policy's `checks.rescored_by`, by default the reference
 computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
 the tokens are the engine's own word. A process that is ended, hangs or fails gets a second try, in a new one.
 
-Along the texts it runs the pair's own draft, where the engine drafts chains with it and shows its cycles. Tokens that
-it finds wrong, where they are few, it scores once more in float32 if the policy asks for that: its own rounding in a
-shorter dtype may be what parts the two.
+Along the texts it runs the pair's own draft, where the engine drafts chains with it and shows its cycles.
+
+Both engines round. So it is asked once more, in float32, about tokens that it would not have chosen, and about places
+where texts part and the measured engine does not show how it rounds (`analysis.tokens.near_ties`).
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,12 +24,14 @@ from specgate import plugins
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import sound_blocks
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.tokens.rescoring import Draw, draws, in_doubt
+from specgate.analysis.tokens.rescoring import Draw, draws
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.contract import (
     Block,
     EngineFacts,
+    Followed,
+    Margin,
     Plan,
     Point,
     RescoredText,
@@ -36,6 +39,7 @@ from specgate.contract import (
     Score,
     SecondLook,
     TokenChecks,
+    TopTokens,
 )
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesDraftOptions, StatesLogitOptions
@@ -45,6 +49,7 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.prompts import Prompts
 from specgate.run.engine_process.launch import Launch
+from specgate.run.token_evidence import CANDIDATES, TokenEvidence, Unseen
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
 from specgate.sandbox.isolation import current
@@ -58,6 +63,19 @@ class Scored:
 
     texts: tuple[RescoredText, ...]
     undrafted: str | None
+    places: tuple[Margin, ...] = ()
+    """The tokens that it would not have chosen, with its logits of the most likely ones."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A point whose second engine has been asked in the scenario's dtype."""
+
+    point: Point
+    rescoring: Rescoring
+    draws: Sequence[Draw]
+    places: tuple[Margin, ...]
+    unseen: Sequence[Unseen]
 
 
 class SecondEngine:
@@ -108,11 +126,14 @@ class Rescorer:
         self.done = folder.keyed(Rescoring)
         self.target_sha256 = target_sha256(config) if current() and self.asked.rescored_by else None
 
-    def run(self, points: Sequence[Point], journal: Journal) -> None:
-        """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
+    def run(self, points: Sequence[Point], journal: Journal, evidence: TokenEvidence) -> None:
+        """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run.
+
+        `evidence`: it is given logits of the places where texts part, where the engine does not show how it rounds.
+        """
         pending = {p: blocks for p in points if p.key not in self.done and (blocks := self._sound(p, journal))}
         for _, group in groupby(pending, key=self._engine_key):
-            self._score_points({p: pending[p] for p in group})
+            self._score_points({p: pending[p] for p in group}, evidence)
 
     def _sound(self, point: Point, journal: Journal) -> list[Block]:
         """The blocks of `point` that tokens are drawn from."""
@@ -126,9 +147,9 @@ class Rescorer:
         scenario, undrafted = self.plan.scenarios[point.scenario], self._why_undrafted(point)
         return scenario.dtype, scenario.rope, scenario.sampling, undrafted, tuple(self._options(point).items())
 
-    def _score_points(self, pending: Mapping[Point, Sequence[Block]]) -> None:
+    def _score_points(self, pending: Mapping[Point, Sequence[Block]], evidence: TokenEvidence) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
-        why, lost, doubts = None, False, list[tuple[Rescoring, Point, list[Draw]]]()
+        why, lost, doubtful = None, False, list[Pending]()
         # Only now, when every token is there and no engine that emitted any is left.
         seeded = {
             p: (seed := secrets.token_hex(16), draws(seed, of, self.asked.positions)) for p, of in pending.items()
@@ -138,11 +159,12 @@ class Rescorer:
         engine = SecondEngine(lambda: self._open(samples))
         try:
             for point, (seed, of) in seeded.items():
-                began, scored = time.monotonic_ns(), Scored((), undrafted)
+                began, scored, unseen = time.monotonic_ns(), Scored((), undrafted), list[Unseen]()
                 try:
                     why = why or self.why_not(point)
                     if why is None:
                         scored = engine.ask(partial(self._score, point=point, samples=of, undrafted=undrafted))
+                        unseen = self._named(engine, point, evidence.unseen(point))
                 except OtherCode:
                     raise
                 except SpecgateError as error:
@@ -161,35 +183,77 @@ class Rescorer:
                     lost=lost,
                     undrafted=scored.undrafted,
                 )
-                if doubted := self._in_doubt(rescoring, point, of):
-                    doubts.append((rescoring, point, doubted))
+                if scored.places or unseen:
+                    doubtful.append(Pending(point, rescoring, of, scored.places, unseen))
                 else:
                     self._store(rescoring)
+            in_float32 = [p for p in doubtful if p.rescoring.dtype == "float32"]
+            self._look_again(in_float32, engine, evidence)
         finally:
             engine.close()
-        self._look_again(doubts)
+        others = [p for p in doubtful if p.rescoring.dtype != "float32"]
+        engine = SecondEngine(lambda: self._open({p.point: p.draws for p in others}, "float32"))
+        try:
+            self._look_again(others, engine, evidence)
+        finally:
+            engine.close()
 
-    def _look_again(self, doubts: Sequence[tuple[Rescoring, Point, list[Draw]]]) -> None:
-        """Score tokens in doubt in float32, and store what the first and the second look say of their points.
+    def _look_again(self, points: Sequence[Pending], engine: SecondEngine, evidence: TokenEvidence) -> None:
+        """Have tokens that were not chosen, and places where texts part, looked at in float32, and store what is known.
 
         The engine's first failure is the reason for all that are left.
         """
         why: str | None = None
-        engine = SecondEngine(lambda: self._open({p: of for _, p, of in doubts}, self.asked.second_look))
+        for p in points:
+            began, rescoring, places = time.monotonic_ns(), p.rescoring, p.places
+            try:
+                if why is None and places and rescoring.dtype != "float32":
+                    logits = engine.ask(partial(self._logits, point=p.point, texts=self._texts_of(places, p.draws)))
+                    places = tuple(replace(m, float32=v.values) for m, v in zip(places, logits, strict=True))
+                if why is None and p.unseen:
+                    texts = [(u.place, u.beginning, u.record.top_tokens) for u in p.unseen]
+                    logits = engine.ask(partial(self._logits, point=p.point, texts=texts))
+                    for u, v in zip(p.unseen, logits, strict=True):
+                        evidence.complete(replace(u.record, float32=v.values))
+            except OtherCode:
+                raise
+            except SpecgateError as error:
+                why = str(error)
+            if rescoring.dtype != "float32":
+                look = SecondLook(places, why, (began, time.monotonic_ns()))
+                rescoring = replace(rescoring, again=look)
+            self._store(rescoring)
+
+    def _named(self, engine: SecondEngine, point: Point, unseen: Iterable[Unseen]) -> list[Unseen]:
+        """`unseen`, with the most likely tokens of the second engine where the measured one names none. Where neither
+        does, nothing more can be seen of a place, and it is left out.
+        """
+        places = list(unseen)
+        unnamed = [u for u in places if not u.record.top_tokens]
+        texts = [(u.place, u.beginning, ()) for u in unnamed]
         try:
-            for rescoring, point, doubted in doubts:
-                began, texts = time.monotonic_ns(), tuple[RescoredText, ...]()
-                try:
-                    if why is None:
-                        texts = engine.ask(partial(self._score, point=point, samples=doubted, undrafted="")).texts
-                except OtherCode:
-                    raise
-                except SpecgateError as error:
-                    why = str(error)
-                look = SecondLook(texts, why, (began, time.monotonic_ns()))
-                self._store(replace(rescoring, again=look))
-        finally:
-            engine.close()
+            tops = engine.ask(partial(self._logits, point=point, texts=texts)) if texts else []
+        except OtherCode:
+            raise
+        except SpecgateError:
+            tops = []
+        in_float32 = engine.facts is not None and engine.facts.dtype == "float32"
+        return [
+            *(u for u in places if u.record.top_tokens),
+            *(
+                replace(u, record=named(u.record, top, () if in_float32 else top.values))
+                for u, top in zip(unnamed, tops, strict=False)
+            ),
+        ]
+
+    def _texts_of(self, places: Sequence[Margin], draws: Sequence[Draw]) -> list[TextPlace]:
+        """The texts in which `places` lie, each up to its place."""
+        of = {(d.block.cell.key, d.block.prompt_set, d.block.round, d.slot): d for d in draws}
+        texts = list[TextPlace]()
+        for m in places:
+            draw = of[m.place[:-1]]
+            texts.append((draw.place, draw.block.tokens[draw.slot][: m.position], m.top_tokens))
+        return texts
 
     def why_not(self, point: Point) -> str | None:
         """Reason that nothing of `point` can be scored, as far as that is known without loading an engine."""
@@ -255,15 +319,6 @@ class Rescorer:
             raise BackendError(f"back end {self.asked.rescored_by} computes in {worker.facts().dtype}, not in {dtype}")
         return worker
 
-    def _in_doubt(self, rescoring: Rescoring, point: Point, draws: Sequence[Draw]) -> list[Draw]:
-        """The tokens of `draws` that are worth a second look, none where the first was as good.
-
-        With options that change the logits float32 knows no better: a cache in fewer bits has other codes then.
-        """
-        if not rescoring.texts or self.asked.second_look in ("none", rescoring.dtype) or self._options(point):
-            return []
-        return in_doubt(draws, rescoring.texts, self.asked)
-
     def opened(self, point: Point, longest: int, log: str, dtype: str | None = None, k: int = 0) -> EngineWorker:
         """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
 
@@ -310,19 +365,12 @@ class Rescorer:
             undrafted = "the engine does not show its cycles"
         if undrafted is None and not worker.facts().has_draft:
             undrafted = f"back end {worker.facts().backend} cannot load the draft"
-        passes: list[tuple[Draw, list[Draw]]] = []
-        for draw in sorted(samples, key=lambda d: (d.place, -len(d.block.tokens[d.slot]))):
-            covering = next((under for longest, under in passes if begins(longest, draw)), None)
-            if covering is None:
-                passes.append((draw, [draw]))
-            else:
-                covering.append(draw)
-        texts: dict[int, RescoredText] = {}
-        for longest, under in passes:
-            prompt_set, prompt = longest.place
-            ids = self.prompts[point.key].measured[prompt_set].token_ids[prompt]
+        texts, places = dict[int, RescoredText](), list[Margin]()
+        for group in in_few_passes([(d.place, d.block.tokens[d.slot]) for d in samples]):
+            longest, under = samples[group[0]], [samples[i] for i in group]
+            ids, text = self._prompt(point, longest.place), longest.block.tokens[longest.slot]
             positions = sorted({p for draw in under for p in draw.positions})
-            scores = worker.score(ids, longest.block.tokens[longest.slot], positions)
+            scores = worker.score(ids, text, positions)
             if scores is None:
                 raise UsageError(f"back end {worker.facts().backend} scores no tokens")
             if len(scores) != len(positions):
@@ -333,10 +381,59 @@ class Rescorer:
             if undrafted is None:
                 by_start, undrafted = drafted_along(worker, under)
             texts |= {id(draw): rescored(draw, by_position, by_start) for draw in under}
+            places += self._not_chosen(worker, ids, text, by_position, under)
         ordered = tuple(texts[id(draw)] for draw in samples)
         if undrafted is not None:
             ordered = tuple(replace(text, starts=(), drafted=()) for text in ordered)
-        return Scored(ordered, undrafted)
+        return Scored(ordered, undrafted, tuple(places))
+
+    def _not_chosen(
+        self,
+        worker: EngineWorker,
+        ids: Sequence[int],
+        text: Sequence[int],
+        scores: Mapping[int, Score],
+        under: Sequence[Draw],
+    ) -> list[Margin]:
+        """The tokens of `under` that the engine would not have chosen, with its logits of the most likely ones. None in
+        float32, which needs no second look, and none of an engine that does not show them.
+        """
+        positions = [p for p, score in scores.items() if text[p] != score.best]
+        if worker.facts().dtype == "float32" or not positions:
+            return []
+        shown = worker.token_logits(ids, text, [(p, ()) for p in positions], CANDIDATES)
+        if shown is None:
+            return []
+        tops = dict(zip(positions, shown, strict=True))
+        return [
+            Margin(
+                *(draw.block.cell.key, draw.block.prompt_set, draw.block.round, draw.slot, p),
+                *(tops[p].values[0], tops[p].values[1]),
+                top_tokens=tops[p].tokens,
+                second=tops[p].values,
+            )
+            for draw in under
+            for p in draw.positions
+            if p in tops
+        ]
+
+    def _logits(self, worker: EngineWorker, *, point: Point, texts: Sequence[TextPlace]) -> list[TopTokens]:
+        """Logits of tokens behind `texts`, or of the most likely ones where none are named, in few passes."""
+        shown = dict[int, TopTokens]()
+        for under in in_few_passes([(place, text) for place, text, _ in texts]):
+            (place, text, _), unlike = texts[under[0]], dict[tuple[int, tuple[int, ...]], list[int]]()
+            for i in under:
+                unlike.setdefault((len(texts[i][1]), tuple(texts[i][2])), []).append(i)
+            # The engine takes in the token before each place: one more stands for that behind the last of them.
+            tops = worker.token_logits(self._prompt(point, place), (*text, 0), sorted(unlike), CANDIDATES)
+            if tops is None:
+                raise UsageError(f"back end {worker.facts().backend} shows no logits of single tokens")
+            shown |= {i: top for key, top in zip(sorted(unlike), tops, strict=True) for i in unlike[key]}
+        return [shown[i] for i in range(len(texts))]
+
+    def _prompt(self, point: Point, place: tuple[int, int]) -> Sequence[int]:
+        prompt_set, prompt = place
+        return self.prompts[point.key].measured[prompt_set].token_ids[prompt]
 
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
@@ -367,12 +464,30 @@ def second_backend(checks: TokenChecks) -> Backend | None:
     return None if default and not installed else plugins.backend(checks.rescored_by)
 
 
-def begins(longer: Draw, shorter: Draw) -> bool:
-    """True if the text of `longer` begins with that of `shorter`, after the same prompt."""
-    if longer.place != shorter.place:
-        return False
-    text = shorter.block.tokens[shorter.slot]
-    return longer.block.tokens[longer.slot][: len(text)] == text
+TextPlace = tuple[tuple[int, int], Sequence[int], Sequence[int]]
+"""((prompt set, prompt), the text up to a place, tokens whose logits are wanted there, () for the most likely ones)."""
+
+
+def in_few_passes(texts: Sequence[tuple[tuple[int, int], Sequence[int]]]) -> list[list[int]]:
+    """Return groups of indices of `texts`, ((prompt set, prompt), tokens): all of a group begin the first one of it.
+
+    Texts of the same prompt come one after the other.
+    """
+    passes: list[list[int]] = []
+    for i in sorted(range(len(texts)), key=lambda i: (texts[i][0], -len(texts[i][1]))):
+        place, tokens = texts[i]
+        covering = (g for g in passes if texts[g[0]][0] == place and texts[g[0]][1][: len(tokens)] == tokens)
+        if (group := next(covering, None)) is None:
+            passes.append([i])
+        else:
+            group.append(i)
+    return passes
+
+
+def named(record: Margin | Followed, top: TopTokens, second: tuple[float, ...]) -> Margin | Followed:
+    """`record` with the most likely tokens of the second engine. `second`: their logits in the scenario's dtype."""
+    changed = replace(record, top_tokens=top.tokens, second=second)
+    return replace(changed, top1=top.values[0], top2=top.values[1]) if isinstance(changed, Margin) else changed
 
 
 def drafted_along(worker: EngineWorker, samples: Sequence[Draw]) -> tuple[dict[int, int], str | None]:

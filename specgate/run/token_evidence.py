@@ -13,10 +13,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.load.sweeps import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
+from specgate.analysis.tokens.checking import judged, may_be_near
 from specgate.analysis.tokens.comparison import (
     baseline_text,
     find_divergences,
@@ -24,9 +26,9 @@ from specgate.analysis.tokens.comparison import (
     find_text_divergences,
     first_difference,
     reaches_end,
-    with_margins,
 )
 from specgate.analysis.tokens.continuations import Parted, parted_texts
+from specgate.analysis.tokens.rescoring import place_of_slot
 from specgate.contract import (
     BASELINE,
     BaselineText,
@@ -59,6 +61,18 @@ LOGIT_DEPTH: Final = 128
 """They are among this many first tokens, because the decode run that shows them stops and waits at every step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A place where texts part, of which the engine has not shown how it rounds.
+
+    `record`: what is known of it. `place`: (prompt set, prompt). `beginning`: the text before the place.
+    """
+
+    record: Margin | Followed
+    place: tuple[int, int]
+    beginning: tuple[int, ...]
+
+
 class TokenEvidence:
     """Gathers the evidence of a run, and stores it in the run folder.
 
@@ -83,7 +97,7 @@ class TokenEvidence:
         self.logits, self.followed = folder.keyed(LogitSample), folder.lines(Followed)
         self.sampled_after: str | None = None
         self._whole_set: dict[str, int] = {}
-        self._ranked: dict[tuple[str, int, int, tuple[int, ...]], TopTokens | None] = {}
+        self._ranked: dict[tuple[str, int, int, tuple[int, ...]], tuple[TopTokens | None, TopTokens | None]] = {}
 
     def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
         """True if blocks of `point` are not checked yet. `prompt_set`: only those of this one, if given."""
@@ -186,9 +200,8 @@ class TokenEvidence:
                     lengths[slot] = max(lengths[slot], len(tokens))
         baseline_cell = Cell(point, BASELINE)
         divergences = [d for _, d, _ in find_text_divergences(blocks, self.texts)]
-        near = {
-            (d.round, d.slot) for d in with_margins(divergences, baseline_cell, self.margins, self.ties) if d.near_tie
-        }
+        parted, _, _ = judged(divergences, baseline_cell, self.margins, self.ties)
+        near = {(d.round, d.slot) for d in parted if may_be_near(d, self.ties)}
         for baseline, lengths in lengths_of.values():
             left = [
                 length if (baseline.round, slot) in near and self._ends_before(baseline, slot, length) else 0
@@ -218,63 +231,89 @@ class TokenEvidence:
     # ── margins ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record_margins(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
-        count = CANDIDATES if self.ties.ulps else 2
         for cell, d, expected in list(self._divergences_without_margin(point, prompt_set)):
             beginning = expected[: d.position]
             place = point.key, prompt_set, d.slot, beginning
             if place not in self._ranked:  # rounds part at the same place, and a server prefills for each answer
-                self._ranked[place] = engine.ranked(d.slot, beginning, count)
-            top = self._ranked[place]
+                self._ranked[place] = self._candidates(engine, d.slot, beginning)
+            top, second = self._ranked[place]
             if top is None:
                 continue
-            candidates = top if self.ties.ulps else TopTokens(())
+            candidates, again = shown_by_both(top, second, (d.expected, d.got))
+            if not self.ties.by_law:
+                candidates = TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
-            margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens)
+            margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens, again)
             self.folder.append(margin)
             self.margins.append(margin)
+
+    def _candidates(
+        self, engine: EngineWorker, slot: int, beginning: Sequence[int]
+    ) -> tuple[TopTokens | None, TopTokens | None]:
+        """The most likely tokens behind `beginning`, by a first and by a second pass of the engine; None of a pass that
+        shows nothing.
+        """
+        if not self.ties.by_law:
+            return engine.ranked(slot, beginning, 2), None
+        top = engine.ranked(slot, beginning, CANDIDATES)
+        return top, engine.ranked_again(slot, beginning, CANDIDATES) if top and top.tokens else None
 
     def _divergences_without_margin(
         self, point: Point, prompt_set: int | None = None
     ) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
         """The divergences of `point` whose top-2 margin is not recorded yet, each with the baseline's tokens."""
-        known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
-        blocks = self._judged(point, prompt_set)
-        repeats = find_repeats(blocks) if self.ties.ulps else ()
-        untimed = find_text_divergences(blocks, self.texts) if self.ties else ()
-        for cell, d, expected in (*find_divergences(blocks, self.texts), *repeats, *untimed):
+        known = {m.place for m in self.margins}
+        for cell, d, expected in self._divergences(point, prompt_set):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, expected
+
+    def _divergences(
+        self, point: Point, prompt_set: int | None = None
+    ) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
+        """The divergences of `point` that are judged, each with the tokens that another text leaves."""
+        blocks = self._judged(point, prompt_set)
+        yield from find_divergences(blocks, self.texts)
+        if self.ties.by_law:
+            yield from find_repeats(blocks)
+        if self.ties:
+            yield from find_text_divergences(blocks, self.texts)
 
     # ── behind a divergence ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _record_followed(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
         """Decode on, in the baseline's role, from every text that left the baseline's."""
-        assert self.asked is not None or not self.ties.ulps
+        assert self.asked is not None or not self.ties.by_law
         for text in list(self._not_followed(point, prompt_set)):
             most = min(self.asked.followed_tokens if self.asked else 0, len(text.rest))
             tokens = engine.follow(text.slot, text.given, most)
             if tokens is None:
                 return
             at = first_difference(text.rest, tokens)
-            top = engine.ranked(text.slot, (*text.given, *tokens[:at]), CANDIDATES) if at is not None else None
-            candidates = top or TopTokens(())
+            candidates, again = TopTokens(()), tuple[float, ...]()
+            if at is not None:
+                top, second = self._candidates(engine, text.slot, (*text.given, *tokens[:at]))
+                candidates, again = shown_by_both(top or candidates, second, (text.rest[at], tokens[at]))
             place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-            followed = Followed(*place, tokens, candidates.values, candidates.tokens)
+            followed = Followed(*place, tokens, candidates.values, candidates.tokens, again)
             self.folder.append(followed)
             self.followed.append(followed)
 
     def _not_followed(self, point: Point, prompt_set: int | None) -> Iterator[Parted]:
         """The texts of `point` that left the baseline's and are to be followed, but have not been yet."""
-        if self.asked is None or not self.asked.followed or not self.ties.ulps or self._never_follows(point):
+        if self.asked is None or not self.asked.followed or not self.ties.by_law or self._never_follows(point):
             return
-        known = {(f.cell, f.prompt_set, f.round, f.slot, f.position) for f in self.followed}
-        blocks = self._judged(point, None)
+        known = {f.place for f in self.followed}
+        for text in self._parted(point):
+            place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
+            if prompt_set in (None, text.prompt_set) and place not in known:
+                yield text
+
+    def _parted(self, point: Point) -> Iterator[Parted]:
+        """The texts of `point` that left the baseline's and are to be followed."""
+        blocks, most = self._judged(point, None), self.asked.followed if self.asked else 0
         for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
             divergences = [d for of_cell, d, _ in find_divergences(blocks, self.texts) if of_cell == cell]
-            for text in parted_texts(cell, blocks, divergences, self.asked.followed):
-                place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-                if prompt_set in (None, text.prompt_set) and place not in known:
-                    yield text
+            yield from parted_texts(cell, blocks, divergences, most)
 
     def _never_follows(self, point: Point) -> bool:
         """True if the engine of `point` cannot decode on from a text, so that a resumed run need not open it to ask."""
@@ -290,6 +329,43 @@ class TokenEvidence:
             return []
         mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
         return compared(whole_rounds(self.plan, mine), self.plan.scenarios[point.scenario])
+
+    # ── how the engine rounds ────────────────────────────────────────────────────────────────────────────────────────
+
+    def unseen(self, point: Point) -> Iterator[Unseen]:
+        """Yield the places of `point` where the engine showed no second pass."""
+        if not self.ties.by_law:
+            return
+        blocks = self._judged(point, None)
+        prompts = {
+            (b.cell.key, b.prompt_set, b.round, slot): place_of_slot(b, slot)
+            for b in blocks
+            for slot in range(len(b.tokens))
+        }
+        margins, followed = {m.place: m for m in self.margins}, {f.place: f for f in self.followed}
+        for cell, d, expected in self._divergences(point):
+            place = cell.key, d.prompt_set, d.round, d.slot, d.position
+            record = margins.get(place) or Margin(*place, top1=0.0, top2=0.0)
+            if not record.again and not record.float32:
+                yield Unseen(record, prompts[place[:-1]], tuple(expected[: d.position]))
+        for text in self._parted(point):
+            answer = followed.get((text.cell.key, text.prompt_set, text.round, text.slot, text.position))
+            if answer is None or answer.again or answer.float32:
+                continue
+            if (at := first_difference(text.rest, answer.tokens)) is not None:
+                yield Unseen(
+                    answer,
+                    prompts[text.cell.key, text.prompt_set, text.round, text.slot],
+                    (*text.given, *answer.tokens[:at]),
+                )
+
+    def complete(self, record: Margin | Followed) -> None:
+        """Store a record that says more of its place than the one before."""
+        self.folder.append(record)
+        if isinstance(record, Margin):
+            self.margins[:] = [*(m for m in self.margins if m.place != record.place), record]
+        else:
+            self.followed[:] = [*(f for f in self.followed if f.place != record.place), record]
 
     # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -318,3 +394,21 @@ class TokenEvidence:
             sample = LogitSample(cell, 0, worker_generation, positions, tokens, digests, span)
             self.folder.append(sample)
             self.logits[cell] = sample
+
+
+def shown_by_both(
+    top: TopTokens, again: TopTokens | None, needed: Sequence[int]
+) -> tuple[TopTokens, tuple[float, ...]]:
+    """Return (`top` as far as a second pass `again` shows the same tokens, what that shows of them).
+
+    The second part is () where the second pass says nothing of how the engine rounds: it shows none of a token that is
+    `needed` and in `top`, or the very same bits, as two passes through the same kernels do.
+    """
+    if again is None or not again.tokens or not top.tokens:
+        return top, ()
+    of = dict(zip(again.tokens, again.values, strict=True))
+    both = [(value, token) for value, token in zip(top.values, top.tokens, strict=True) if token in of]
+    if not set(needed) & set(top.tokens) <= of.keys() or all(of[token] == value for value, token in both):
+        return top, ()
+    values, tokens = zip(*both, strict=True)
+    return TopTokens(values, tokens), tuple(of[token] for token in tokens)

@@ -155,7 +155,7 @@ def test_of_a_lossy_engine_the_share_of_equal_tokens_gets_a_floor(run: Path) -> 
 
 def test_what_counts_as_a_near_tie_is_as_in_the_runs_own_policy(run: Path) -> None:
     (one,) = load_runs([run])
-    body = {"near_tie_margin": 0.0, "near_tie_ulps": 4.0, "rare_tie_ulps": 8.0, "mean_tie_ulps": 1.5}
+    body = {"near_tie_margin": 0.0, "max_sigma": 0.15}
     own = replace(one.policy, rules=(Rule("tokens", "tokens", True, params=body),))
     text = policy_text([replace(one, config=replace(one.config, policy=own))], Path("/nowhere"), 5.0)
     policy = parse_policy(loads(text, Path("/nowhere/mine.yaml")), GATES)

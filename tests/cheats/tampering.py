@@ -19,7 +19,7 @@ from specgate.run import rescoring
 from tests.cheats.engines import NoModel
 from tests.support.engines.plugged import Plugged
 
-rescoring.Rescorer.run = lambda self, points, journal: None  # type: ignore[method-assign]  # what a cheat does
+rescoring.Rescorer.run = lambda self, points, journal, evidence: None  # type: ignore[method-assign]  # what a cheat does
 
 
 class Tampering(NoModel):

@@ -89,8 +89,8 @@ def test_no_name_of_a_gate_is_compared_outside_the_gates() -> None:
 
 def test_a_policy_knows_what_its_gates_declare() -> None:
     rules = (
-        Rule("tokens", "tokens", True, params={"near_tie_margin": 0.5, "near_tie_ulps": 4.0}),
-        Rule("strict", "tokens", True, role="spec-1", params={"near_tie_margin": 0.0, "near_tie_ulps": 2.0}),
+        Rule("tokens", "tokens", True, params={"near_tie_margin": 0.5, "max_sigma": 0.6}),
+        Rule("strict", "tokens", True, role="spec-1", params={"near_tie_margin": 0.0, "max_sigma": 0.15}),
         Rule("fast", "speed", True, params={"min": 2.0}),
         Rule("pays", "load", True, params={"min_break_even": 8.0}),
         Rule("steady", "regression", True, params={"against": "spec-2", "margin_pct": 3.0}),
@@ -104,7 +104,7 @@ def test_a_policy_knows_what_its_gates_declare() -> None:
         ("pays", "break_even", "pays up to 8"),
     ]
     ties = near_ties(policy)
-    assert (ties.margin, ties.ulps, ties.rare_ulps) == (0.0, 2.0, 0.0)
+    assert (ties.margin, ties.max_sigma) == (0.0, 0.15)
     assert [(rule.id, loss.key, loss.percent) for rule, loss in margins_of(policy)] == [("steady", "margin_pct", 3.0)]
     ((_, limits),) = machine_limits(policy)
     assert limits.gpu and limits.host is not None and limits.host.max_cpu_wait == 0.05

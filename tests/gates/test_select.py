@@ -8,14 +8,12 @@ from specgate import plugins
 from specgate.contract import Rule, State
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
-PARAMS = {
+PARAMS: dict[str, dict[str, float | str | bool]] = {
     "validity": {},
     "tokens": {
         "near_tie_margin": 0.0,
-        "near_tie_ulps": 0.0,
-        "rare_tie_ulps": 0.0,
-        "mean_tie_ulps": 0.0,
-        "max_parted_share": 1.0,
+        "max_sigma": 0.1,
+        "cache_sigma": "nvfp4 0.6",
         "min_equal_share": 0.0,
     },
     "acceptance": {"min": 1.0},

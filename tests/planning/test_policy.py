@@ -311,10 +311,8 @@ def test_what_is_left_unjudged_needs_a_reason_and_must_not_be_required(tmp_path:
         ("id: b, gate: speed, required: true", "rules[1].gate: 'speed': speed needs min"),
         ("id: b, gate: speed, required: true, min: .nan", "speed takes a finite number, 0 or more, here"),
         ("id: b, gate: tokens, required: true, near_tie_margin: -1", "tokens takes a finite number, 0 or more, here"),
-        (TIES + "rare_tie_ulps: 8", "rules[1].rare_tie_ulps: 8: near_tie_ulps is missing"),
-        (TIES + "near_tie_ulps: 4, rare_tie_ulps: 4", "rules[1].rare_tie_ulps: 4: no more than near_tie_ulps = 4"),
-        (TIES + "mean_tie_ulps: 1.5", "rules[1].mean_tie_ulps: 1.5: near_tie_ulps is missing"),
-        (TIES + "near_tie_ulps: 4, mean_tie_ulps: 4", "rules[1].mean_tie_ulps: 4: no less than near_tie_ulps = 4"),
+        (TIES + "max_sigma: 0", "rules[1].max_sigma: 0: a standard deviation in logits, above 0 and at most 10"),
+        (TIES + "cache_sigma: nvfp4", "rules[1].cache_sigma: 'nvfp4': a format and a standard deviation up to 10 each"),
         ("id: '', gate: speed, required: true", "rules[1].id: '': must not be empty"),
     ],
 )  # fmt: skip
@@ -376,15 +374,11 @@ def test_checks_of_tokens_have_defaults_and_take_what_a_policy_says(tmp_path: Pa
     rule = "id: a, gate: other, required: true, mode: fast, strict: true, looks: 3"
     path = written(tmp_path, rule)
     assert load_policy(path, GATES).checks == TokenChecks(followed=8)
-    path.write_text(path.read_text() + "checks: {text: sampled, rescored_by: none, positions: 128, max_gap: 0.25}\n")
-    assert load_policy(path, GATES).checks == TokenChecks("sampled", "", 128, max_gap=0.25, followed=8)
-    path.write_text(path.read_text().replace("max_gap: 0.25", "second_look: float32"))
-    assert load_policy(path, GATES).checks == TokenChecks("sampled", "", 128, followed=8, second_look="float32")
+    path.write_text(path.read_text() + "checks: {text: sampled, rescored_by: none, positions: 128}\n")
+    assert load_policy(path, GATES).checks == TokenChecks("sampled", "", 128, followed=8)
 
 
-@pytest.mark.parametrize(
-    "wrong", ["text: some", "positions: 0", "within_s: 0", "max_gap: -1", "max_near_ties: 2", "second_look: 1"]
-)
+@pytest.mark.parametrize("wrong", ["text: some", "positions: 0", "within_s: 0", "max_gap: 0.5"])
 def test_checks_that_make_no_sense_are_refused_with_their_line(tmp_path: Path, wrong: str) -> None:
     path = written(tmp_path, "id: a, gate: other, required: true, mode: fast, strict: true, looks: 3")
     path.write_text(path.read_text() + f"checks: {{{wrong}}}\n")

@@ -61,9 +61,9 @@ def test_a_rule_with_an_inherited_id_changes_the_keys_that_it_states_in_place(tm
 
 def test_a_rule_that_names_a_gate_replaces_the_inherited_one_as_a_whole(tmp_path: Path) -> None:
     figures = over(
-        tmp_path, "rules: [{id: tokens, gate: tokens, required: false, near_tie_margin: 0, near_tie_ulps: 4}]\n"
+        tmp_path, "rules: [{id: tokens, gate: tokens, required: false, near_tie_margin: 0, max_sigma: 0.1}]\n"
     )
-    assert figures.rules[1] == Rule("tokens", "tokens", False, params={"near_tie_margin": 0.0, "near_tie_ulps": 4.0})
+    assert figures.rules[1] == Rule("tokens", "tokens", False, params={"near_tie_margin": 0.0, "max_sigma": 0.1})
 
 
 def test_a_rule_of_another_id_may_take_the_place_of_an_inherited_one(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
 from specgate.backends.eagle3.reference.scoring import ScoredText
 from specgate.backends.eagle3.reference.state import Playback, Recorder, Slots, StopRule, as_accepted, commit
 from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree
-from specgate.contract import Budget, Role, Score
+from specgate.contract import Budget, Role, Score, TopTokens
 from specgate.contract.protocols import Decoded, Text, block_marker
 from specgate.contract.samples.counters import ENDED_EARLY
 from specgate.errors import BackendError
@@ -420,11 +420,26 @@ class SpeculativeLoop:
     @torch.inference_mode()
     def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
         """As `protocols.ScoresTokens.score`. Raises BackendError where prompt and continuation do not fit."""
+        return self._other_text().score(prompt, continuation, positions)
+
+    @torch.inference_mode()
+    def token_logits(
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        places: Sequence[tuple[int, Sequence[int]]],
+        count: int,
+    ) -> tuple[TopTokens, ...]:
+        """As `protocols.ShowsTokenLogits.token_logits`. Raises BackendError for a text that does not fit."""
+        return self._other_text().token_logits(prompt, continuation, places, count)
+
+    def _other_text(self) -> ScoredText:
+        """Give the caches to a text of another engine."""
         if self.prompts or self._scored is None:
             drafter = self.drafter if isinstance(self.drafter, EagleDrafter) else None
             self._scored = ScoredText(self.model, drafter, self.sampler, self.max_positions)
-        self.prompts, self._last = [], None  # the caches hold another text from now on
-        return self._scored.score(prompt, continuation, positions)
+        self.prompts, self._last = [], None
+        return self._scored
 
     @torch.inference_mode()
     def drafted(self, starts: Sequence[int], k: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ The caches keep the last text. A text that begins alike is computed from there o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from specgate.backends.eagle3.reference.draft import EagleDrafter, draft_token
 from specgate.backends.eagle3.reference.ops import check_finite, target_argmax
 from specgate.backends.eagle3.reference.sampling import Sampler
-from specgate.contract import Score
+from specgate.contract import Score, TopTokens
 from specgate.errors import BackendError
 
 SLOT: Final = slice(0, 1)
@@ -60,14 +60,46 @@ class ScoredText:
 
     def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
         """As `protocols.ScoresTokens.score`, in one pass, chunk by chunk. Raises BackendError for a text too long."""
-        wanted = sorted({len(prompt) + p - 1 for p in positions})  # the rows that choose these tokens
+        scores = list[Score]()
+        for rows, logits in self._logits(prompt, continuation, positions):
+            emitted = torch.tensor([continuation[row + 1 - len(prompt)] for row in rows], device=self.model.device)
+            best = target_argmax(logits)
+            of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
+            scores += [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]
+        return tuple(scores)
+
+    def token_logits(
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        places: Sequence[tuple[int, Sequence[int]]],
+        count: int,
+    ) -> tuple[TopTokens, ...]:
+        """As `protocols.ShowsTokenLogits.token_logits`. Raises BackendError for a text too long."""
+        by_row = dict[int, Tensor]()
+        for rows, logits in self._logits(prompt, continuation, [position for position, _ in places]):
+            by_row |= dict(zip(rows, logits.cpu(), strict=True))
+        shown = list[TopTokens]()
+        for position, tokens in places:
+            row = by_row[len(prompt) + position - 1]
+            named = list(tokens) or row.topk(min(count, len(row))).indices.tolist()
+            shown.append(TopTokens(tuple(row[named].tolist()), tuple(named)))
+        return tuple(shown)
+
+    def _logits(
+        self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield (rows of the text, their logits [R, V]) chunk by chunk, of the rows that choose the tokens at
+        `positions`.
+        """
+        wanted = sorted({len(prompt) + p - 1 for p in positions})
         tokens, device = [*prompt, *continuation], self.model.device
         end = len(tokens) - 1 if self.drafter else wanted[-1] + 1
         if not prompt or end >= self.max_positions:
             raise BackendError(f"a text of {end} rows is outside 1..{self.max_positions - 1} cached positions")
         # The draft's row of a token has the next one in it. So it is another one where the texts part.
         same = min(common(self.cached, tokens) - 1, wanted[0], len(prompt) - 1)
-        self.prompt, self.cached, scores = len(prompt), [], list[Score]()
+        self.prompt, self.cached = len(prompt), []
         for start in range(max(same, 0), end, self.model.prefill_rows):
             chunk = torch.tensor([tokens[start : min(start + self.model.prefill_rows, end)]], device=device)
             at = torch.arange(start, start + chunk.shape[1], device=device)[None]
@@ -78,14 +110,15 @@ class ScoredText:
                 following = torch.tensor([tokens[start + 1 : start + 1 + chunk.shape[1]]], device=device)
                 self._take_in(start, following, features, at)
             if rows:
-                scores += self._scores(prompt, continuation, rows, stream)
+                yield rows, self._chosen_from(prompt, continuation, rows, stream)
         self.cached = tokens[: end + 1]
-        return tuple(scores)
 
-    def _scores(
+    def _chosen_from(
         self, prompt: Sequence[int], continuation: Sequence[int], rows: Sequence[int], stream: Tensor
-    ) -> list[Score]:
-        """The scores of the tokens after `rows` [R] of the text, from what `forward` returned of these."""
+    ) -> Tensor:
+        """What the tokens after `rows` [R] of the text are chosen from, [R, V], from what `forward` returned of
+        these: logits, or scores of a draw.
+        """
         logits, device = self.model.logits(stream)[0], self.model.device
         check_finite(logits, "the target's logits")
         if self.sampler:
@@ -93,10 +126,7 @@ class ScoredText:
             before = (continuation[: row + 1 - len(prompt)] for row in rows)
             sampled = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
             logits = torch.stack(sampled).to(device)
-        emitted = torch.tensor([continuation[row + 1 - len(prompt)] for row in rows], device=device)
-        best = target_argmax(logits)
-        of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
-        return [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]
+        return logits
 
     def _take_in(self, start: int, following: Tensor, features: Tensor, at: Tensor) -> None:
         """Extend the draft over the rows from `start` on: their next tokens `following` [1, T], the target's `features`

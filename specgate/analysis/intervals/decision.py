@@ -20,7 +20,7 @@ from specgate.analysis.stats import (
     side_of,
     t_quantile,
 )
-from specgate.contract import PASS_ROUNDS, BetweenRuns, Scenario
+from specgate.contract import MOST_PAIRS, PASS_ROUNDS, BetweenRuns, Scenario
 
 FALSE_PASS: Final = 0.005
 """The chance that a cell passes whose true ratio lies at its floor, over all looks together.
@@ -56,10 +56,6 @@ def false_fail(required: bool, decisions: int) -> float:
     return FALSE_FAIL / max(decisions, 1) if required else FALSE_FAIL
 
 
-MOST_PAIRS = 384
-"""Plans with more pairs are not considered: what so many do not tell is better found with less noise."""
-
-
 def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float = FALSE_PASS) -> float | None:
     """The true log-ratio that the last look of `scenario` tells from its floor with the chance POWER.
 
@@ -74,19 +70,20 @@ def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float
     return half + t_quantile(POWER, model.freedom) * spread
 
 
-def rounds_needed(scenario: Scenario, sd: float, gap: float, between: BetweenRuns, error: float) -> int | None:
-    """Rounds per prompt set after which the interval reaches less far than `gap`; None where none would do.
+def pairs_needed(
+    sets: int, pairs: int, look: int, sd: float, gap: float, between: BetweenRuns, error: float
+) -> int | None:
+    """Pairs of a point after which the interval reaches less far than `gap`; None where no number would do.
 
-    The run is taken to be continued, so that its looks so far stay.
+    So far it has `pairs`, over `sets` prompt sets, and `look` looks, which stay. `error`: of all looks together.
     """
-    looks, sets = len(planned_interim_looks(scenario)), scenario.workload.prompt_sets
-    begin = scenario.schedule.rounds + scenario.schedule.rounds % PASS_ROUNDS
+    balanced = sets * PASS_ROUNDS
 
-    def enough(rounds: int) -> bool:
-        at = spent(error, looks + max(1, math.ceil(math.log2(rounds / scenario.schedule.rounds))))
-        return reach(usual_fit(usual(sets, sets * rounds), sd, between), between, at) < gap
+    def enough(more: int) -> bool:
+        at = spent(error, look + max(1, math.ceil(math.log2(more / pairs))))
+        return reach(usual_fit(usual(sets, more), sd, between), between, at) < gap
 
-    plans = range(begin + PASS_ROUNDS, MOST_PAIRS // sets + 1, PASS_ROUNDS)
+    plans = range((-(-pairs // balanced) + 1) * balanced, MOST_PAIRS + 1, balanced)
     place = bisect_left(plans, True, key=enough)
     return plans[place] if place < len(plans) else None
 

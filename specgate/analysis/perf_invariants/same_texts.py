@@ -40,20 +40,20 @@ def deterministic(
     if mismatches.value:
         differing = f"{mismatches.value:.0f} of {mismatches.n} blocks"
         message = f"{differing} do not repeat the tokens of the first"
-        if ties.ulps:
+        if ties.by_law:
             message = f"{differing} leave the first one's tokens, and not at a near tie"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, count)
     near_ties = result.values.get("repeat_near_ties")
-    if near_ties and not ties.ulps:
+    if near_ties and not ties.by_law:
         message = f"{near_ties.value:.0f} texts leave the first one's tokens at a near tie"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, count)
     if comparison is None and result.cell.role.speculative:
         return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     if comparison is not None and comparison.tokens.lossy:
         return Invariant("I7", Held.UNSEEN, "lossy", BY_DESIGN)
-    if ties.ulps:
+    if ties.by_law:
         repeats = int(near_ties.value or 0) if near_ties is not None else 0
-        return but_for_near_ties(mismatches.n, repeats, comparison, ties)
+        return but_for_near_ties(mismatches.n, repeats, comparison)
     if comparison is not None and not comparison.tokens.identical:
         first = comparison.tokens.divergences[0]
         message = (
@@ -76,26 +76,27 @@ def drawn_anew(invariant: Invariant, facts: EngineFacts | None) -> Invariant:
     return Invariant("I7", Held.UNSEEN, "own_random_numbers", "the engine draws with random numbers of its own")
 
 
-def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None, ties: NearTies) -> Invariant:
+def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None) -> Invariant:
     """Return I7 in its near-tie form. `blocks`: how many repeat; `repeats`: texts that leave the first at a tie."""
     check = comparison.tokens if comparison is not None else None
     leaving = check.mismatches if check is not None else ()
-    wrong = sum(d.margin is not None for d in leaving)
+    wrong = sum(d.margin is not None and (d.x is not None or d.rule == "outside") for d in leaving)
     unknown = len(leaving) - wrong
     behind = check.followed.wrong if check is not None and check.followed is not None else 0
     parted = len(check.divergences) - wrong - unknown if check is not None else 0
-    evidence = {"near_tie_ulps": ties.ulps, "repeat_near_ties": repeats, "parted": parted, "blocks": blocks}
+    sigma = check.law.sigma if check is not None and check.law is not None else None
+    evidence = {"sigma": sigma, "repeat_near_ties": repeats, "parted": parted, "blocks": blocks}
     if wrong or behind:
         where = f"{wrong} texts leave the baseline's, and not at a near tie"
         message = where if wrong else f"{behind} texts are not greedy behind their near tie"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {**evidence, "wrong": wrong + behind})
     if unknown:
-        message = f"{unknown} texts leave the baseline's, and nobody has told how close the two tokens are there"
+        message = f"{unknown} texts leave the baseline's, and how close the two tokens are there is not known"
         return Invariant("I7", Held.UNSEEN, "gap_unknown", message, {**evidence, "unknown": unknown})
     message = f"{blocks} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
     if repeats or parted:
         parts = f"{repeats + parted} texts that part at a near tie"
-        message += f", but for {parts} (at most {ties.ulps:g} units in the last place)"
+        message += f", but for {parts}" + (f" (σ {sigma:.2g} logits)" if sigma else "")
     return Invariant("I7", Held.HELD, "deterministic", message, evidence)
 
 

@@ -1,4 +1,4 @@
-"""Are the tokens of a speculative block the baseline's?
+"""Where do texts part: those of a speculative block from the baseline's, and those of a cell from its earlier ones?
 
 In the same number of steps a speculative block emits more tokens than the baseline block of its pair. The rest of its
 text is compared with the `BaselineText` of the prompt set.
@@ -6,12 +6,9 @@ text is compared with the `BaselineText` of the prompt set.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from specgate.analysis.rounds import pairs_of
-from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import (
     BASELINE,
     BaselineText,
@@ -21,96 +18,11 @@ from specgate.contract import (
     Finish,
     LogitCheck,
     LogitSample,
-    Margin,
-    NearTies,
-    TokenCheck,
 )
 from specgate.contract.token_check import NO_TOKEN
 
 Text = tuple[tuple[int, ...], Finish]
 """The tokens of one slot, as far as they are known, and why they end there."""
-
-
-def check_tokens(
-    cell: Cell,
-    blocks: Sequence[Block],
-    margins: Sequence[Margin],
-    ties: NearTies,
-    texts: Sequence[BaselineText] = (),
-    samples: Sequence[LogitSample] = (),
-) -> TokenCheck:
-    """Compare the tokens of a spec cell with the baseline's.
-
-    A divergence is a near tie where `ties` covers the recorded margin between the top-2 logits. Behind a divergence
-    nothing is compared.
-    """
-    of_cell = (d for of_cell, d, _ in find_divergences(blocks, texts) if of_cell == cell)
-    divergences = with_margins(of_cell, cell, margins, ties)
-    pairs = list(pairs_of(blocks, cell))
-    known = [[baseline_text(baseline, slot, texts) for slot in range(len(spec.tokens))] for baseline, spec in pairs]
-    common = {
-        (spec.prompt_set, spec.round, slot): min(len(expected), len(tokens))
-        for (_, spec), of_slots in zip(pairs, known, strict=True)
-        for slot, (tokens, (expected, _)) in enumerate(zip(spec.tokens, of_slots, strict=True))
-    }
-    common |= {(d.prompt_set, d.round, d.slot): d.position + 1 for d in divergences}
-    cut_short = {
-        spec.prompt_set for (_, spec), of_slots in zip(pairs, known, strict=True) if not covers(of_slots, spec)
-    }
-    return TokenCheck(
-        compared_tokens=sum(common.values()),
-        divergences=divergences,
-        emitted_tokens=sum(len(tokens) for _, spec in pairs for tokens in spec.tokens),
-        whole_sets=tuple(sorted({spec.prompt_set for _, spec in pairs} - cut_short)),
-        logits=check_logits(cell, samples),
-        sequences=len(common),
-    )
-
-
-def with_margins(
-    divergences: Iterable[Divergence], cell: Cell, margins: Sequence[Margin], ties: NearTies
-) -> tuple[Divergence, ...]:
-    """Divergences of `cell` with their recorded margins, and which of them are near ties: the rare ones, too, if they
-    are no more than `ties` allows.
-    """
-    known = {(m.prompt_set, m.round, m.slot, m.position): m for m in margins if m.cell == cell.key}
-    judged: list[Divergence] = []
-    rare: set[int] = set()
-    for d in divergences:
-        m = known.get((d.prompt_set, d.round, d.slot, d.position))
-        if m is None:
-            judged.append(d.judged(None, ties))
-        elif not ties.ulps:
-            judged.append(d.judged(m.top1 - m.top2, ties))
-        else:
-            judged.append(judged_by(d, m.top or (m.top1, m.top2), m.top_tokens, ties))
-            if {d.expected, d.got} <= set(m.top_tokens) and ties.rarely_covers(judged[-1].margin, judged[-1].unit):
-                rare.add(len(judged) - 1)
-    return but_for_rare(judged, rare, ties)
-
-
-def but_for_rare(judged: Iterable[Divergence], rare: Collection[int], ties: NearTies) -> tuple[Divergence, ...]:
-    """`judged`, where those at the indices `rare` are near ties as well if their divergences are no more than `ties`
-    allows. The end of a text never is.
-    """
-    all_judged = tuple(judged)
-    few = {all_judged[i].key for i in rare}
-    distinct = few | {d.key for d in all_judged if d.near_tie}
-    if len(few) > ties.allowed_rare(len(distinct)):
-        return all_judged
-    return tuple(replace(d, near_tie=d.near_tie or i in rare) for i, d in enumerate(all_judged))
-
-
-def judged_by(d: Divergence, top: Sequence[float], top_tokens: Sequence[int], ties: NearTies) -> Divergence:
-    """`d` judged by the largest logits there. A token that is not among them is no near tie, and its gap is larger than
-    that of the last one, which is then recorded.
-    """
-    gap, unit = gap_between((d.expected, d.got), top, top_tokens), unit_of(top)
-    if not top_tokens:  # whose the largest logits are is not known, so that any token could hide behind two close ones
-        return d.judged(gap, NearTies(), unit)
-    if gap == math.inf:
-        return replace(d.judged(None, ties, unit), margin=top[0] - top[-1])
-    return d.judged(gap, ties, unit)
 
 
 # ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,20 +78,6 @@ def find_text_divergences(
                 if (at := first_difference(expected, got)) is not None:
                     place = (block.prompt_set, block.round, slot, at)
                     yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
-
-
-def repeats_of(
-    cell: Cell,
-    blocks: Sequence[Block],
-    margins: Sequence[Margin],
-    ties: NearTies,
-    texts: Sequence[BaselineText] = (),
-) -> tuple[Divergence, ...]:
-    """Divergences among repetitions: rounds of `cell` that leave the first one over the same prompts, and untimed
-    baseline `texts` that leave a round. Rounds of an engine that must be bit-exact are not among them.
-    """
-    repeats = [*(find_repeats(blocks) if ties.ulps else ()), *(find_text_divergences(blocks, texts) if ties else ())]
-    return with_margins((d for of, d, _ in repeats if of == cell), cell, margins, ties)
 
 
 def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> Text:

@@ -6,12 +6,14 @@ the speculative text. It repeats that text for as long as every token of it is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from specgate.analysis.tokens.comparison import first_difference
-from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.contract import Block, Cell, Divergence, FollowCheck, Followed, NearTies
+from specgate.contract import Block, Cell, Divergence, FollowCheck, Followed
+
+Place = tuple[int, int, int, int]
+"""Prompt set, round, slot and index of a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,11 @@ class Parted:
     slot: int
     position: int
     tokens: tuple[int, ...]
+
+    @property
+    def place(self) -> Place:
+        """(prompt set, round, slot, index) of the token with which it left the baseline's."""
+        return self.prompt_set, self.round, self.slot, self.position
 
     @property
     def given(self) -> tuple[int, ...]:
@@ -54,34 +61,51 @@ def parted_texts(
     return tuple(by_parting.values())[:most]
 
 
-def check_followed(parted: Sequence[Parted], followed: Sequence[Followed], ties: NearTies) -> FollowCheck | None:
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A place behind a near tie where plain decoding leaves the text: (prompt set, round, slot, index), the text's
+    token and plain decoding's, and what the engine shows there.
+    """
+
+    place: Place
+    tokens: tuple[int, int]
+    shown: Followed
+
+
+def left_again(parted: Sequence[Parted], followed: Sequence[Followed]) -> list[Departure]:
+    """The places where plain decoding in `followed` leaves the texts `parted` once more."""
+    answers, left = _answers(followed), list[Departure]()
+    for text in parted:
+        answer = answers.get((text.cell.key, *text.place))
+        if answer is not None and (at := first_difference(text.rest, answer.tokens)) is not None:
+            place = text.prompt_set, text.round, text.slot, text.position + 1 + at
+            left.append(Departure(place, (text.rest[at], answer.tokens[at]), answer))
+    return left
+
+
+def follow_check(
+    parted: Sequence[Parted], followed: Sequence[Followed], near_ties: Collection[Place]
+) -> FollowCheck | None:
     """Compare the texts `parted` with plain decoding behind the places where they left the baseline. None without
-    any.
+    any. `near_ties`: the places of `left_again` that are near ties. What nobody looked at is not excused.
     """
     if not parted:
         return None
-    known = {(f.cell, f.prompt_set, f.round, f.slot, f.position): f for f in followed}
-    sequences = tokens = near_ties = 0
-    wrong: list[tuple[int, int, int, int]] = []
-    rare: list[tuple[int, int, int, int]] = []
+    answers, left = _answers(followed), {d.place[:3]: d for d in left_again(parted, followed)}
+    tokens = near = 0
+    wrong: list[Place] = []
     for text in parted:
-        answer = known.get((text.cell.key, text.prompt_set, text.round, text.slot, text.position))
-        sequences += 1
-        if answer is None:  # what nobody looked at is not excused
-            wrong.append((text.prompt_set, text.round, text.slot, text.position))
-            continue
-        at = first_difference(text.rest, answer.tokens)
-        tokens += min(len(text.rest), len(answer.tokens)) if at is None else at
-        if at is None:
-            continue
-        place = text.prompt_set, text.round, text.slot, text.position + 1 + at
-        gap, unit = gap_between((text.rest[at], answer.tokens[at]), answer.top, answer.top_tokens), unit_of(answer.top)
-        if answer.top_tokens and ties.covers(gap, unit):
-            near_ties += 1
+        answer, again = answers.get((text.cell.key, *text.place)), left.get(text.place[:3])
+        if answer is None:
+            wrong.append(text.place)
+        elif again is None:
+            tokens += min(len(text.rest), len(answer.tokens))
         else:
-            (rare if answer.top_tokens and ties.rarely_covers(gap, unit) else wrong).append(place)
-    if len(rare) <= ties.allowed_rare(near_ties + len(rare)):
-        near_ties += len(rare)
-    else:
-        wrong += rare
-    return FollowCheck(sequences, tokens, near_ties, len(wrong), wrong[0] if wrong else None)
+            tokens += again.place[-1] - text.position - 1
+            near += again.place in near_ties
+            wrong += [] if again.place in near_ties else [again.place]
+    return FollowCheck(len(parted), tokens, near, len(wrong), wrong[0] if wrong else None)
+
+
+def _answers(followed: Sequence[Followed]) -> dict[tuple[str, int, int, int, int], Followed]:
+    return {(f.cell, f.prompt_set, f.round, f.slot, f.position): f for f in followed}

@@ -6,9 +6,12 @@ most half-normal for every engine that only rounds, whatever share of the error 
 
 σ comes from what the engine shows of its most likely tokens, by one of three rules, the first one that there is:
 
-B   beside a second pass of the same engine over the same text; the gap is the one that the engine shows
+B   beside a second pass of the same engine over the same text, or, where float32 was not asked either, beside a second
+    engine's; the gap is the one that the engine shows
 A   beside logits of the same weights in float32, which have the gap, too
 C   nothing is shown: a second engine in the run's number format beside the same in float32, times `MIMIC`
+
+To a variance by A or B a grid's own is added: where logits lie on a grid, both passes have most of its error in common.
 
 Arrays have places along their last axis, so that a simulation can judge many cells at once.
 """
@@ -30,12 +33,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-PARTED: Final = 0.004
-"""Chance per run that places where texts part are called wrong though the engine only rounds, over all cells."""
-REPEATED: Final = 0.0005
-"""The same of places where a cell leaves its own earlier text."""
-SCORED: Final = 0.0005
-"""The same of tokens that a second engine scores."""
+PARTED: Final = 0.0035
+"""Chance per run that places where speculative texts part are called wrong though the engine only rounds."""
+REPEATED: Final = 0.00025
+"""The same of places where cells of one role leave their own earlier texts."""
+SCORED: Final = 0.001
+"""The same of tokens that a second engine scores, if their gaps were half-normal. They are smaller."""
 PRIOR: Final = 8.0
 """Degrees of freedom of the cell's median variance beside a place's own."""
 LEAST_PLACES: Final = 3
@@ -69,8 +72,8 @@ class ShowsCandidates(Protocol):
 class Sight:
     """One place as far as it is seen.
 
-    `gap`: how far the lower of the two tokens lies below the largest logit; infinite where one of them is not among the
-        most likely ones, None where nothing is shown.
+    `gap`: distance of the two tokens in logits; infinite where one of them is not among the most likely ones, None
+        where nothing is shown.
     `variance`: estimate of σ², the squared rounding error of one logit; None where nothing tells it.
     `freedom`: its degrees of freedom.
     `rule`: the rule that gave them.
@@ -83,27 +86,32 @@ class Sight:
 
 
 def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
-    """Return what `shown` tells of the choice between `tokens` at one place."""
+    """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
     names, values = shown.top_tokens, shown.top
-    if not names or len(names) < 2:
+    if not names:
         return Sight()
-    if len(shown.again) == len(names) == len(values):
-        unit = unit_of(values) or 0.0
-        return Sight(gap_below(tokens, values, names), *spread(values, shown.again, 0.5, unit**2 / 12), "B")
+    whole = len(values) == len(names)
+    grid = (unit_of(values) or 0.0) ** 2 / 12 if whole else 0.0
+    other = shown.again if shown.again or shown.float32 else shown.second
+    if whole and len(other) == len(names):
+        return Sight(gap_between(tokens, values, names), *spread(values, other, 0.5, grid), "B")
     if len(shown.float32) == len(names):
-        gap = gap_below(tokens, shown.float32, names)
-        if len(values) == len(names):
-            return Sight(gap, *spread(values, shown.float32), "A")
+        gap = gap_between(tokens, shown.float32, names)
+        if whole:
+            return Sight(gap, *spread(values, shown.float32, 1.0, grid), "A")
         if len(shown.second) == len(names):
             return Sight(gap, *spread(shown.second, shown.float32, MIMIC**2), "C")
         return Sight(gap)
-    return Sight(gap_below(tokens, values, names) if values else None)
+    return Sight(gap_between(tokens, values, names) if whole else None)
 
 
-def gap_below(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:
-    """Return how far the lowest of `tokens` lies below the largest of `values`, which are those of `names`."""
-    of = dict(zip(names, values, strict=False))
-    return max(max(values) - of.get(token, -math.inf) for token in tokens)
+def gap_between(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:
+    """Return the distance of two tokens in `values`, those of `names`, or of one from the largest; infinite where one
+    of them has no value.
+    """
+    of = dict(zip(names, values, strict=True))
+    apart = [of.get(token, -math.inf) for token in tokens] + ([max(values)] if len(tokens) == 1 else [])
+    return max(apart) - min(apart) if min(apart) > -math.inf else math.inf
 
 
 def spread(a: Sequence[float], b: Sequence[float], factor: float = 1.0, more: float = 0.0) -> tuple[float | None, int]:
@@ -161,37 +169,50 @@ def limits(places: int, error: float) -> tuple[float, float]:
     return float(-ndtri(error / 4 / places)), float(chdtri(places, error / 2)) / places
 
 
-def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[float | None], list[float | None]]:
-    """Return (the tests over different places, the standardised gap of each, its σ). None where σ is not known, or a
-    token is not among the most likely ones.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One place under the law. `x`, `sigma`, `rule`: as in `contract.Divergence`. `near`: no further than rounding."""
 
-    `error`: the chance that an engine which only rounds is called wrong.
+    near: bool
+    x: float | None
+    sigma: float | None
+    rule: TieRule | None
+
+
+def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing]]:
+    """Return (the tests over different places, where each of them stands).
+
+    `error`: the chance that an engine which only rounds is called wrong by either test.
     """
     import numpy as np
 
-    xs: list[float | None] = [None] * len(sights)
-    sigmas: list[float | None] = [None] * len(sights)
-    for seen in (True, False):  # of places without an estimate those that only the engine shows are like rule B's
+    xs, sigmas = dict[int, float](), dict[int, float]()
+    for seen in (True, False):
         mine = [i for i, s in enumerate(sights) if s.gap is not None and (s.rule in ("B", None)) == seen]
         if not mine:
             continue
-        freedom = np.array([float(sights[i].freedom) for i in mine])
-        variances, freedom = shrunk(np.array([sights[i].variance or 0.0 for i in mine]), freedom)
+        own = np.array([[sights[i].variance or 0.0, sights[i].freedom] for i in mine], dtype=np.float64)
+        variances, freedom = shrunk(own[:, 0], own[:, 1])
         gaps = np.array([sights[i].gap for i in mine], dtype=np.float64)
         for i, x, s2 in zip(mine, standardised(gaps, variances, freedom, seen), variances, strict=True):
             if not math.isnan(s2):
                 sigmas[i] = math.sqrt(s2)
-                xs[i] = float(x) if math.isfinite(sights[i].gap or 0.0) else None
-    known = [x for x in xs if x is not None]
-    furthest, mean = limits(max(len(known), 1), error)
-    squares = [s * s for x, s in zip(xs, sigmas, strict=True) if x is not None and s is not None]
+                if sights[i].gap != math.inf:
+                    xs[i] = float(x)
+    furthest, mean = limits(max(len(xs), 1), error)
     law = TieLaw(
-        places=len(known),
-        unknown=sum(s is None and of.gap != math.inf for s, of in zip(sigmas, sights, strict=True)),
-        furthest=max(known, default=0.0),
+        places=len(xs),
+        unknown=sum(s.gap != math.inf for i, s in enumerate(sights) if i not in sigmas),
+        furthest=max(xs.values(), default=0.0),
         furthest_allowed=furthest,
-        mean_square=math.fsum(x * x for x in known) / len(known) if known else 0.0,
+        mean_square=math.fsum(x * x for x in xs.values()) / max(len(xs), 1),
         mean_square_allowed=mean,
-        sigma=math.sqrt(math.fsum(squares) / len(squares)) if squares else None,
+        sigma=math.sqrt(math.fsum(sigmas[i] ** 2 for i in xs) / len(xs)) if xs else None,
     )
-    return law, xs, sigmas
+    return law, [_standing(s, xs.get(i), sigmas.get(i), furthest) for i, s in enumerate(sights)]
+
+
+def _standing(of: Sight, x: float | None, sigma: float | None, furthest: float) -> Standing:
+    if of.gap == math.inf:
+        return Standing(False, None, sigma, "outside")
+    return Standing(x is not None and x <= furthest, x, sigma, (of.rule or "B") if sigma is not None else None)

@@ -38,17 +38,20 @@ def repeat_values(
     first: dict[int, Block] = {}
     # With the token that came: another one at the same place is another divergence, and may be a wrong token.
     near_ties = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.near_tie}
+    untold = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.untold}
     excused: set[tuple[int, int, int, int, int]] = set()
-    mismatches = 0
+    mismatches = unknown = 0
 
     def compare(earlier: Block, tokens: Sequence[Sequence[int]], round_: int) -> bool:
         """True if `tokens`, those of `round_`, leave `earlier` where no near tie explains it."""
+        nonlocal unknown
         divergences = {
             (earlier.prompt_set, round_, slot, at, came[at])
             for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=True))
             if (at := first_difference(had, came)) is not None
         }
         excused.update(divergences & near_ties)
+        unknown += bool(divergences - near_ties) and divergences - near_ties <= untold
         return bool(divergences - near_ties)
 
     for block in blocks:
@@ -59,5 +62,7 @@ def repeat_values(
     shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
     yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
     yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
+    if unknown:
+        yield Value("repeat_unknown", float(unknown), "count", len(blocks))
     if excused:
         yield Value("repeat_near_ties", float(len(excused)), "count", sum(len(b.tokens) for b in blocks))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.drafts_along import check_drafts, whole_cycles
-from specgate.contract import BASELINE, Block, Cell, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
+from specgate.analysis.tokens.near_ties import Sight, law_of, sight
+from specgate.contract import BASELINE, Block, Cell, Margin, RescoredText, Rescoring, Score, ScoreCheck
 from specgate.contract.types import Tokens
 from specgate.errors import InvalidResult
 
@@ -93,38 +94,48 @@ def drawn(source: random.Random, block: Block, slot: int, first: tuple[int, ...]
     return Draw(block, slot, tuple(sorted(positions)), tuple(sorted(source.sample(starts, min(cycles, len(starts))))))
 
 
-def check_scores(cell: Cell, blocks: Sequence[Block], rescoring: Rescoring, checks: TokenChecks) -> ScoreCheck:
+def check_scores(cell: Cell, blocks: Sequence[Block], rescoring: Rescoring, error: float) -> ScoreCheck:
     """Reduce the scores of `cell` in `rescoring` to one result.
 
-    `blocks`: the measured blocks of its point. Raises InvalidResult where other tokens were scored than the seed draws,
-    or than they emitted.
+    `blocks`: the measured blocks of its point. `error`: the chance that an engine which only rounds is called wrong.
+    Raises InvalidResult where other tokens were scored than the seed draws, or than they emitted.
     """
     engine = ", ".join(filter(None, (rescoring.engine, rescoring.dtype, rescoring.device)))
     texts = texts_of(cell, rescoring.texts)
     if rescoring.unscored is not None:
         return ScoreCheck(engine, unscored=rescoring.unscored, lost=rescoring.lost)
     check_drawn(cell, blocks, texts, rescoring)
-    scored = sum(len(text.scores) for text in texts)
-    gaps = [gap for text in texts for gap in gaps_in(text)]
-    near_ties = sum(is_near_tie(gap, checks, rescoring.dtype) for gap, _ in gaps)
-    doubted = set(doubtful(gaps, scored, checks)) if checks.second_look != "none" else set[Place]()
-    again, near = scored_in_float32(cell, rescoring, checks)
-    settled = [gap for gap in gaps if gap[1] in doubted & near]
-    wrong = len(gaps) - near_ties - len(settled)
-    left = [gap for gap in gaps if gap not in settled] if wrong else gaps
+    looked = looked_at(cell, texts, rescoring)
+    seen = [(place, sight_of(token, score, looked.get(place), rescoring)) for place, token, score in differing(texts)]
+    apart = [(place, of) for place, of in seen if of.gap != 0]
+    law, standing = law_of([of for _, of in apart], error)
+    wrong = [at.rule == "outside" or (at.x is not None and not at.near) for at in standing]
+    worst = max(
+        zip(wrong, [of.gap or 0.0 for _, of in apart], [place for place, _ in apart], strict=True), default=None
+    )
     return ScoreCheck(
         engine=engine,
-        scored=scored,
-        near_ties=near_ties + len(settled),
-        wrong=wrong,
-        near_ties_allowed=int(checks.max_near_ties * scored),
-        gap_max=max((gap for gap, _ in left), default=0.0),
-        worst=max(left)[1] if left else None,
-        again=sum(place in doubted & again for _, place in gaps),
-        settled=len(settled),
-        unsettled=rescoring.again.unscored if rescoring.again and doubted else None,
+        scored=sum(len(text.scores) for text in texts),
+        near_ties=len(apart) - sum(wrong) - law.unknown,
+        wrong=sum(wrong),
+        settled=len(seen) - len(apart),
+        gap_max=worst[1] if worst and worst[1] < math.inf else None,
+        worst=worst[2] if worst else None,
+        law=law if apart else None,
+        unsettled=rescoring.again.unscored if rescoring.again and law.unknown else None,
         drafts=check_drafts(cell, blocks, texts, rescoring),
     )
+
+
+def sight_of(token: int, score: Score, look: Margin | None, rescoring: Rescoring) -> Sight:
+    """Return what is known of a token that the second engine would not have chosen. Its gap is 0 if it would have in
+    float32, and infinite if scores contradict themselves.
+    """
+    if not score.best_logit >= score.logit:
+        return Sight(math.inf)
+    if rescoring.dtype == "float32":
+        return Sight(score.best_logit - score.logit, FLOAT32_SIGMA**2, MANY, "A")
+    return Sight() if look is None else sight((token,), look)
 
 
 def check_drawn(cell: Cell, blocks: Sequence[Block], texts: Sequence[RescoredText], rescoring: Rescoring) -> None:
@@ -155,75 +166,27 @@ def check_drawn(cell: Cell, blocks: Sequence[Block], texts: Sequence[RescoredTex
         raise InvalidResult(f"{cell.key}: {file} scores other tokens than its seed draws")
 
 
-def is_near_tie(gap: float, checks: TokenChecks, dtype: str | None = None) -> bool:
-    """True if a token that lies so far below the second engine's choice may still be right. `dtype`: what both computed
-    with.
-
-    A gap that is negative or not a number is no near tie: the scores then contradict themselves.
-    """
-    return 0 <= gap <= checks.max_gap * (FINER if dtype == "float32" else 1)
-
-
-FINER: Final = 1 / 8
-"""How much finer than bfloat16 an engine rounds that computes in float32, at least: TF32, as its products may be, has
-three bits more.
+FLOAT32_SIGMA: Final = 2.0**-6
+"""Rounding error of a logit that is assumed of an engine in float32, whose own is not seen: its products may be in
+TF32, which has three bits more than bfloat16. Engines round by 0.05 to 0.12 in that.
 """
+MANY: Final = 1000
+"""Degrees of freedom of what is assumed."""
 Place = tuple[int, int, int, int]
 """Prompt set, round, slot and index of a token."""
-ONE_ROUNDING: Final = 0.5**0.5
-"""`max_gap` is for two engines that round alike, each on its own. Of two logits as exact as float32 only one's error is
-left, and the same number of standard deviations is √2 smaller.
-"""
-Gap = tuple[float, Place]
-"""How far a token lies below the second engine's choice, in logits, and which one it is."""
 
 
-def doubtful(gaps: Sequence[Gap], scored: int, checks: TokenChecks) -> list[Place]:
-    """The tokens of a cell that are worth a second look in float32: those beyond `max_gap`, where they are few.
-
-    None where the cell would be wrong even if all of them were near ties: scores contradict themselves, or more tokens
-    were not chosen than may be near ties.
-
-    gaps: of all tokens of the cell that the second engine would not have chosen. scored: how many it scored.
+def looked_at(cell: Cell, texts: Sequence[RescoredText], rescoring: Rescoring) -> dict[Place, Margin]:
+    """The second engine's look at the tokens of `cell` that it would not have chosen. Raises InvalidResult where it is
+    one at other tokens, or says not as much of every candidate.
     """
-    if len(gaps) > int(checks.max_near_ties * scored) or not all(gap >= 0 for gap, _ in gaps):
-        return []
-    return [place for gap, place in gaps if gap > checks.max_gap]
-
-
-def in_doubt(chosen: Sequence[Draw], texts: Sequence[RescoredText], checks: TokenChecks) -> list[Draw]:
-    """The tokens of one point that are worth a second look. `texts`: the scores of `chosen`, in the same order."""
-    scored = list(zip(chosen, texts, strict=True))
-    doubted = set[tuple[Cell, Place]]()
-    for cell in {draw.block.cell for draw in chosen}:
-        mine = [text for draw, text in scored if draw.block.cell == cell]
-        gaps = [gap for text in mine for gap in gaps_in(text)]
-        doubted |= {(cell, place) for place in doubtful(gaps, sum(len(t.scores) for t in mine), checks)}
-    left = []
-    for draw, text in scored:
-        positions = tuple(place[-1] for place, _, _ in placed(text) if (draw.block.cell, place) in doubted)
-        if positions:
-            left.append(Draw(draw.block, draw.slot, positions))
-    return left
-
-
-def scored_in_float32(cell: Cell, rescoring: Rescoring, checks: TokenChecks) -> tuple[set[Place], set[Place]]:
-    """(The tokens that got a second look, those of them that float32 chooses or that are near ties in float32).
-
-    Raises InvalidResult where they are not among the tokens that were scored before.
-    """
-    scored = {(*place, token) for t in texts_of(cell, rescoring.texts) for place, token, _ in placed(t)}
-    again, near = set[Place](), set[Place]()
-    for text in texts_of(cell, rescoring.again.texts if rescoring.again else ()):
-        if not len(text.positions) == len(text.tokens) == len(text.scores):
-            raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has not one score per token in its second look")
-        for place, token, score in placed(text):
-            if (*place, token) not in scored:
-                raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has a second look at tokens without a first")
-            again.add(place)
-            if 0 <= score.best_logit - score.logit <= checks.max_gap * ONE_ROUNDING:
-                near.add(place)
-    return again, near
+    looks = {m.place[1:]: m for m in (rescoring.again.places if rescoring.again else ()) if m.cell == cell.key}
+    if looks.keys() - {place for place, _, _ in differing(texts)}:
+        raise InvalidResult(f"{cell.key}: samples/rescored.jsonl looks at tokens again that were chosen, or not scored")
+    for m in looks.values():
+        if len(m.second) != len(m.top_tokens) or len(m.float32) not in (0, len(m.top_tokens)) or m.top or m.again:
+            raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has not one logit for each of a place's tokens")
+    return looks
 
 
 def texts_of(cell: Cell, texts: Sequence[RescoredText]) -> list[RescoredText]:
@@ -231,9 +194,18 @@ def texts_of(cell: Cell, texts: Sequence[RescoredText]) -> list[RescoredText]:
     return [text for text in texts if text.cell == cell.key]
 
 
-def gaps_in(text: RescoredText) -> list[Gap]:
-    """The tokens of `text` that the second engine would not have chosen."""
-    return [(score.best_logit - score.logit, place) for place, token, score in placed(text) if token != score.best]
+def differing(texts: Iterable[RescoredText]) -> list[tuple[Place, int, Score]]:
+    """(Its place, token, its score) of every token that the second engine would not have chosen.
+
+    Two texts that begin alike have a place in common, which counts once.
+    """
+    places = {
+        (place[0], place[2:], token): (place, token, score)
+        for text in texts
+        for place, token, score in placed(text)
+        if token != score.best
+    }
+    return list(places.values())
 
 
 def placed(text: RescoredText) -> Iterator[tuple[Place, int, Score]]:

@@ -119,9 +119,9 @@ def overall(quantities: Sequence[Quantity], same_within_pct: float | None = None
     within = all_within_pct(quantities)
     enough = same_within_pct is not None and within is not None and within <= same_within_pct
     for word in (Word.SLOWER, Word.CANNOT_TELL, Word.FASTER):
-        if enough and word is not Word.FASTER:
-            continue
         if same_word := [q for q in deciding if q.word is word]:
+            if enough and word is not Word.FASTER:
+                break
             return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in same_word)
     if not deciding:
         return Word.CANNOT_TELL, "nothing was measured on both sides"

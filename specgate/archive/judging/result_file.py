@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
-from specgate.analysis.tokens.comparison import but_for_rare
+from specgate.analysis.tokens.checking import rejudged
 from specgate.analysis.verdict import not_judged
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.archive.verification import unended, verify
@@ -68,11 +68,11 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     stored = stored_run(folder, config)
     run = judge(with_figures(stored, plan, judging, folder.journal(), stopped_by=config.policy), judging)
     parted = [c.cell.key for c in run.comparisons if c.tokens.divergences]
-    if near_ties(judging).ulps and not near_ties(config.policy).ulps and parted:
+    if near_ties(judging).by_law and not near_ties(config.policy).by_law and parted:
         raise InvalidResult(
             f"{path}: texts part in {parted[0]}, and policy {config.policy.name}, which the run was made with, has no "
-            "near_tie_ulps: nobody asked for the log-probabilities there",
-            hint=f"measure under {policy.name}, or judge by a policy without near_tie_ulps",
+            "max_sigma: nobody asked for the log-probabilities there",
+            hint=f"measure under {policy.name}, or judge by a policy without max_sigma",
         )
     return run
 
@@ -137,10 +137,7 @@ def with_near_ties(run: Run, ties: NearTies) -> Run:
 
 
 def _with_near_ties(comparison: Comparison, ties: NearTies) -> Comparison:
-    recorded = comparison.tokens.divergences
-    rare = {i for i, d in enumerate(recorded) if d.near_tie and ties.rarely_covers(d.margin, d.unit)}
-    divergences = but_for_rare((d.judged(d.margin, ties, d.unit) for d in recorded), rare, ties)
-    tokens = replace(comparison.tokens, divergences=divergences)
+    tokens = rejudged(comparison.tokens, ties)
     speedup = comparison.speedup
     if tokens.defects and speedup.value is not None:
         speedup = Value(speedup.metric, None, n=speedup.n, reason_code="token_mismatch")

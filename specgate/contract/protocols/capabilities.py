@@ -76,6 +76,26 @@ class ScoresTokens(Protocol):
 
 
 @runtime_checkable
+class ShowsTokenLogits(Protocol):
+    """An engine that scores tokens and can show the logits of several tokens at a place. Optional.
+
+    It shows how far another engine's logits are from the target's.
+    """
+
+    def token_logits(
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        places: Sequence[tuple[int, Sequence[int]]],
+        count: int,
+    ) -> tuple[TopTokens, ...]:
+        """Logits (float32) at each of `places`, which are ascending: (index into `continuation`, tokens). All tokens
+        of the continuation before that index are given. `values` are in the order of the tokens; of a place without
+        tokens, the `count` most likely ones. Whatever was cached before is forgotten.
+        """
+
+
+@runtime_checkable
 class DraftsAlong(Protocol):
     """An engine that scores tokens and can run the pair's own draft along the text. Optional.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from specgate.contract.samples.block import Finishes
 from specgate.contract.scenarios.plan import Point
+from specgate.contract.token_check import Margin
 from specgate.contract.types import (
     Count,
     Counts,
@@ -90,14 +91,16 @@ class RescoredText:
 
 @dataclass(frozen=True, slots=True)
 class SecondLook:
-    """Scores in float32 of tokens that lay too far from the second engine's choice in the scenario's dtype.
+    """Logits of the tokens that the second engine would not have chosen in the scenario's dtype, and of the most likely
+    ones beside them.
 
-    `texts`: these tokens alone.
-    `unscored`: why they were not scored in float32; None where they were.
-    `span_ns`: as in `Block`. The first point that the engine in float32 scores carries the time to load it.
+    `places`: one per token. `top_tokens` are the second engine's most likely ones, `second` their logits in the
+        scenario's dtype, `float32` those in float32; the measured engine shows nothing there.
+    `unscored`: why there are none in float32; None where there are.
+    `span_ns`: as in `Block`. The first point that the engine in float32 is asked about carries the time to load it.
     """
 
-    texts: tuple[RescoredText, ...]
+    places: tuple[Margin, ...]
     unscored: str | None
     span_ns: tuple[int, int]
 
@@ -109,7 +112,7 @@ class Rescoring:
     `engine`: the back end that scored. `device` and `dtype`: what it computed with; None where it did not load.
     `unscored`: why nothing was scored; None where something was.
     `span_ns`: as in `Block`. The first point that an engine scores carries the time to load it.
-    `again`: what it says in float32 of the tokens in doubt; None where it was not asked.
+    `again`: its look at the tokens that it would not have chosen; None where there are none, or in float32.
     `seed`: what the draw of tokens and cycles follows from, made when the last token was there; None in older runs.
     `count`: how many tokens of a cell it was to draw, at least.
     `lost`: its process was ended, stopped answering or failed, and so did a second one.

@@ -26,6 +26,7 @@ from specgate.run.engine_process.questions import (
     ScoreText,
     ShowLaw,
     ShownLogits,
+    TokenLogits,
     Top2,
     Where,
 )
@@ -113,6 +114,17 @@ class EngineCalls(ABC):
     ) -> tuple[Score, ...] | None:
         """As `protocols.ScoresTokens.score`."""
         return self._ask(ScoreText(tuple(prompt), tuple(continuation), tuple(positions)))
+
+    def token_logits(
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        places: Sequence[tuple[int, Sequence[int]]],
+        count: int,
+    ) -> tuple[TopTokens, ...] | None:
+        """As `protocols.ShowsTokenLogits.token_logits`."""
+        wanted = tuple((position, tuple(tokens)) for position, tokens in places)
+        return self._ask(TokenLogits(tuple(prompt), tuple(continuation), wanted, count))
 
     def drafted(self, starts: Sequence[int], k: int) -> tuple[int, ...] | None:
         """As `protocols.DraftsAlong.drafted`."""

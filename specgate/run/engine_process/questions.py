@@ -7,6 +7,7 @@
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
     score     what it thinks of another text       → scores
+    token_logits  logits of tokens at its places   → places
     drafted   the pair's draft along that text     → accepted
     draw      independent texts after a prompt     → drawn
     distribution  which one tokens come from       → law
@@ -37,6 +38,7 @@ from specgate.contract.protocols import (
     ScoresTokens,
     ShowsDistribution,
     ShowsLogits,
+    ShowsTokenLogits,
     Text,
 )
 from specgate.contract.two_builds import Origin
@@ -196,6 +198,35 @@ class ScoreText(Call[tuple[Score, ...] | None]):
         for index, score in enumerate(answer):
             if score.logit > score.best_logit:
                 yield f"scores[{index}].logit", str(score.logit), f"at most best_logit, {score.best_logit}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogits(Call[tuple[TopTokens, ...] | None]):
+    """`ShowsTokenLogits.token_logits`."""
+
+    kind: ClassVar = "token_logits"
+    answer: ClassVar = "places"
+    field: ClassVar = "places"
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+    places: tuple[tuple[int, tuple[int, ...]], ...]
+    count: int
+
+    def ask(self, engine: Engine) -> object:
+        if not isinstance(engine, ShowsTokenLogits):
+            return None
+        return engine.token_logits(self.prompt, self.continuation, self.places, self.count)
+
+    def wrong(self, answer: tuple[TopTokens, ...] | None, slots: int) -> Wrong:
+        if answer is None:
+            return
+        yield from counted("places", answer, len(self.places), "places")
+        for index, (top, (_, tokens)) in enumerate(zip(answer, self.places, strict=False)):
+            if len(top.values) != len(top.tokens) or len(set(top.tokens)) != len(top.tokens):
+                yield f"places[{index}]", f"{len(top.values)} values", "one for each of as many different tokens"
+            if tokens and top.tokens != tokens:
+                yield f"places[{index}].tokens", shown(top.tokens), f"{list(tokens)}, the tokens that were asked for"
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,9 @@ def test_four_pairs_of_a_server_decide_a_floor_that_lies_far_below() -> None:
     pairs = Pairs([math.log(x) for x in SEEN], [1, 1, -1, -1], [0, 1, 1, 0], range(4))
     decision = decide(pairs, 4, (4, 8), 0.0, ASSUMED)
     assert decision.side == "above" and decision.interval is not None
-    assert (math.exp(decision.interval.low), math.exp(decision.interval.high)) == pytest.approx((1.703, 3.421), abs=0.001)
+    assert (math.exp(decision.interval.low), math.exp(decision.interval.high)) == pytest.approx(
+        (1.703, 3.421), abs=0.001
+    )
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=8, max_size=8), st.floats(1e-7, 0.02), st.sampled_from([0.0, 0.03, 0.2]))

@@ -22,10 +22,10 @@ from specgate.analysis.prefix_cache import (
     overall,
     rows,
 )
-from specgate.contract import NearTies, State
+from specgate.contract import State
 
 SPEC = "spec-3"
-LIMITS = Limits(max_lost_tokens=16, max_ttft_loss=0.1, ties=NearTies(margin=0.001))
+LIMITS = Limits(max_lost_tokens=16, max_ttft_loss=0.1, margin=0.001)
 TEXT = (5, 6, 7)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.checks.verification import check_verification
-from specgate.analysis.paired_blocks import judged_speed
+from specgate.analysis.paired_blocks import compare, judged_speed, other_speedups
 from specgate.analysis.requests.joint_decoding import joint_decoding
-from specgate.contract import Block, Finish, Plan, Role, Round, Rule, Run, Served, ServedRequest, State
+from specgate.contract import Block, Finish, Plan, Role, Round, Rule, Run, Served, ServedRequest, State, TokenCheck
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import InvalidResult
 from specgate.gates.speed import GATE
+from specgate.reports.common.summary import cell_note
 from tests.support.factories import plan_of, run_of, scenario, text
 
 MS = 1_000_000
@@ -96,6 +98,39 @@ def test_what_a_server_is_judged_by_is_the_ratio_of_its_steps() -> None:
     beside = {v.metric: v.value for v in comparison.beside}
     diluted = beside["decode_speedup_ratio"]
     assert diluted is not None and diluted < 1.1, "a second of prefill in both roles hides what speculation does"
+
+
+@given(st.lists(st.integers(1, 4), min_size=3, max_size=3))
+def test_with_a_queue_a_batch_gains_the_harmonic_mean_over_its_requests(each: list[int]) -> None:
+    """Request i emits `each[i]` tokens in every step of 8 ms, where the baseline takes 6 ms a token."""
+
+    def made(block: Block) -> Block:
+        assert block.served is not None
+        counts = [(1, *(n,) * 60) if block.role.speculative else (1,) * 61 for n in each]
+        times = tuple(100 * MS + n * STEP_MS[block.role.k] * MS for n in range(61))
+        requests = tuple(ServedRequest(0, times, c) for c in counts)
+        tokens = tuple(text(block.prompt_set, slot, sum(c)) for slot, c in enumerate(counts))
+        return replace(block, served=replace(block.served, requests=requests), tokens=tokens)
+
+    request = plan()
+    blocks = [made(served_block(r, role, (100, 100, 100))) for r in request.rounds for role in r.order]
+    comparison = compare(request, request.cells[-1], blocks, TokenCheck(0, ()))
+    assert comparison.cell.role.speculative
+    assert comparison.speedup.value == pytest.approx(statistics.fmean(each) * 6 / 8)
+    others = other_speedups(comparison)
+    assert others["harmonic_decode_speedup_ratio"] == pytest.approx(statistics.harmonic_mean(each) * 6 / 8)
+    assert set(others) == {"decode_speedup_ratio", "harmonic_decode_speedup_ratio"}
+
+
+def test_a_verdict_names_the_speed_that_it_judges_and_the_other_two() -> None:
+    run = run_with((100, 600, 1_100))
+    (verdict,) = GATE.judge(Rule("speed", "speed", True, params={"min": 1.0}), run)
+    others = other_speedups(run.comparisons[0])
+    clock, queue = others["decode_speedup_ratio"], others["harmonic_decode_speedup_ratio"]
+    assert f"while all 3 requests decode (by the clock {clock:.3f}x, with a queue {queue:.3f}x)" in verdict.message
+    assert verdict.evidence["harmonic_decode_speedup_ratio"] == queue
+    note = cell_note(run, next(r for r in run.cells if r.cell.role.speculative))
+    assert note is not None and f"by the clock {clock:.2f}×, with a queue {queue:.2f}×" in note
 
 
 def test_figures_of_the_cell_are_those_of_the_joint_part() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.tokens.comparison import check_logits, check_tokens, departure
+from specgate.analysis.tokens.checking import check_tokens
+from specgate.analysis.tokens.comparison import check_logits, departure
 from specgate.contract import (
     BASELINE,
     BaselineText,

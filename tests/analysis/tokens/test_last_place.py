@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.contract import NearTies
 
 
 def shown(logits: torch.Tensor, count: int = 20) -> tuple[float, ...]:
@@ -51,21 +50,3 @@ def test_the_gap_is_that_of_the_lower_one_of_the_two_tokens() -> None:
     assert gap_between((10, 99), top, tokens) == math.inf
     assert gap_between((10, 99), top, ()) == 0.5, "an engine that names no tokens shows no more than its two largest"
     assert gap_between((10, 99), (5.0,), ()) is None
-
-
-@pytest.mark.parametrize(
-    ("gap", "unit", "near"),
-    [
-        (0.0, 0.0625, True),
-        (0.25, 0.0625, True),
-        (0.2500001, 0.0625, True),
-        (0.3125, 0.0625, False),
-        (0.0625, None, False),
-        (-0.0625, 0.0625, False),
-        (math.nan, 0.0625, False),
-        (math.inf, 0.0625, False),
-        (None, 0.0625, False),
-    ],
-)
-def test_a_near_tie_is_a_gap_of_at_most_so_many_units(gap: float | None, unit: float | None, near: bool) -> None:
-    assert NearTies(ulps=4).covers(gap, unit) is near

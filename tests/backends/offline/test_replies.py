@@ -18,8 +18,10 @@ JSON = st.recursive(
 
 
 def test_a_ranking_is_read_as_it_was_written() -> None:
-    assert ranking_of([[-0.5, 7], [-0.5, 3], [-2, 9]], 3, 10, "test") == TopTokens((-0.5, -0.5, -2.0), (7, 3, 9))
-    assert ranking_of([[-0.5, 7]], 3, 10, "test") is None and ranking_of([], 3, 10, "test") is None
+    shown = {"tokens": [4, 7], "top": [[-0.5, 7], [-0.5, 3], [-2, 9]]}
+    assert ranking_of(shown, 3, 2, 10, "test") == ((4, 7), TopTokens((-0.5, -0.5, -2.0), (7, 3, 9)))
+    for few in ([[-0.5, 7]], []):
+        assert ranking_of({"tokens": [7], "top": few}, 3, 1, 10, "test") == ((7,), None)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,15 @@ def test_a_ranking_is_read_as_it_was_written() -> None:
 )
 def test_a_ranking_that_is_none_is_refused(reply: object, message: str) -> None:
     with pytest.raises(BackendError, match=f"test: malformed answer: .*{message}"):
-        ranking_of(reply, 2, 10, "test")
+        ranking_of({"tokens": [7], "top": reply}, 2, 1, 10, "test")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"), [([7, 7], "2 tokens in place of 1"), ([10], "token id 10"), (None, "no l")]
+)
+def test_a_ranking_behind_other_tokens_than_were_decoded_is_refused(tokens: object, message: str) -> None:
+    with pytest.raises(BackendError, match=message):
+        ranking_of({"tokens": tokens, "top": []}, 2, 1, 10, "test")
 
 
 @pytest.mark.parametrize("reply", [None, {}, {"began": None}, {"began": -5}, {"began": 1.5}, [5]])
@@ -58,8 +68,8 @@ def test_a_text_that_is_none_is_refused(reply: object, message: str) -> None:
 
 @given(JSON)
 def test_no_answer_raises_anything_else(reply: object) -> None:
-    for read in (ranking_of, tokens_of):
+    for read in (lambda raw: ranking_of(raw, 2, 1, 10, "test"), lambda raw: tokens_of(raw, 2, 10, "test")):
         try:
-            read(reply, 2, 10, "test")
+            read(reply)
         except BackendError as error:
             assert error.message.startswith("test: malformed answer: ")

@@ -11,7 +11,7 @@ import pytest
 
 from specgate.analysis.prefix_cache import CacheDivergence, Check, Limits
 from specgate.commands.diagnose.cache import as_data
-from specgate.contract import NearTies, Role, State
+from specgate.contract import Role, State
 from specgate.run.prefix_cache import Pair
 from tests.backends.servers.helpers import program
 from tests.support.clocks.starved import ATTEMPTS
@@ -73,7 +73,7 @@ def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cl
 
 
 def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
-    limits, role = Limits(64, 0.1, NearTies(margin=0.001)), Role(3)
+    limits, role = Limits(64, 0.1, 0.001), Role(3)
     plan = plan_of()
     divergences = tuple(CacheDivergence(role.name, 0, 1, gap, None) for gap in (float("inf"), 0.5, None))
     check, facts = Check("texts", State.FAIL, "", {}), run_of(plan, blocks_of(plan)).engines[plan.points[0].key]

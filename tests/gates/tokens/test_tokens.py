@@ -37,7 +37,7 @@ def test_a_wrong_token_is_invalid_and_located() -> None:
     blocks = blocks_of(plan, change=lambda b: corrupt(b, at=7) if b.prompt_set == 2 else b)
     outcome = verdict(run_of(plan, blocks, margins=margins_of(blocks, 0.25)))
     assert (outcome.state, outcome.reason_code, outcome.evidence["mismatches"]) == (State.INVALID, "token_mismatch", 2)
-    assert "prompt set 2, slot 0, token 7" in outcome.message and "0.25" in outcome.message
+    assert "prompt set 2, round 0, slot 0, token 7" in outcome.message and "0.25" in outcome.message
 
 
 def test_near_ties_alone_pass_and_are_counted() -> None:

@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 
 from specgate.analysis.prefix_cache import Check, Limits, Sample, check_reuse, judge
-from specgate.contract import Budget, Finish, NearTies, Role, Served, ServedRequest, State
+from specgate.contract import Budget, Finish, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 from specgate.run.prefix_cache import Asked, Asking, Switch, ask_all, both_passes, requests_of, samples_of, shared
 from tests.backends.servers import helpers
 
 SPEC = Role(3)
-LIMITS = Limits(max_lost_tokens=16, max_ttft_loss=1000.0, ties=NearTies(margin=0.001))
+LIMITS = Limits(max_lost_tokens=16, max_ttft_loss=1000.0, margin=0.001)
 PROMPTS = (tuple(range(2, 50)), (*range(2, 42), *range(80, 88)))
 """Two of 48 tokens, of which they share 40."""
 WARMUP = tuple(range(90, 120))
