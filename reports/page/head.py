@@ -151,7 +151,7 @@ def change_of(run: Run, result: CellResult) -> str | None:
     if earlier is None or old is None or new is None:
         return None
     known = (spread for key, spread in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
-    span = interval(paired_by_round(old, new, "step_ns"), between_two_runs(known))
+    span = interval(paired_by_round(old, new, "step_ns"), between_two_runs(known), alone=True)
     if span is None:
         return None
     mean, low, high = (round(100 * math.expm1(-log), 2) + 0.0 for log in (span.mean, span.high, span.low))
