@@ -159,12 +159,14 @@ def look_at(
     )
     times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
     cells = with_drifts(cells, answered, journal.blocks, journal.engines)
+    # What the watch saw is known at the end alone: a point may stop here, and its verdict be open because of the clock.
     cut = replace(
         run,
         engines=journal.engines,
         cells=cells,
         comparisons=comparisons,
         failures={},
+        conditions={},
         times=times,
         time_ends=with_now(plan, journal),
     )
