@@ -15,8 +15,8 @@ SECOND = 10**9
 
 @pytest.mark.parametrize("kind", ["micro", "full"])
 def test_starts_first_answers_and_blocks_are_told_apart(kind: str) -> None:
-    asked = replace(scenario(prompt_sets=2), kind=kind, schedule=replace(scenario().schedule, warmup_rounds=2))
-    plan = plan_of(asked)
+    request = replace(scenario(prompt_sets=2), kind=kind, schedule=replace(scenario().schedule, warmup_rounds=2))
+    plan = plan_of(request)
     blocks = [
         replace(b, span_ns=(n * SECOND, (n + 1) * SECOND), prefill_ns=SECOND // 2)
         for n, b in enumerate(blocks_of(plan))
