@@ -10,17 +10,35 @@ from dataclasses import replace
 
 from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
-from specgate.analysis.intervals.decision import false_fail, rounds_needed
-from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_interim_looks, t_quantile
-from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
+from specgate.analysis.intervals.decision import false_fail, pairs_needed
+from specgate.analysis.stats import (
+    MIN_PAIRS,
+    POWER,
+    UNTIL_DECIDED,
+    Decision,
+    Interval,
+    Pairs,
+    planned_interim_looks,
+    t_quantile,
+)
+from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME
 
 Evidence = Mapping[str, float | int | str | None]
+HOPELESS = 1.0
+"""A difference, as a ratio less 1, that helps no reader if nothing smaller can be told: a factor of 2."""
 
 
 def looks_of(result: CellResult, run: RunView) -> tuple[int, ...]:
     """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_interim_looks`."""
-    return planned_interim_looks(run.scenarios[result.cell.point.scenario])
+    point = result.cell.point
+    return planned_interim_looks(run.scenarios[point.scenario], run.time_ends.get(point.key, ()))
+
+
+def time_spent(result: CellResult, run: RunView) -> TimeEnd | None:
+    """Return the end of the cell's point, if its time was spent; None if it ended otherwise."""
+    *_, last = (None, *run.time_ends.get(result.cell.point.key, ()))
+    return last if last is not None and last.rounds >= result.blocks else None
 
 
 def decision_on(
@@ -70,7 +88,7 @@ def level_of(decision: Decision) -> Evidence:
         "processes": None if between.process_freedom is None else between.process_freedom + 1,
         "machine_sd": between.machine_sd if between.machine_freedom else None,
         "correlation": interval.correlation if interval else None,
-        "can_tell": math.expm1(told(interval, between)) if interval else None,
+        "can_tell": least if interval and (least := math.expm1(told(interval, between))) <= HOPELESS else None,
         **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
 
@@ -99,12 +117,16 @@ def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[in
 
 
 def span(decision: Decision, interval: Interval) -> str:
-    """In words: the ratio, its interval, the number of pairs, and which look it was."""
-    low, high = math.exp(interval.low), math.exp(interval.high)
-    level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
+    """In words: the ratio, its interval, the number of pairs, and which look it was.
+
+    An interval that decides nothing, and reaches farther than HOPELESS, is left out.
+    """
+    ratio, low, high = (math.exp(log) for log in (interval.mean, interval.low, interval.high))
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
-    allowed = allowance(decision.between, decision.alpha)
-    return f"{math.exp(interval.mean):.3f}x, {level}, {decision.pairs} pairs{look}, {allowed}"
+    if decision.side == "open" and max(ratio / low, high / ratio) > 1 + HOPELESS:
+        return f"{ratio:.3f}x, {decision.pairs} pairs{look}, too few to bound it within a factor of {1 + HOPELESS:g}"
+    level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
+    return f"{ratio:.3f}x, {level}, {decision.pairs} pairs{look}, {allowance(decision.between, decision.alpha)}"
 
 
 def allowance(between: BetweenRuns, error: float) -> str:
@@ -117,8 +139,8 @@ def allowance(between: BetweenRuns, error: float) -> str:
 
 
 def smallest_effect(mde: float | None) -> str:
-    """The machine's minimum detectable effect as the end of a message; empty if it is not known."""
-    return f"; this machine can tell {100 * mde:.1f} %" if mde is not None else ""
+    """The machine's minimum detectable effect as the end of a message; empty if it is not known, or HOPELESS."""
+    return f"; this machine can tell {100 * mde:.1f} %" if mde is not None and mde <= HOPELESS else ""
 
 
 def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunView) -> str:
@@ -127,10 +149,12 @@ def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunVie
     A run that ended before its last look should be continued. Otherwise the run needs more rounds, since pairs of two
     runs are not pooled. If the mean lies at the floor itself, no number of rounds would decide.
     """
-    if not decision.final:
+    spent = time_spent(result, run)
+    if spent is None and not decision.final:
         return f"the run ended before its last interim look: continue it with {RESUME}"
     if decision.interval is None:
-        return f"at least 3 pairs are needed: {RESUME} --measurement-runs 4"
+        more = f"{RESUME} --measurement-runs 4" if spent is None else more_time(spent, UNTIL_DECIDED)
+        return f"at least {MIN_PAIRS} pairs are needed: {more}"
     gap = abs(decision.interval.mean - math.log(floor)) if floor > 0 else 0.0
     return more_rounds(decision, decision.interval.sd, gap, floor, result, run)
 
@@ -149,12 +173,22 @@ def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result:
         return (
             f"processes differ by more than the distance to {floor:.4g}x on this machine: no number of rounds would do"
         )
-    scenario = run.scenarios[result.cell.point.scenario]
-    rounds = rounds_needed(scenario, sd, gap, between, error)
-    if rounds is None:
+    scenario, look, measured = run.scenarios[result.cell.point.scenario], decision.look, result.blocks
+    sets = scenario.workload.prompt_sets
+    needed = pairs_needed(sets, measured, look, sd, gap, between, error * look * (look + 1))
+    if needed is None:
         return f"not enough data: {pairs}; the ratio is so near {floor:.4g}x that no number of rounds would do"
-    more = rounds - scenario.schedule.rounds
-    seconds = run.check_seconds.get("blocks", 0.0) * more / scenario.schedule.rounds
+    if (spent := time_spent(result, run)) is not None:
+        seconds = max(1.0, spent.seconds / spent.rounds * (needed - measured))
+        return f"not enough data: {pairs}; about {seconds:,.0f} s more should decide it: {more_time(spent, needed)}"
+    more = needed // sets - scenario.rounds
+    seconds = run.check_seconds.get("blocks", 0.0) * more / scenario.rounds
     took = f" ({seconds:,.0f} s)" if seconds >= 1 else ""
-    option = f"{RESUME} --measurement-runs {rounds}"
+    option = f"{RESUME} --measurement-runs {needed // sets}"
     return f"not enough data: {pairs}; about {more} more rounds{took} should decide it: {option}"
+
+
+def more_time(spent: TimeEnd, pairs: int) -> str:
+    """Return the option that gives a point the time of so many pairs, with a tenth to spare."""
+    seconds = max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 1)
+    return f"{RESUME} --budget {math.ceil(seconds)}s"

@@ -14,15 +14,18 @@ from specgate.analysis.references import (
     AcceptanceChange,
     acceptance_change,
     between_of_times,
+    clock_change,
+    clocks_of,
+    decide_at_equal_clocks,
     long_enough,
     paired_by_round,
     unlike,
 )
-from specgate.analysis.stats import Decision
+from specgate.analysis.stats import Decision, side_of
 from specgate.analysis.two_builds.estimates import LEAST, Difference
 from specgate.contract import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict
 from specgate.contract.references import CellTimes, EarlierRun
-from specgate.gates.samples import allowance, looks_of
+from specgate.gates.samples import allowance, looks_of, time_spent
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 Evidence = dict[str, float | int | str | None]
@@ -53,7 +56,8 @@ class SinceGreen:
 
     Times are paired by rounds (`analysis.references.since`), and decided at the scenario's looks: PASS if the interval
     excludes a loss of more than the margin, FAIL if it excludes a smaller one, else INCONCLUSIVE. A PASS is IMPROVED
-    where a step is proven faster. The interval allows for the difference between two processes.
+    where a step is proven faster. The interval allows for the difference between two processes. If the SM clocks of
+    both runs surely differ, the decision must be the same without what the clock may have changed.
 
     Acceptance is decided by count, without an interval, where every prompt has the text that it had. Where texts have
     changed, the prompts that keep theirs can show that nothing was lost, and the interval over all prompts that
@@ -104,14 +108,14 @@ class SinceGreen:
         if comparison is not None and comparison.tokens.defects:
             message = "no speed may be quoted: its tokens are not the baseline's"
             return verdict(rule, cell.key, State.INVALID, "token_mismatch", message)
-        old, new = earlier.cells[cell.key], run.times.get(cell.key)
+        new = run.times.get(cell.key)
         if new is None:
             return verdict(rule, cell.key, State.INCONCLUSIVE, "no_times", "this run keeps no times of its blocks")
-        sides = [Side(earlier, tuple(findings_of(rule, result, run, old, new)))]
+        sides = [Side(earlier, tuple(findings_of(rule, result, run, earlier, new)))]
         anchor = anchor_of(cell, run) if ANCHOR in rule.params else earlier
         if isinstance(anchor, EarlierRun) and anchor is not earlier:
-            old, least = anchor.cells[cell.key], float(rule.params[ANCHOR])
-            sides.append(Side(anchor, tuple(findings_of(rule, result, run, old, new, least))))
+            least = float(rule.params[ANCHOR])
+            sides.append(Side(anchor, tuple(findings_of(rule, result, run, anchor, new, least))))
         return summed_up(rule, result, sides, anchor)
 
 
@@ -145,7 +149,8 @@ def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> V
     key = result.cell.key
     if run.earlier is None:
         return verdict(rule, key, State.SKIPPED, "not_looked_for", why)
-    whole, facts = result.blocks >= looks_of(result, run)[-1], run.engines.get(result.cell.point.key)
+    spent, facts = time_spent(result, run), run.engines.get(result.cell.point.key)
+    whole = result.blocks >= looks_of(result, run)[-1] or (spent is not None and spent.seconds >= spent.budget_s)
     if facts is not None and facts.target_sha256 is None:
         message = f"{why}; nor can a later run be held against this one: nothing shows its weights"
         return verdict(rule, key, State.SKIPPED, "weights_unknown", message)
@@ -173,22 +178,26 @@ def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
 
 
 def findings_of(
-    rule: Rule, result: CellResult, run: RunView, old: CellTimes, new: CellTimes, least: float = 0.0
+    rule: Rule, result: CellResult, run: RunView, earlier: EarlierRun, new: CellTimes, least: float = 0.0
 ) -> Iterator[Finding]:
     """Every quantity of a cell that the rule speaks of. `least`: the smallest margin, in percent."""
-    between = between_of_times(result.cell, run.between_runs)
+    cell, old = result.cell, earlier.cells[result.cell.key]
+    clocks = earlier.clocks.get(cell.key, {}), clocks_of(run, cell)
+    between = between_of_times(cell, run.between_runs)
     error = false_fail(rule.required, run.required_decisions)
-    for what, own in time_margins(rule, run.scenarios[result.cell.point.scenario]).items():
+    for what, own in time_margins(rule, run.scenarios[cell.point.scenario]).items():
         if what == "step_ns" and old.unit is not new.unit:
             message = f"step time was counted per {old.unit}, now per {new.unit}: not comparable"
             yield Finding(State.INCONCLUSIVE, "counted_differently", message)
             continue
         pairs, margin = paired_by_round(old, new, what), max(own, least)
-        floor = -math.log1p(margin / 100)
-        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
+        floor, clock = -math.log1p(margin / 100), clock_change(*(of.get(what) for of in clocks))
+        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error, alone=True)
+        if clock is not None:
+            decision = decide_at_equal_clocks(decision, pairs, floor, clock, error)
         per = new.unit.words if what == "step_ns" else ""
-        yield of_time(what.removesuffix("_ns"), margin, decision, between, per)
-    if result.cell.role.speculative and "acceptance_margin_pct" in rule.params:
+        yield of_time(what.removesuffix("_ns"), margin, decision, between, per, clock)
+    if cell.role.speculative and "acceptance_margin_pct" in rule.params:
         change = acceptance_change(old, new)
         if change is None:
             yield Finding(None, "no_drafts", "no prompt had a draft in both runs")
@@ -199,8 +208,12 @@ def findings_of(
 # ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns, per: str) -> Finding:
-    """Judge the looks at a time. The interval of `decision` is of ln(old / new). `per`: see `StepUnit.words`."""
+def of_time(
+    name: str, margin: float, decision: Decision, between: BetweenRuns, per: str, clock: float | None
+) -> Finding:
+    """Judge the looks at a time. The interval of `decision` is of ln(old / new). `per`: see `StepUnit.words`. `clock`:
+    see `clock_change`.
+    """
     interval = decision.interval
     if interval is None:
         message = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
@@ -220,12 +233,18 @@ def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns, 
     }
     allowed = allowance(between, decision.alpha)
     message = f"{name} time{per} {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
+    if clock is not None:
+        evidence[f"{name}_clock_ratio"] = math.exp(clock)
+        message += f" at an SM clock {percent(math.exp(clock))}"
     if decision.side == "below":
         return Finding(State.FAIL, "slower", f"{message}: more than {margin:g} % slower", evidence)
     if decision.side == "above":
-        if interval.low > 0:
+        if interval.low > max(0.0, clock or 0.0):
             return Finding(State.IMPROVED, "faster", f"{message}: faster", evidence)
         return Finding(State.PASS, "within_margin", f"{message}: at most {margin:g} % slower", evidence)
+    if clock is not None and side_of(interval, -math.log1p(margin / 100)) != "open":
+        message = f"{message}: that may be the clock's part or not, and a margin of {margin:g} % lies between"
+        return Finding(State.INCONCLUSIVE, "clocks_differ", message, evidence)
     proven = "; proven slower: suspect" if interval.high < 0 else ""
     alone = half_width(between, decision.alpha)
     apart = alone >= abs(interval.mean + math.log1p(margin / 100))

@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 SHOWN = 20
 PLACES = (1, 4, 8, 16, 32, 64, 100)
 FREQUENCY = 0.12
-"""Top-2 gaps near 0 per token and logit, as seen of Llama-3.1-8B."""
-BEYOND = 6.0
+"""Top-2 gaps near 0 per token and logit, as seen of Llama-3.1-8B; half of them with either of two tokens above."""
+BEYOND = 1 / FREQUENCY
 """Wrong tokens of an engine lie up to so far below the right one, in logits."""
 
 
@@ -106,8 +106,8 @@ def places_of(engine: Engine, source: np.random.Generator, count: int = 300_000)
         near = np.abs(verified[:, 0] - verified[:, 1]) <= engine.accepts
         chosen[1] = np.where(near, source.random(count) < 0.5, chosen[1])
     parted = np.nonzero(chosen[0] != chosen[1])[0]
-    if engine.wrong:  # in so many tokens as have `count` close places: `2 * widest * FREQUENCY` of each token
-        tokens = count / (2 * widest * FREQUENCY)
+    if engine.wrong:  # in so many tokens as have `count` close places: `widest * FREQUENCY` of each token
+        tokens = count / (widest * FREQUENCY)
         wrong = source.choice(count, min(count, round(tokens * engine.wrong)), replace=False)
         logits[wrong, 1] = logits[wrong, 0] - source.uniform(0, BEYOND, len(wrong))
         parted = np.concatenate([np.setdiff1d(parted, wrong), wrong])

@@ -17,16 +17,20 @@ from functools import partial
 import click
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from bench.simulations.gate_simulation import Between, Draw, Flags, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
-from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.decision import FALSE_FAIL
+from specgate.analysis.intervals.between_runs import OF_TIME
+from specgate.analysis.intervals.decision import false_fail
+from specgate.analysis.machine.clock_comparison import CONFIDENCE
+from specgate.analysis.machine.gpu_clocks import CLOCKS_APART
 from specgate.analysis.references import QUIET, ROUNDS
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
+judged = partial(sequential, alone=True)
 MARGIN_PCT = 3.0
 ANCHOR_MARGIN_PCT = 5.0
 DECISIONS = 22
@@ -103,6 +107,17 @@ def of_process(process_sd: float, runs: int, turns: Turns, sd: float, noise: Dra
     return blocks(runs, turns, sd, noise) + noise.normal(0.0, process_sd, (runs, 1))
 
 
+def clock_step(step: float, runs: int, turns: Turns, sd: float, noise: Draw) -> tuple[Floats, Floats]:
+    """A clock that steps once, up or down, at any place of a run: times and what they owe to the clock, both [runs,
+    rounds]. Both states are equally frequent over many runs.
+    """
+    mine = 2 * np.arange(len(turns.orders)) + (np.asarray(turns.orders) < 0)
+    places = noise.integers(1, 2 * len(turns.orders), (runs, 1))
+    state = (mine[None, :] >= places) - 0.5
+    slowed: Floats = step * state * noise.choice((-1.0, 1.0), (runs, 1))
+    return blocks(runs, turns, sd, noise) + slowed, slowed
+
+
 Noise = Callable[[int, Turns, float, Draw], Floats]
 NOISES: Mapping[str, Noise] = {
     "independent": blocks,
@@ -113,9 +128,13 @@ NOISES: Mapping[str, Noise] = {
     "1 block in 13 stalls by 3 %": stalls,
     "a clock state that costs 2.4 %, 16 blocks on average": clock_state,
     "process sd 0.2 %": partial(of_process, USUAL),
-    "process sd 0.45 %": partial(of_process, ASSUMED.process_sd),
+    "process sd 0.45 %": partial(of_process, OF_TIME.process_sd),
+    "process sd 0.6 %": partial(of_process, 0.006),
 }
 SIMULATED: Mapping[str, Noise] = {**NOISES, "process sd 0.5 %": partial(of_process, WIDE)}
+
+READING = 0.003
+"""Standard deviation of the mean of a block's readings of the clock."""
 
 WIDER = "process sd 0.5 %"
 
@@ -176,9 +195,9 @@ def simulate(
         old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
         if texts is not None:
             new = new + follows * texts.moved(count, turns, noise)
-        alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
+        alone, freedom = (WIDE, processes - 1) if processes else (OF_TIME.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
-        floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
+        floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
         looks, rounds = (
             planned_interim_looks(scenario),
             rounds_of_first(old, turns, planned_interim_looks(scenario), between),
@@ -186,10 +205,50 @@ def simulate(
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)
-            outcomes.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
+            outcomes.append(judged((old - new - loss)[mine, :length], same, looks, some, floor, fail))
     columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
+
+
+def stepping(shape: str, step: float, runs: int, noise: Draw, loss: float, part: float | None) -> Outcome:
+    """As `simulate`, where either run's clock steps once and changes the times by `step`; processes differ by USUAL.
+
+    `part`: how much of the clock's change is in the times: 1 if they are in proportion. None where no watch sees it.
+    """
+    scenario, outcomes = scenario_of(shape), []
+    looks = planned_interim_looks(scenario)
+    floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
+    for some in np.array_split(np.arange(runs), 20):
+        seed, count = int(noise.integers(1 << 32)), len(some)
+        turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
+        same, between = Turns((0,) * looks[-1], (0,) * looks[-1]), Between(np.full(count, OF_TIME.process_sd), math.inf)
+        between = Between(between.sd * math.sqrt(2), math.inf)
+        (old, was), (new, now) = (clock_step(step, count, turns, SIZES[0], noise) for _ in range(2))
+        d = old - new - loss + noise.normal(0.0, USUAL * math.sqrt(2), (count, 1))
+        out = judged(d, same, looks, between, floor, fail)
+        for end in np.unique(out.pairs):
+            if part is None:
+                break
+            at = out.pairs == end
+            clocks = [noise.normal(0.0, READING, (at.sum(), end)) - of[at, :end] / part for of in (was, now)]
+            floors = floor + clock_changes(*clocks)
+            equal = judged(d[at, :end], same, (end,), Between(between.sd[at], math.inf), floors, fail)
+            out.above[at] &= equal.above
+            out.below[at] &= equal.below
+        outcomes.append(out)
+    columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
+    above, below, pairs = (np.concatenate(column) for column in columns)
+    return Outcome(above, below, pairs)
+
+
+def clock_changes(old: Floats, new: Floats) -> Floats:
+    """`references.clock_change` of many runs, 0 where it is None. `old`, `new`: ln(clock) of blocks, [runs, rounds]."""
+    variances = np.stack([side.var(axis=1, ddof=1) / side.shape[1] for side in (old, new)])
+    freedom = variances.sum(axis=0) ** 2 / (variances**2 / (old.shape[1] - 1)).sum(axis=0)
+    margin = special.stdtrit(freedom, CONFIDENCE) * np.sqrt(variances.sum(axis=0))
+    change: Floats = new.mean(axis=1) - old.mean(axis=1)
+    return np.where(np.abs(change) > np.maximum(margin, CLOCKS_APART), change, 0.0)
 
 
 def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Between) -> NDArray[np.int64]:
@@ -197,9 +256,7 @@ def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Be
     rounds = np.full(len(old), looks[-1])
     for look in [look for look in reversed(looks[:-1]) if look >= ROUNDS]:
         model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
-        independent = next(w for w in model.weighings if not w.correlation)
-        around = old[:, :look] - old[:, :look].mean(axis=1, keepdims=True)
-        sd = np.sqrt(np.maximum(((around @ independent.residual) * around).sum(axis=1), 0) / model.freedom)
+        sd = np.sqrt(model.squares(old[:, :look])[:, 0] / model.freedom)  # of independent rounds
         rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
     return rounds
 
@@ -233,21 +290,23 @@ def histories(
     one (`references.anchors_after`). `luckiest`: the best one is any that took less time, proven or not.
     """
     looks, rounds = planned_interim_looks(scenario_of(shape)), planned_interim_looks(scenario_of(shape))[-1]
-    same, between = Turns((0,) * rounds, (0,) * rounds), Between.assumed(runs)
-    between = Between(between.sd * math.sqrt(2), math.inf)
+    same, between = (
+        Turns((0,) * rounds, (0,) * rounds),
+        Between(np.full(runs, OF_TIME.process_sd * math.sqrt(2)), math.inf),
+    )
     last = best = of_process(process_sd, runs, same, sd, noise)
     green, red = np.zeros((runs, builds), bool), np.zeros((runs, builds), bool)
     for build in range(builds):
         new = of_process(process_sd, runs, same, sd, noise) + loss * (build + 1)
         margins = ((last, MARGIN_PCT), (best, ANCHOR_MARGIN_PCT)) if anchored else ((last, MARGIN_PCT),)
         outcomes = [
-            sequential(old - new, same, looks, between, -math.log1p(margin / 100), FALSE_FAIL / DECISIONS)
+            judged(old - new, same, looks, between, -math.log1p(margin / 100), false_fail(True, DECISIONS), alone=True)
             for old, margin in margins
         ]
         green[:, build] = np.logical_and.reduce([o.above for o in outcomes])
         red[:, build] = np.logical_or.reduce([o.below for o in outcomes])
         d = best - new
-        gained = d.mean(axis=1) > 0 if luckiest else sequential(d, same, (rounds,), between).above
+        gained = d.mean(axis=1) > 0 if luckiest else judged(d, same, (rounds,), between).above
         last = np.where(green[:, build, None], new, last)
         best = np.where((green[:, build] & gained)[:, None], new, best)
     return Builds(green, red)
@@ -270,6 +329,21 @@ def at_the_margin(runs: int, noise: Draw) -> Iterator[str]:
             )
             cells.append(" / ".join(f"{share:.2f}" for share in wrong))
         yield f"| {kind} | {' | '.join(cells)} |"
+
+
+def clock_steps(runs: int, noise: Draw) -> Iterator[str]:
+    """A clock that steps once in either run: PASS / FAIL in percent, unchanged and with a loss of the margin."""
+    yield f"| the clock's step changes times by | seen | {' | '.join(f'{s}, same | 3 % slower' for s in SHAPES)} |"
+    yield f"|---|---{'|---|---' * len(SHAPES)}|"
+    for step in (0.0, 0.01, 0.024):
+        for seen, part in (("no", None), ("yes", 1.0), ("yes, half of it in the times", 0.5)):
+            outcomes = [
+                stepping(shape, step, runs, noise, math.log1p(percent / 100), part)
+                for shape in SHAPES
+                for percent in (0.0, MARGIN_PCT)
+            ]
+            cells = [f"{100 * o.above.mean():.2f} / {100 * o.below.mean():.2f}" for o in outcomes]
+            yield f"| {100 * step:g} % | {seen} | {' | '.join(cells)} |"
 
 
 def power(runs: int, noise: Draw) -> Iterator[str]:
@@ -315,7 +389,7 @@ def creeping(runs: int, noise: Draw) -> Iterator[str]:
         "and the best": {},
         "and the luckiest": {"luckiest": True},
     }
-    for process_sd in (USUAL, ASSUMED.process_sd, 0.006):
+    for process_sd in (USUAL, OF_TIME.process_sd, 0.006):
         for loss in (0.0, 0.5):
             for side, options in sides.items():
                 builds = 20 if loss else 100
@@ -333,6 +407,9 @@ def main(runs: int, seed: int) -> None:
     noise = np.random.default_rng(seed)
     click.echo(f"\nA loss of exactly {MARGIN_PCT:g} %: false PASS / false FAIL, % of {runs} pairs of runs\n")
     for line in at_the_margin(runs, noise):
+        click.echo(line)
+    click.echo(f"\nA clock step: PASS / FAIL, % of {runs} pairs of runs\n")
+    for line in clock_steps(runs, noise):
         click.echo(line)
     click.echo(f"\nA server's texts change: PASS / FAIL, % of {runs // 2} pairs of runs, by the loss\n")
     for line in changed_texts(runs // 2, noise):

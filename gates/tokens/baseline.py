@@ -21,7 +21,10 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
         return None
     # A place that is surely wrong says most; a run that was cut short has not asked for every gap.
     allowed = sigma_allowed(rule, comparison.cell, run)
-    d = max(check.mismatches, key=lambda d: (is_wrong(d, check, allowed), d.x or 0.0, d.margin is not None))
+    d = max(
+        check.mismatches,
+        key=lambda d: (is_wrong(d, check, allowed), d.x or 0.0, -1.0 if d.margin is None else d.margin),
+    )
     message = (
         f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, round {d.round}, "
         f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} ({margin_of(d, check)})"

@@ -15,8 +15,10 @@ NAMES_CACHE: Final = "a coarse cache passes by its name in cache_sigma, or by a 
 
 
 def ties_of(rule: Rule) -> NearTies:
+    """Return the near ties that `rule` grants, with the largest σ that any engine may have by it."""
     sigma = rule.params.get("max_sigma")
-    return NearTies(float(rule.params.get("near_tie_margin", 0.0)), None if sigma is None else float(sigma))
+    most = None if sigma is None else max(float(sigma), *cache_sigmas(rule).values(), 0.0)
+    return NearTies(float(rule.params.get("near_tie_margin", 0.0)), most)
 
 
 def cache_sigmas(rule: Rule) -> dict[str, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file
 from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import SPEEDUP, Cell, CellResult, Point, Role, Run, Value
+from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Point, Role, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
@@ -79,6 +80,15 @@ def first(result: CellResult, *names: str) -> Value | None:
     return next((result.values[name] for name in names if name in result.values), None)
 
 
+def like_these(run: Run, comparison: Comparison | None) -> Value | None:
+    """The speed-up on prompts like these, of a user's own prompts whose speed-up may be quoted; else None."""
+    if comparison is None or comparison.speedup.value is None:
+        return None
+    if not from_a_file(run.prompts.get(comparison.cell.point.key, {})):
+        return None
+    return next((v for v in comparison.beside if v.metric == SPEEDUP_LIKE_THESE), None)
+
+
 SPEED = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")
 """The speed that a run quotes first: of whole requests, else of decoding alone."""
 PER_TOKEN = ("joint_tpot_ms", "mean_tpot_ms")
@@ -99,3 +109,9 @@ def floors(run: Run, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]
     """Return role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
     known = {role: floor_of(run, Cell(point, role)) for role in roles}
     return {role: floor for role, floor in known.items() if floor is not None}
+
+
+def in_minutes(seconds: float) -> str:
+    """Return a time as `4 min 3 s`, `41 s`, or `0.4 s` below one second."""
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes else f"{left} s" if seconds >= 1 or not seconds else f"{seconds:.1f} s"

@@ -216,6 +216,4 @@ def seconds(run: Run) -> float | None:
 def duration(run: Run) -> str | None:
     """Return the duration of the run, as in `4 min 30 s`; None if it has not ended."""
     took = seconds(run)
-    if took is None:
-        return None
-    return f"{took // 60:.0f} min {took % 60:.0f} s" if took >= 60 else f"{took:.0f} s"
+    return None if took is None else figures.in_minutes(took)

@@ -6,7 +6,7 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.contract import Comparison, Run, ScoreCheck
-from specgate.reports.common.figures import NONE
+from specgate.reports.common.figures import NONE, in_minutes
 from specgate.reports.common.parts import Table
 
 _NAMES: Final = {
@@ -16,6 +16,13 @@ _NAMES: Final = {
     "draws": "drawn texts",
 }
 """Key of `Run.check_seconds` → what took that long."""
+_MINUTES: Final = {
+    "starts": "starting",
+    "first": "first answers",
+    "warmup": "untimed blocks",
+    "measured": "measured",
+}
+"""Key of `Run.check_seconds` → what took that long, beside the checks."""
 
 
 def table(run: Run) -> Table:
@@ -52,9 +59,15 @@ def own_word(run: Run) -> str | None:
 
 
 def cost(run: Run) -> str | None:
-    """Return the time of the checks beside the timed blocks, in one sentence; None if there were none."""
+    """Return where the time of a run went, in one sentence; None if no start and no check took any."""
     spent = {name: run.check_seconds.get(key, 0.0) for key, name in _NAMES.items()}
     took = [f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05]
+    if "starts" in run.check_seconds:
+        parts = {name: run.check_seconds[key] for key, name in _MINUTES.items()} | {"checks": sum(spent.values())}
+        words = ", ".join(f"{in_minutes(seconds)} {name}" for name, seconds in parts.items() if seconds >= 0.1)
+        return f"it took {in_minutes(sum(parts.values()))}: {words}" + (
+            f" ({', '.join(took)})" if len(took) > 1 else ""
+        )
     blocks = run.check_seconds.get("blocks", 0.0)
     return f"checked beside the blocks, which took {blocks:.1f} s: {', '.join(took)}" if took else None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.rows import Row
 from specgate.contract import EngineFacts, State
 from specgate.contract.protocols import Format, visible
@@ -164,7 +164,7 @@ def banners(builds: TwoBuilds) -> Iterator[str]:
     if attached := builds.attached:
         yield (
             f"{' and '.join(attached)}: a server that ran already, so that its sessions are one process. Between "
-            f"processes {ASSUMED.process_sd:.2%} (sd) each is assumed, which no session makes less."
+            f"processes {OF_TIME.process_sd:.2%} (sd) each is assumed, which no session makes less."
         )
     if not builds.beside:
         yield "The two builds did not fit side by side: the processes of a pair ran one after the other."

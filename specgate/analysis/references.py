@@ -16,14 +16,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
+from specgate.analysis.intervals.between_runs import OF_TIME, either, half_width
 from specgate.analysis.intervals.decision import FALSE_PASS, decide
+from specgate.analysis.machine.clock_comparison import shift_of
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
+from specgate.analysis.machine.gpu_clocks import CLOCKS_APART
 from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, prompts_of
 from specgate.analysis.requests.arrivals import step_ns, step_unit
-from specgate.analysis.stats import Pairs, order_interval
+from specgate.analysis.stats import Decision, Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Plan, RunView
+from specgate.contract.conditions import RoleClock
 from specgate.contract.references import CellTimes, EarlierRun, PromptText
 
 DIGITS: Final = 12
@@ -156,7 +159,7 @@ def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
     is assumed where nothing was measured.
     """
     alone = (BetweenRuns(spread.process_sd, spread.process_freedom) for spread in known)
-    widest = max((ASSUMED, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
+    widest = max((OF_TIME, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
     return either(widest, widest)
 
 
@@ -208,10 +211,43 @@ def anchors_after(name: str, last: RunView) -> tuple[EarlierRun, ...]:
 
 
 def beats(run: RunView, before: EarlierRun, cell: Cell) -> bool:
-    """True if `run` surely takes less time per step of `cell` than `before`."""
+    """True if `run` surely takes less time per step of `cell` than `before`, or counts it per something else."""
+    if before.cells[cell.key].unit is not run.times[cell.key].unit:
+        return True
     pairs = paired_by_round(before.cells[cell.key], run.times[cell.key], "step_ns")
     rounds = max(pairs.turns, default=0) + 1
-    return decide(pairs, rounds, (rounds,), 0.0, between_of_times(cell, run.between_runs)).side == "above"
+    clocks = before.clocks.get(cell.key, {}).get("step_ns"), clocks_of(run, cell).get("step_ns")
+    floor, between = max(0.0, clock_change(*clocks) or 0.0), between_of_times(cell, run.between_runs)
+    return decide(pairs, rounds, (rounds,), floor, between, alone=True).side == "above"
+
+
+def clocks_of(run: RunView, cell: Cell) -> dict[str, RoleClock]:
+    """Field of `CellTimes` → the SM clock of `cell` meanwhile, as far as the watch saw it."""
+    conditions = run.conditions.get(cell.point.key)
+    if conditions is None:
+        return {}
+    parts = conditions.gpu.common_clocks
+    of = {"step_ns": parts.decoding.get(cell.role.name), "prefill_ns": parts.prefill.get(cell.role.name)}
+    return {what: clock for what, clock in of.items() if clock is not None}
+
+
+def clock_change(old: RoleClock | None, new: RoleClock | None) -> float | None:
+    """ln(new clock / old clock); None if they do not surely differ by more than `CLOCKS_APART`, or nothing tells."""
+    if old is None or new is None or not old.mhz or not new.mhz or not shift_of("", old, new).beyond(CLOCKS_APART):
+        return None
+    return math.log(new.mhz / old.mhz)
+
+
+def decide_at_equal_clocks(decision: Decision, pairs: Pairs, floor: float, clock: float, error: float) -> Decision:
+    """`decision`, on ln(old time / new time), if it is the same without what the clock may have changed; else open.
+
+    A time falls with the SM clock by no more than in proportion: what waits for memory does not. So a change of the
+    clock by `clock` (log scale) has changed the times by something between nothing and as much, and both ends must
+    agree. The clock is known as a mean over the run, so all `pairs` are one look.
+    """
+    rounds = max(pairs.turns, default=0) + 1
+    other = decide(pairs, rounds, (rounds,), floor + clock, decision.between, error, alone=True)
+    return decision if other.side == decision.side else replace(decision, side="open")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from specgate.contract import PASS_ROUNDS, BetweenRuns, Comparison, Scenario
+from specgate.contract import PASS_ROUNDS, BetweenRuns, Comparison, Scenario, TimeEnd
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ ALPHA = 0.025
 """The error on each side of a 95 % interval."""
 FIRST_LOOK = 8
 """Pairs before the first interim look."""
+UNTIL_DECIDED = 4
+"""Pairs before the first interim look of a point that is measured until it is decided."""
 POWER = 0.8
 """The chance with which a minimum detectable effect is detected."""
 
@@ -182,25 +184,30 @@ def cluster_interval(
 # ── interim looks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def planned_interim_looks(scenario: Scenario) -> tuple[int, ...]:
+def planned_interim_looks(scenario: Scenario, ends: Sequence[TimeEnd] = ()) -> tuple[int, ...]:
     """The numbers of rounds after which a point takes an interim look. The last look is the end of the plan.
 
     An interim look comes where every prompt set has run equally often in both orders, at the first such place at or
     beyond 8, 16, 32, … pairs. Where a run was continued with more rounds than it had first been planned with, the ends
     of the earlier plans (`Schedule.extended`) remain looks, so that none of its looks moves. From one interim look to
     the next, the number of rounds doubles.
+
+    A point that is measured until it is decided has looks from 4 pairs on. One more comes after the first pass over 8
+    prompt sets, or a larger even number of them: half of each order has run then. `ends`: where the time of the point
+    was spent, which are looks, too.
     """
     sets, schedule = scenario.workload.prompt_sets, scenario.schedule
-    balanced = sets * PASS_ROUNDS
-    looks: list[int] = []
-    for end in (sets * rounds for rounds in (*schedule.extended, schedule.rounds)):
-        pairs = FIRST_LOOK
+    balanced, first = sets * PASS_ROUNDS, UNTIL_DECIDED if scenario.until_decided else FIRST_LOOK
+    once = scenario.until_decided and sets >= FIRST_LOOK and not sets % 2
+    looks: list[int] = [sets] if once else []
+    for end in (sets * rounds for rounds in (*schedule.extended, scenario.rounds)):
+        pairs = first
         while (look := -(-pairs // balanced) * balanced) < end:
             if look > max(looks, default=0):
                 looks.append(look)
             pairs *= 2
         looks.append(end)
-    return tuple(looks)
+    return tuple(sorted({*looks, *(end.rounds for end in ends)}))
 
 
 @dataclass(frozen=True, slots=True)

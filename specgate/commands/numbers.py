@@ -48,6 +48,22 @@ class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
         return tuple(sorted(numbers))
 
 
+class Duration(click.ParamType):  # type: ignore[type-arg]  # as Axis
+    """Seconds: a number with its unit, as 90s, 5m or 2h, or without one."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        match = re.fullmatch(r"([0-9.]{1,12})([smh]?)", str(value).strip(), re.ASCII)
+        try:
+            number = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
+        except ValueError:
+            number = 0.0
+        if not 0 < number <= SECONDS:
+            self.fail(f"{str(value)[:40]!r}: a time such as 90s, 5m or 2h, up to {SECONDS:.0f} s.", param, ctx)
+        return number
+
+
 def joined(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
     """Numbers of an option that may be repeated, each time with an `Axis`; None without any.
 
@@ -83,5 +99,6 @@ WARMUP_RUNS: Final = count(0, REPEATS)
 SEEDS: Final = count(-SEED, SEED)
 SHARE: Final = Real(-1, 1)
 """A share. Whoever takes it says which ones make sense."""
+BUDGET: Final = Duration()
 TIME: Final = above_zero(SECONDS)
 PERCENT: Final = above_zero(1000)

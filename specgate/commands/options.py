@@ -71,6 +71,9 @@ LOOSE: Final[Mapping[str, Option]] = {
         "--chat/--no-chat", default=None, help="Texts of FILE become chats, or never do (default: questions do)."
     ),
     "--prompt-sets": click.option("--prompt-sets", type=RUNS, metavar="N", help="Sets of prompts that are measured."),
+    "--all": click.option(
+        "--all", "all_prompts", flag_value=True, default=None, help="All prompts of FILE (default: up to 8 sets)."
+    ),
     "--shared-prefix": click.option(
         "--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."
     ),
@@ -107,7 +110,7 @@ LOOSE: Final[Mapping[str, Option]] = {
     ),
 }
 """Options that some commands share."""
-QUESTION: Final = ("--chat", "--prompt-sets", "--shared-prefix", "--steps", "--new-tokens")
+QUESTION: Final = ("--chat", "--prompt-sets", "--all", "--shared-prefix", "--steps", "--new-tokens")
 """Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
 
 
@@ -141,7 +144,7 @@ def take_question(options: dict[str, Any]) -> Question:
     """Return the question in the options of a command line, which lose it."""
     from specgate.planning.ad_hoc import Question
 
-    keys = ("context", "batch", "spec", "prompts", "chat", "prompt_sets", "shared_prefix", "steps", "new_tokens")
+    keys = set(Question.__dataclass_fields__) - {"format"}
     return Question(format=options.pop("format_"), **{key: options.pop(key, None) for key in keys})
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from specgate.commands.door import command
-from specgate.commands.numbers import RUNS, WARMUP_RUNS, count
+from specgate.commands.numbers import BUDGET, RUNS, WARMUP_RUNS, count
 from specgate.commands.options import PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
 from specgate.errors import UsageError
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _RUN: Final = (
     click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (in the scenario's place)."),
     click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (in the scenario's place)."),
+    click.option(
+        "--budget",
+        type=BUDGET,
+        metavar="TIME",
+        help="Measure a point until it is decided, for at most 90s, 5m, 2h of blocks.",
+    ),
     click.option(
         "--perf-mode/--no-perf-mode",
         default=None,

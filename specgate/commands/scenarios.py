@@ -183,7 +183,7 @@ def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> 
     """
     from specgate.contract.scenarios.own_prompts import in_words
     from specgate.planning.plan import points_of
-    from specgate.planning.resolution import another_engine, prompts_of, settled
+    from specgate.planning.resolution import another_engine, open_sets, prompts_of, settled
 
     others = another_engine(backend) is not None
     whole: list[Scenario] = []
@@ -191,7 +191,7 @@ def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> 
     for scenario in chosen:
         if scenario.workload.own:
             pair = named_pair(request, scenario.pair)
-            scenario = settled(scenario, pair, any_architecture=others)
+            scenario = settled(scenario, pair, any_architecture=others, most_sets=open_sets(request))
             for point in points_of(scenario, backend):
                 made = prompts_of(scenario, point, pair, any_architecture=others)
                 lines.append(f"{point.scenario} c{point.context} b{point.batch}: {in_words(made.about)}")
@@ -202,9 +202,9 @@ def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> 
 COLUMNS = ("scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min")
 
 
-def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool) -> None:
-    total = sum(seconds.values()) / 60
-    rows = [(*plan_row(plan, point), f"{s / 60:.1f}") for point, s in seconds.items()]
+def show_plan(plan: Plan, seconds: dict[Point, tuple[float, float]], size: str, *, plain: bool) -> None:
+    total = between(*(sum(ends) / 60 for ends in zip(*seconds.values(), strict=True)), ".0f")
+    rows = [(*plan_row(plan, point), between(least / 60, most / 60, ".1f")) for point, (least, most) in seconds.items()]
     if plain:
         for row in (COLUMNS, *rows):
             echo("\t".join(row))
@@ -218,25 +218,34 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
             table.add_row(*row)
         console().print(table)
     points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
-    echo(f"{points} on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
+    echo(f"{points} on {plan.points[0].backend}, about {total} min ({size} cost model, good to ×2)")
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
-    """One row of the table. Warm-up rounds are shown after a plus sign; pairs are measured rounds × spec roles."""
+    """One row of the table. Warm-up rounds are shown after a plus sign; pairs are measured rounds × spec roles. Of what
+    interim looks decide, it shows the least and the most.
+    """
     from specgate.contract import VARIANT_MARK
+    from specgate.planning.plan import least_and_most_rounds
 
     scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
     variant = VARIANT_MARK + point.variant if point.variant else ""
-    measured = sum(not r.warmup for r in rounds)
+    ends, warmup, per = least_and_most_rounds(scenario), sum(r.warmup for r in rounds), len(scenario.grid.spec)
     return (
         point.unvaried,
         str(point.context),
         str(point.batch),
         f"baseline{variant} {spec_range(scenario.grid.spec)}{variant}",
-        f"{measured}+{len(rounds) - measured}",
-        str(measured * len(scenario.grid.spec)),
-        str(sum(len(r.order) for r in rounds)),
+        f"{between(*ends)}+{warmup}",
+        between(*(per * rounds for rounds in ends)),
+        between(*(len(scenario.roles) * (rounds + warmup) for rounds in ends)),
     )
+
+
+def between(least: float, most: float, form: str = "") -> str:
+    """Return both ends of a range, or one number if they read the same."""
+    ends = dict.fromkeys((format(least, form), format(most, form)))
+    return "–".join(ends)
 
 
 def axes(scenario: Scenario) -> str:

@@ -66,12 +66,21 @@ from specgate.contract.samples.engine_facts import (
     ServedModel,
 )
 from specgate.contract.samples.rescoring import BaselineText, LogitSample, RescoredText, Rescoring, Score, SecondLook
+from specgate.contract.samples.time_spent import EngineStart, TimeEnd, TimeEnds
 from specgate.contract.scenarios.pair import AcceptanceSource, PairRef, Rope
 from specgate.contract.scenarios.plan import Cell, Plan, Point, Round
 from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
 from specgate.contract.scenarios.sampling import Draws, Sampling, SamplingMethod
 from specgate.contract.scenarios.scenario import LatencyLimits, Machine, RunKind, Scenario, Variant
-from specgate.contract.scenarios.workload import PASS_ROUNDS, Budget, Grid, Schedule, Workload
+from specgate.contract.scenarios.workload import (
+    LEAST_BUDGET_S,
+    MOST_PAIRS,
+    PASS_ROUNDS,
+    Budget,
+    Grid,
+    Schedule,
+    Workload,
+)
 from specgate.contract.token_check import (
     Divergence,
     DraftCheck,
@@ -96,8 +105,10 @@ __all__ = [
     "FORBIDS_ENDS",
     "FORCED_LENGTH",
     "KINDS",
+    "LEAST_BUDGET_S",
     "LOSSY",
     "MAY_NOT_DRAFT",
+    "MOST_PAIRS",
     "OWN_NUMBERS",
     "PASS_ROUNDS",
     "SPEEDUP",
@@ -125,6 +136,7 @@ __all__ = [
     "Draws",
     "EngineFacts",
     "EngineIdentity",
+    "EngineStart",
     "Exemption",
     "Finding",
     "Finish",
@@ -172,6 +184,8 @@ __all__ = [
     "ServedRequest",
     "State",
     "TieLaw",
+    "TimeEnd",
+    "TimeEnds",
     "TokenCheck",
     "TokenChecks",
     "TopTokens",

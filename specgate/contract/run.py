@@ -13,6 +13,7 @@ from specgate.contract.load import BreakEven
 from specgate.contract.references import Builds, CellTimes, Earlier
 from specgate.contract.results import BetweenRuns, CellResult, Comparison
 from specgate.contract.samples.engine_facts import EngineFacts
+from specgate.contract.samples.time_spent import TimeEnds
 from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
 from specgate.contract.scenarios.scenario import RunKind, Scenario
 from specgate.contract.traces import Invariant
@@ -97,8 +98,12 @@ class RunView:
     break_even: tuple[BreakEven, ...] = ()
     """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
     check_seconds: Mapping[str, float] = field(default_factory=dict)
-    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
+    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took;
+    `starts`, `first`, `warmup`, `measured` → starts of engines, the first answer of each role after a start, other
+    untimed blocks, and timed ones.
     """
+    time_ends: TimeEnds = field(default_factory=dict)
+    """Point key → where its time was spent before it was decided. Each such end is an interim look."""
 
     @property
     def acceptance(self) -> AcceptanceSource:
@@ -139,8 +144,8 @@ class Run(RunView):
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
     ended_early: Mapping[str, int] = field(default_factory=dict)
-    """Point key → measured rounds after which an interim look found the point decided, where further rounds were
-    planned.
+    """Point key → measured rounds after which an interim look found the point decided, or its time was spent, where
+    further rounds were planned.
     """
     promotion: Promotion | None = None
     last_green: LastGreen | None = None

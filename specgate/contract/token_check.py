@@ -42,7 +42,8 @@ class NearTies:
 
 TieRule = Literal["A", "B", "C", "outside"]
 """What a standardised gap rests on: beside float32, beside a second pass of the engine, beside a second engine
-(`analysis.tokens.near_ties`). `outside`: one of the two tokens is not among the most likely ones, and so is wrong.
+(`analysis.tokens.near_ties`). `outside`: one of the two tokens is not among the most likely ones, or they lie further
+apart than any rounding that the policy allows: it is wrong.
 """
 
 
@@ -105,6 +106,11 @@ class Divergence:
     def key(self) -> tuple[int, int, int, frozenset[int]]:
         """Key of the place: rounds over the same prompts that part there, either way round, have the same one."""
         return self.prompt_set, self.slot, self.position, frozenset((self.expected, self.got))
+
+    @property
+    def untold(self) -> bool:
+        """True if the two tokens are close, and nothing tells whether the engine rounds by that much."""
+        return self.margin is not None and self.rule is None and not self.near_tie
 
     def judged(self, margin: float | None, ties: NearTies) -> Divergence:
         """The same with `margin`. It is a near tie if `ties` covers it; the end of a sequence never is."""
@@ -253,8 +259,12 @@ class TokenCheck:
 
     @property
     def defects(self) -> tuple[Divergence, ...]:
-        """The mismatches because of which no speed may be quoted."""
-        return () if self.lossy else self.mismatches
+        """The mismatches because of which no speed may be quoted: not those that nothing tells to be any, which leave
+        the tokens unjudged.
+        """
+        if self.lossy:
+            return ()
+        return tuple(d for d in self.mismatches if self.law is None or not d.untold)
 
     @property
     def equal_share(self) -> float | None:

@@ -10,7 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, get_type_hints
 
-from specgate.contract import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
+from specgate.contract import (
+    BaselineText,
+    Block,
+    BlockTrace,
+    EngineFacts,
+    EngineStart,
+    Followed,
+    LogitSample,
+    Margin,
+    Rescoring,
+    TimeEnd,
+    TimeEnds,
+)
 from specgate.contract.conditions import Sample
 from specgate.contract.draws import DrawnTexts
 
@@ -64,6 +76,8 @@ class Journal:
     `rescorings`: point key → how its tokens were scored by a second engine.
     `draws`: point key → the texts that were drawn of it for their distribution.
     `followed`: how plain decoding went on from texts that had left the baseline's.
+    `starts`: the starts of engines' processes.
+    `ends`: the points whose time was spent.
     """
 
     blocks: Annotated[Sequence[Block], Lines("blocks", Block)]
@@ -76,6 +90,14 @@ class Journal:
     rescorings: Annotated[Mapping[str, Rescoring], Lines("rescored", Rescoring, "point")] = field(default_factory=dict)
     followed: Annotated[Sequence[Followed], Lines("followed", Followed, "place", listed=True)] = ()
     draws: Annotated[Mapping[str, DrawnTexts], Lines("draws", DrawnTexts, "point")] = field(default_factory=dict)
+
+    starts: Annotated[Sequence[EngineStart], Lines("starts", EngineStart)] = ()
+    ends: Annotated[Sequence[TimeEnd], Lines("ends", TimeEnd)] = ()
+
+    @property
+    def time_ends(self) -> TimeEnds:
+        """The ends by time of every point that has one."""
+        return {key: tuple(e for e in self.ends if e.point == key) for key in dict.fromkeys(e.point for e in self.ends)}
 
     @property
     def forced(self) -> bool:

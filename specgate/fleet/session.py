@@ -88,7 +88,7 @@ def measure_on(machines: Machines, size: int | None, resolved: Resolved, folder:
     for scenario in config.scenarios.values():
         refuse_shared(scenario.options, len(machines.slots))
     with folder.lock():
-        already = early_stop.ended_early(resolved.plan, run, config.policy, folder.journal())
+        already = early_stop.not_continued(resolved.plan, run, config.policy, folder.journal())
         left = early_stop.truncated_plan(resolved.plan, already)
         missing = Runner(left, resolved.prompts, config, folder, unheard)
         admit = admission(resolved.request, config, resolved.ledger, resolved.promotion, software)

@@ -29,6 +29,10 @@ PREFIX: Final = "own-"
 LONGEST_NAME: Final = 80
 """Characters. A longer name ends in a digest: it is part of file names."""
 COMMAND_LINE: Final = Path("command line")
+MOST_SETS: Final = 8
+"""Prompt sets of a question that does not say how many: enough for their differences to be told from noise."""
+MOST_PROMPTS: Final = 64
+"""Prompts of such a question, if its texts are those that come with specgate."""
 LOAD: Final = {"requests": 2, "per_client": 2}
 """Requests of a block under load: as many of each client, so that a block lasts about as long at every level."""
 
@@ -38,7 +42,7 @@ class Question:
     """Settings of a command line that replace those of a scenario. None: the scenario's own.
 
     `context` `own`: prompts from the file `prompts` keep their lengths. Each other field is the key of a scenario with
-    that name.
+    that name, but for `all_prompts`: measure as many prompt sets as the file has prompts for.
     """
 
     context: tuple[int, ...] | Literal["own"] | None = None
@@ -48,6 +52,7 @@ class Question:
     format: FormatName | None = None
     chat: bool | None = None
     prompt_sets: int | None = None
+    all_prompts: bool | None = None
     shared_prefix: int | None = None
     steps: int | None = None
     new_tokens: int | None = None
@@ -59,7 +64,7 @@ class Question:
         """The options that were given."""
         for key in self.__dataclass_fields__:
             if getattr(self, key) is not None:
-                yield "--" + key.replace("_", "-")
+                yield "--all" if key == "all_prompts" else "--" + key.replace("_", "-")
 
 
 NOTHING: Final = Question()
@@ -73,16 +78,24 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, 
     for option, value in (("--format", question.format), ("--chat", question.chat)):
         if value is not None and question.prompts is None:
             raise UsageError(f"{option} without --prompts", hint="it says how the file of prompts is read")
+    if question.all_prompts and (question.prompts is None or question.prompt_sets is not None):
+        wrong = "without --prompts" if question.prompts is None else "with --prompt-sets"
+        raise UsageError(f"--all {wrong}", hint="it measures all prompts of a file")
     if chosen is None:
         return [changed(small_scenario(kind, machine, question), question, None)]
     return [changed(s, question, s.name) for s in chosen] if question else list(chosen)
 
 
 def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:
-    """Return the content of a scenario file for this machine, with a short budget and as few prompts as are allowed."""
+    """Return the content of a scenario file for this machine, with short blocks, that is measured until it is decided.
+
+    A level of load gets as few prompts as are allowed, and two rounds.
+    """
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
-    least = min(question.batch or (1,)) * (LOAD["per_client"] if kind == "load" else 1)
-    sets = -(-MIN_PROMPTS // least)
+    batches = question.batch or (1,)
+    sets = -(-MIN_PROMPTS // (min(batches) * (LOAD["per_client"] if kind == "load" else 1)))
+    if kind != "load":
+        sets = max(sets, 2, min(MOST_SETS, MOST_PROMPTS // max(batches)))
     budgets: dict[RunKind, dict[str, Any]] = {
         "micro": {"steps": 24 if machine == "cpu" else 128},
         "full": {"new_tokens": 256, "ignore_eos": False},
@@ -95,11 +108,13 @@ def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[
         "grid": {"context": [512] if machine == "cpu" else [8192], "batch": [1], "spec": [3]},
         "workload": {**base["workload"], "prompt_sets": sets + sets % 2},
         "budget": budgets[kind],
+        "schedule": {"rounds": 2, "warmup_rounds": 2, "until": "decided"},
         "default": False,
     }
     if kind == "load":
         context = [256] if machine == "cpu" else [1024]
         small |= {"grid": {"context": context, "batch": [1, 2, 4, 8], "spec": [3]}, "load": LOAD, "perf_mode": False}
+        small["schedule"] = base["schedule"]
     return small
 
 
@@ -157,6 +172,8 @@ def abbreviated(question: Question) -> Iterator[str]:
     for letter, values in (("c", question.context), ("b", question.batch), ("s", question.spec)):
         if values is not None:
             yield letter + (values if isinstance(values, str) else "_".join(map(str, values)))
+    if question.all_prompts:
+        yield "all"
     numbers = {"p": question.prompt_sets, "x": question.shared_prefix, "st": question.steps, "n": question.new_tokens}
     yield from (f"{letter}{number}" for letter, number in numbers.items() if number is not None)
 

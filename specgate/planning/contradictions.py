@@ -73,7 +73,7 @@ def points_in(s: Scenario) -> int:
 
 def rounds_of(s: Scenario) -> int:
     """The rounds of each point of the scenario, warm-up included."""
-    return s.workload.prompt_sets * s.schedule.rounds + s.workload.warmup_sets * s.schedule.warmup_rounds
+    return s.workload.prompt_sets * s.rounds + s.workload.warmup_sets * s.schedule.warmup_rounds
 
 
 def blocks_of(s: Scenario) -> int:
@@ -98,7 +98,7 @@ MIN_PROMPTS: Final = 8
 
 def contradictions(scenario: Scenario) -> Iterator[Problem]:
     """Problems that lie in the combination of several keys."""
-    sets, rounds, batch = scenario.workload.prompt_sets, scenario.schedule.rounds, scenario.grid.batch[0]
+    sets, rounds, batch = scenario.workload.prompt_sets, scenario.rounds, scenario.grid.batch[0]
     yield from load_contradictions(scenario)
     if not scenario.grid.spec:
         yield Problem(("grid", "spec"), "must not be empty: at least one draft length")

@@ -21,7 +21,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specgate.contract import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
+from specgate.analysis.stats import planned_interim_looks
+from specgate.contract import BASELINE, LEAST_BUDGET_S, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
 from specgate.planning.contradictions import check_plan
 
@@ -57,7 +58,7 @@ def groups_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
     """The measured rounds: groups of two neighbouring rounds, drawn by lot."""
     sets = scenario.workload.prompt_sets
     turns: list[int] = []
-    for index in range(scenario.schedule.rounds):
+    for index in range(scenario.rounds):
         turns = [1 - turn for turn in turns] if index % PASS_ROUNDS else drawn_turns(scenario, point, index)
         for prompt_set in range(sets):
             order = running_order(scenario.roles, turns[prompt_set])
@@ -227,17 +228,34 @@ def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:
     return budget.new_tokens / cost.acceptance_length(role)
 
 
-def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
-    """Seconds per point if no interim look ends it early: one engine start, prefills, every block, warm-up included,
-    and the default checks of its tokens.
+def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, tuple[float, float]]:
+    """Seconds per point, at least and at most: to its first interim look, and to its last one or until its time is
+    spent. Each with one engine start, prefills, warm-up, and the default checks of its tokens.
     """
     seconds = {}
     for point in plan.points:
         scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
-        prefills = len({prefill_group(r) for r in rounds})
-        blocks = sum(round_seconds(scenario, r, cost) for r in rounds)
-        seconds[point] = cost.open + prefills * cost.prefill_s(point) + blocks + check_seconds(scenario, point, cost)
+        warmup = cost.open + seconds_of_rounds(scenario, point, [r for r in rounds if r.warmup], cost)
+        measured, checks = [r for r in rounds if not r.warmup], check_seconds(scenario, point, cost)
+        least, most = (
+            seconds_of_rounds(scenario, point, measured[:count], cost) for count in least_and_most_rounds(scenario)
+        )
+        if scenario.until_decided:
+            most = max(least, min(most, scenario.schedule.budget_s or max(LEAST_BUDGET_S, warmup)))
+        seconds[point] = warmup + least + checks, warmup + most + checks
     return seconds
+
+
+def seconds_of_rounds(scenario: Scenario, point: Point, rounds: Sequence[Round], cost: CostModel) -> float:
+    """Seconds of the blocks of `rounds`, and of the prefills that they share."""
+    prefills = 0 if scenario.whole_requests else len({prefill_group(r) for r in rounds})
+    return prefills * cost.prefill_s(point) + sum(round_seconds(scenario, r, cost) for r in rounds)
+
+
+def least_and_most_rounds(scenario: Scenario) -> tuple[int, int]:
+    """The measured rounds of a point at its first interim look and at its last one."""
+    looks = planned_interim_looks(scenario)
+    return looks[0], looks[-1]
 
 
 def check_seconds(scenario: Scenario, point: Point, cost: CostModel) -> float:

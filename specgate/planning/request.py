@@ -31,6 +31,8 @@ class Request:
     """Of a server that runs already, in the place of a pair."""
     warmup_runs: int | None = None
     measurement_runs: int | None = None
+    budget: float | None = None
+    """Seconds of measuring that a point gets, which is then measured until it is decided."""
     question: Question = NOTHING
     """What is asked in the place of what the scenarios say."""
     perf_mode: bool | None = None
@@ -45,3 +47,8 @@ class Request:
     """False: the run folder gets its data, verdicts and manifest, but no page or table for readers."""
     isolate: bool = False
     """Whether engines run in a sandbox (`specgate.sandbox`)."""
+
+    @property
+    def longer(self) -> bool:
+        """True if a run is to be continued with more rounds or more time than it had."""
+        return self.measurement_runs is not None or self.budget is not None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specgate import plugins
-from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario
+from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario, TimeEnd
 from specgate.contract.protocols import (
     Backend,
     ChecksOptions,
@@ -17,11 +17,13 @@ from specgate.contract.protocols import (
     OffersLoad,
     OffersSampling,
 )
+from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_pair, target_limits
-from specgate.planning.ad_hoc import Question, asked, stretched
+from specgate.planning.ad_hoc import MOST_SETS, Question, asked, stretched
+from specgate.planning.contradictions import check_plan
 from specgate.planning.defaults import machine_size, policy_of
 from specgate.planning.plan import room_needed
 from specgate.planning.prompt_files.choosing import OwnPrompts
@@ -43,7 +45,9 @@ FIXED_BY_A_RUN = (
     "perf_mode",
     "options",
 )
-"""Fields of a request that cannot be given together with `--resume`. `measurement_runs` can: see `continued`."""
+"""Fields of a request that cannot be given together with `--resume`. With more rounds or time, a run goes on longer
+(`continued`).
+"""
 
 
 def resolve(
@@ -72,6 +76,7 @@ def resolve(
             scenario,
             warmup_runs=request.warmup_runs,
             measurement_runs=request.measurement_runs,
+            budget_s=request.budget,
             perf_mode=request.perf_mode,
             baseline=request.baseline,
         )
@@ -85,7 +90,7 @@ def resolve(
         chosen = [stretched(scenario, pair) for scenario in chosen]
     named = any((request.target, request.pair, request.tokenizer))
     other_target = named or (pair.name != DEMO and {s.pair for s in chosen} == {DEMO})
-    chosen = fitted(chosen, pair, other_target=other_target, backend=backend)
+    chosen = fitted(chosen, pair, other_target=other_target, backend=backend, most_sets=open_sets(request))
     return Config(
         kind=request.kind,
         backend=backend,
@@ -213,35 +218,66 @@ def read_back(request: Request) -> Config:
         names = ("--" + name.removesuffix("s").replace("_", "-") for name in fixed)
         options = ", ".join((*names, *request.question.options()))
         raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
-    config = RunFolder.open(request.resume).read_config()
+    folder = RunFolder.open(request.resume)
+    config = folder.read_config()
     if config.kind != request.kind:
         hint = f"continue it with specgate {config.kind} --resume"
         raise UsageError(f"{request.resume} is a {config.kind} run", hint=hint)
     backend = plugins.backend(config.backend)
     if isinstance(backend, ChecksOptions):
         backend.check_options(config.options)  # it also learns which credentials are to be masked
-    return config if request.measurement_runs is None else continued(config, request.measurement_runs)
+    if request.measurement_runs is None and request.budget is None:
+        return config
+    ends = folder.lines(TimeEnd)
+    measured = min((end.seconds for end in ends), default=0.0)
+    if request.budget is not None and request.budget <= measured:
+        problem = f"--budget {request.budget:g}s: {measured:.0f} s of measuring were spent on a point already"
+        raise UsageError(problem, hint="the budget counts from the first block on: give more than that")
+    return continued(config, request.measurement_runs, request.budget)
 
 
-def continued(config: Config, rounds: int) -> Config:
-    """The configuration of a run that goes on to `rounds` rounds per prompt set. The ends of its plans so far are kept.
+def continued(config: Config, rounds: int | None, budget_s: float | None = None) -> Config:
+    """The configuration of a run that goes on to `rounds` rounds per prompt set, or with `budget_s` seconds of
+    measuring per point. The ends of its plans so far are kept.
 
-    Raises UsageError where a scenario has as many rounds already.
+    Raises UsageError where a scenario has as many rounds already, or is measured in the other way.
     """
     longer = {}
     for name, old in config.scenarios.items():
-        if rounds <= old.schedule.rounds:
-            problem = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
-            raise UsageError(problem, hint="a run can only be continued with more of them")
-        more = override(old, measurement_runs=rounds)
-        extended = (*old.schedule.extended, old.schedule.rounds)
-        longer[name] = replace(more, schedule=replace(more.schedule, extended=extended))
+        if old.until_decided != (rounds is None):
+            way, option = ("until it is decided", "budget") if old.until_decided else ("in rounds", "measurement-runs")
+            raise UsageError(f"{name}: a point of it is measured {way}", hint=f"continue it with --{option}")
+        more = override(old, measurement_runs=rounds, budget_s=budget_s)
+        if rounds is not None:
+            if rounds <= old.schedule.rounds:
+                problem = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
+                raise UsageError(problem, hint="a run can only be continued with more of them")
+            extended = (*old.schedule.extended, old.schedule.rounds)
+            more = replace(more, schedule=replace(more.schedule, extended=extended))
+        longer[name] = more
     return replace(config, scenarios=longer)
 
 
-def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, backend: str) -> list[Scenario]:
+def open_sets(request: Request) -> int | None:
+    """Most prompt sets of the request's file that are measured; None where their number is fixed."""
+    question = request.question
+    if question.all_prompts:
+        return REPEATS
+    if question.prompts is None or question.prompt_sets is not None or names_scenarios(request.scenarios, request.only):
+        return None
+    return MOST_SETS
+
+
+def fitted(
+    scenarios: Sequence[Scenario],
+    pair: PairRef,
+    *,
+    other_target: bool,
+    backend: str,
+    most_sets: int | None = None,
+) -> list[Scenario]:
     """The scenarios as they run on `pair` with the back end of that name. With `other_target` the command line named
-    the target, not the scenarios.
+    the target, not the scenarios. `most_sets`: see `settled`.
     """
     if other_target:
         # A scenario's RoPE scaling is meant for the pair that the scenario names. Another target has its own.
@@ -253,19 +289,28 @@ def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, 
             s if s.workload.own else replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios
         ]
     others = another_engine(backend) is not None
-    return [settled(s, pair, any_architecture=others) for s in scenarios]
+    return [settled(s, pair, any_architecture=others, most_sets=most_sets) for s in scenarios]
 
 
-def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False) -> Scenario:
+def settled(
+    scenario: Scenario, pair: PairRef, *, any_architecture: bool = False, most_sets: int | None = None
+) -> Scenario:
     """The scenario with the length of its longest prompt as its context, where prompts from a file keep their lengths.
 
-    `any_architecture`: as in `target_limits`. Raises UsageError where the longest one, with the tokens that follow it,
-    is longer than the pair allows.
+    `any_architecture`: as in `target_limits`. `most_sets`: measure as many prompt sets as the file has, up to so many;
+    None: those that the scenario says. Raises UsageError where the longest prompt, with the tokens that follow it, is
+    longer than the pair allows.
     """
-    if not scenario.workload.own or scenario.grid.context:
+    if not scenario.workload.own or (scenario.grid.context and most_sets is None):
         return scenario
     positions, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
     own = OwnPrompts(scenario, tokenizer_of(pair), vocab)
+    if most_sets is not None:
+        scenario = replace(scenario, workload=replace(scenario.workload, prompt_sets=own.sets(most_sets)))
+        own.scenario = scenario
+        check_plan([scenario])
+    if scenario.grid.context:
+        return scenario
     longest = own.draw(0, None, scenario.prompts_in_set(max(scenario.grid.batch))).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
     if positions is not None and tokens + room > positions:

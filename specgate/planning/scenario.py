@@ -22,7 +22,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Final
 
-from specgate.contract import VARIANT_MARK, Machine, RunKind, Scenario, Schedule, Variant, Workload
+from specgate.contract import VARIANT_MARK, Machine, RunKind, Scenario, Variant, Workload
 from specgate.contract.reading import Problem, nearest
 from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
@@ -253,29 +253,37 @@ def override(
     *,
     warmup_runs: int | None = None,
     measurement_runs: int | None = None,
+    budget_s: float | None = None,
     perf_mode: bool | None = None,
     baseline: bool = True,
 ) -> Scenario:
     """`scenario` with the settings of a command line. Raises UsageError where the orders of the roles would no longer
     balance, or where the numbers are too large.
+
+    With `measurement_runs` a point gets so many rounds, and with `budget_s` it is measured until it is decided.
     """
-    schedule = Schedule(
-        rounds=scenario.schedule.rounds if measurement_runs is None else measurement_runs,
-        warmup_rounds=scenario.schedule.warmup_rounds if warmup_runs is None else warmup_runs,
-    )
+    schedule = scenario.schedule
+    if measurement_runs is not None and budget_s is not None:
+        raise UsageError("--budget with --measurement-runs", hint="a point ends by its time or after so many rounds")
+    if warmup_runs is not None:
+        schedule = replace(schedule, warmup_rounds=warmup_runs)
+    if measurement_runs is not None:
+        schedule = replace(schedule, rounds=measurement_runs, until="rounds", budget_s=None)
+    if budget_s is not None:
+        schedule = replace(schedule, until="decided", budget_s=budget_s)
     if schedule.rounds < 1 or schedule.warmup_rounds < 0:
         runs = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
         raise UsageError(f"{scenario.name}: {runs}", hint="at least 1 and 0")
     if max(schedule.rounds, schedule.warmup_rounds) > REPEATS:
         runs = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
         raise UsageError(f"{scenario.name}: {runs}", hint=f"at most {REPEATS} of each")
-    if schedule.rounds * scenario.workload.prompt_sets % 2:
+    perf_mode = scenario.perf_mode if perf_mode is None else perf_mode
+    changed = replace(scenario, schedule=schedule, perf_mode=perf_mode, baseline=scenario.baseline and baseline)
+    if changed.rounds * scenario.workload.prompt_sets % 2:
         raise UsageError(
             f"{scenario.name}: {scenario.workload.prompt_sets} prompt sets × {schedule.rounds} measurement runs is odd",
             hint="the roles run in two orders that must balance: ask for an even number of runs",
         )
-    perf_mode = scenario.perf_mode if perf_mode is None else perf_mode
-    changed = replace(scenario, schedule=schedule, perf_mode=perf_mode, baseline=scenario.baseline and baseline)
     check_plan([changed])
     return changed
 

@@ -1,25 +1,28 @@
-"""Stop a point at the first interim look where every rule that rests on samples is decided.
+"""Stop a point at the first interim look where every rule that rests on samples is decided, or where its time is spent.
 
 The rules that rest on samples are those of sequential gates (`protocols.Sequential`): more pairs of blocks can still
 change their verdict. All functions here are pure, so the same journal and policy stop a point at the same look during
-the run, after a --resume, and when the run is recomputed offline.
+the run, after a --resume, and when the run is recomputed offline. Where the time of a point was spent is stored
+(`TimeEnd`), and is an interim look like any other.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
+from specgate.analysis.machine.minutes import seconds_of
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_interim_looks
-from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
+from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
 from specgate.contract.protocols import Counting, Sequential
 from specgate.files.journal import Journal
 from specgate.planning.gates import machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
@@ -30,28 +33,70 @@ may turn out to be a near tie.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One interim look at a point. `rounds`: its measured rounds until then. `decided`: whether it ends the point.
+    `open`: the verdicts that more samples may still change.
+    """
+
+    rounds: int
+    decided: bool
+    open: tuple[Verdict, ...] = ()
+
+
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
-    """The points that stopped early: point key → number of measured rounds after which it was decided.
+    """The points that stopped early: point key → number of measured rounds after which it was decided, or its time was
+    spent.
 
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
     deciding look are not all in the journal. `known`: see `measure`.
     """
-    ended, journal = {}, as_measured(journal)
-    of: dict[Point, list[Block]] = defaultdict(list)
+    ended = {}
+    for point, looks in interim_looks(plan, run, policy, journal, known):
+        last = None
+        for last in looks:
+            if last.decided:
+                ended[point.key] = last.rounds
+                break
+        else:
+            spent = journal.time_ends.get(point.key, ())
+            if spent and last is not None and last.rounds == spent[-1].rounds == measured_rounds(journal, point):
+                ended[point.key] = last.rounds
+    return ended
+
+
+def not_continued(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[str, int]:
+    """The points that stopped early, as `ended_early` returns them, but for those that have more time now."""
+    ends, scenarios = journal.time_ends, {p.key: plan.scenarios[p.scenario] for p in plan.points}
+
+    def goes_on(key: str, rounds: int) -> bool:
+        budget, last = scenarios[key].schedule.budget_s, ends[key][-1] if key in ends else None
+        return budget is not None and last is not None and last.rounds == rounds and last.seconds < budget
+
+    ended = ended_early(plan, run, policy, journal)
+    return {key: rounds for key, rounds in ended.items() if not goes_on(key, rounds)}
+
+
+def interim_looks(
+    plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None
+) -> Iterator[tuple[Point, Iterator[Look]]]:
+    """Yield every point with its interim looks, but for the last one of the plan, as far as the journal has rounds."""
+    journal, of = as_measured(journal), defaultdict[Point, list[Block]](list)
     for block in journal.blocks:
         of[block.point].append(block)
-    answered = requests_by_block(journal.blocks, journal.engines)
-    for point in plan.points:
+    answered, ends = requests_by_block(journal.blocks, journal.engines), journal.time_ends
+
+    def looks(point: Point) -> Iterator[Look]:
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
-        for look in planned_interim_looks(plan.scenarios[point.scenario])[:-1]:
+        for look in planned_interim_looks(plan.scenarios[point.scenario], ends.get(point.key, ()))[:-1]:
             cut_plan = Plan(plan.scenarios, tuple(rounds[:look]))
             blocks = whole_rounds(cut_plan, of[point])
             if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in cut_plan.rounds}:
-                break
-            if decided(cut_plan, run, policy, replace(journal, blocks=blocks), answered, known):
-                ended[point.key] = look
-                break
-    return ended
+                return
+            yield look_at(cut_plan, run, policy, replace(journal, blocks=blocks), answered, known)
+
+    for point in plan.points:
+        yield point, looks(point)
 
 
 def as_measured(journal: Journal) -> Journal:
@@ -61,11 +106,12 @@ def as_measured(journal: Journal) -> Journal:
     return replace(journal, margins=margins, followed=followed)
 
 
-def decided(
+def look_at(
     plan: Plan, run: Run, policy: Policy, journal: Journal, answered: Mapping[int, Answered], known: Known | None = None
-) -> bool:
-    """True if at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
-    needs more samples.
+) -> Look:
+    """Look at the rounds of `plan`, which has one point. They decide it if at least one rule that rests on samples
+    judges a cell, and no such rule needs more samples. Where a point is measured until it is decided, rules that only
+    advise do not count, and the first look decides a point without required ones.
 
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
@@ -73,7 +119,7 @@ def decided(
     """
     ties, hosts = near_ties(policy), judge_hosts(plan, journal.blocks, machine_limits(policy), journal.engines)
     if any(host.too_many for host in hosts.values()):
-        return False
+        return Look(len(plan.rounds), decided=False)
     aside = set_aside(hosts)
     records, check_facts = (
         Checked(journal.texts, asked=policy.checks, followed=journal.followed),
@@ -94,13 +140,43 @@ def decided(
     )
     times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
     cells = with_drifts(cells, answered, journal.blocks, journal.engines)
-    cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
+    # What the watch saw is known at the end alone: a point may stop here, and its verdict be open because of the clock.
+    cut = replace(
+        run,
+        engines=journal.engines,
+        cells=cells,
+        comparisons=comparisons,
+        failures={},
+        conditions={},
+        times=times,
+        time_ends=with_now(plan, journal),
+    )
     verdicts = [v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut)]
-    states = {v.state for v in verdicts if v.state is not State.SKIPPED}
+    verdicts = [v for v in verdicts if v.state is not State.SKIPPED]
     scenario = plan.scenarios[plan.points[0].scenario]
-    if scenario.load is not None:
-        return told_apart(scenario, comparisons, run.between_runs) and states <= DECIDED
-    return bool(states) and states <= DECIDED
+    if scenario.until_decided:
+        verdicts = [v for v in verdicts if v.required]
+    still_open = tuple(v for v in verdicts if v.state not in DECIDED)
+    apart = scenario.load is None or told_apart(scenario, comparisons, run.between_runs)
+    judged = bool(verdicts) or scenario.load is not None or scenario.until_decided
+    return Look(len(plan.rounds), apart and judged and not still_open, still_open)
+
+
+def with_now(plan: Plan, journal: Journal) -> TimeEnds:
+    """The ends by time of the one point of `plan`, up to its last round. That counts as one with time left: from its
+    seconds follows how long more rounds would take.
+    """
+    (point,), rounds = plan.points, len(plan.rounds)
+    if not plan.scenarios[point.scenario].until_decided:
+        return {}
+    before = tuple(end for end in journal.time_ends.get(point.key, ()) if end.rounds < rounds)
+    seconds = seconds_of(journal.blocks, plan.scenarios)
+    return {point.key: (*before, TimeEnd(point.key, rounds, seconds, math.inf))}
+
+
+def measured_rounds(journal: Journal, point: Point) -> int:
+    """The measured rounds of `point` that have any block."""
+    return len({(b.prompt_set, b.round) for b in journal.blocks if b.point == point and not b.warmup})
 
 
 def required_decisions(plan: Plan, policy: Policy) -> int:

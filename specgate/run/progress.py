@@ -5,29 +5,65 @@ Nothing is drawn while a block is being timed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.paired_blocks import speed
 from specgate.contract import Block, Scenario
 from specgate.redaction import visible
-from specgate.run.runner import Progress
+from specgate.run.early_stop import Look
 from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+
+class Lines:
+    """One line per finished block, and one per look that leaves a point open."""
+
+    def __init__(self, scenarios: Mapping[str, Scenario]) -> None:
+        self.scenarios = scenarios
+
+    def __call__(self, block: Block, done: int, planned: int) -> None:
+        """Show a finished block, the number of blocks done, and the number planned, up to the next looks."""
+        self._print(f"[{done}/{planned}] {block_line(block, self.scenarios)}")
+
+    def still_open(self, look: Look, left_s: float) -> None:
+        """Show what a look has left open, and how many seconds of measuring are left."""
+        for line in open_lines(look, left_s, self.scenarios):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
+            echo(line)
+
+
+class DrawnBar(Lines):
+    """A bar on a terminal, drawn between blocks."""
+
+    def __init__(self, scenarios: Mapping[str, Scenario], bar: Bar) -> None:
+        super().__init__(scenarios)
+        self.bar, self.task = bar, bar.add_task("starting the engine", total=None)
+        bar.refresh()
+
+    def __call__(self, block: Block, done: int, planned: int) -> None:
+        """Draw the bar after a finished block."""
+        text = f"{cell_name(block.cell.key, self.scenarios)}: {tokens_per_second(block):,.1f} tok/s"
+        self.bar.update(self.task, completed=done, total=planned, description=visible(text))
+        self.bar.refresh()
+
+    def _print(self, line: str) -> None:
+        self.bar.console.print(visible(line), markup=False, highlight=False)
 
 
 @contextmanager
-def progress(plain: bool, scenarios: Mapping[str, Scenario]) -> Iterator[Progress]:
-    """Yield the callback to which the runner passes every finished block, the number of blocks done, and the number
-    planned. `plain`: print lines instead of drawing a bar.
-    """
+def progress(plain: bool, scenarios: Mapping[str, Scenario]) -> Iterator[Lines]:
+    """Yield what the runner passes every finished block to. `plain`: print lines instead of drawing a bar."""
     if plain:
-
-        def print_line(block: Block, done: int, planned: int) -> None:
-            with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
-                echo(f"[{done}/{planned}] {block_line(block, scenarios)}")
-
-        yield print_line
+        yield Lines(scenarios)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -42,15 +78,23 @@ def progress(plain: bool, scenarios: Mapping[str, Scenario]) -> Iterator[Progres
     )
     # auto_refresh would draw from a thread of its own while a block is being timed.
     with Bar(*columns, auto_refresh=False, transient=True) as bar:
-        task = bar.add_task("starting the engine", total=None)
-        bar.refresh()
+        yield DrawnBar(scenarios, bar)
 
-        def advance(block: Block, done: int, planned: int) -> None:
-            text = f"{cell_name(block.cell.key, scenarios)}: {tokens_per_second(block):,.1f} tok/s"
-            bar.update(task, completed=done, total=planned, description=visible(text))
-            bar.refresh()
 
-        yield advance
+def open_lines(look: Look, left_s: float, scenarios: Mapping[str, Scenario]) -> Iterator[str]:
+    """Yield one line per rule and cell that a look has left open: its interval, its floor, and the time that it should
+    take, out of the time that is left.
+    """
+    for v in look.open:
+        numbers = [v.evidence.get(key) for key in ("ratio", "ci_low", "ci_high", "min")]
+        ratio, low, high, least = (n if isinstance(n, float) else None for n in numbers)
+        known = None not in (ratio, low, high, least)
+        now = f"{ratio:.2f}x ({low:.2f}–{high:.2f}), floor {least:g}x" if known else v.message.partition(":")[0]
+        step = "".join(re.findall(r"about [\d,]+ s more", v.next_step or ""))
+        yield (
+            f"open after {look.rounds} rounds: {v.rule} {cell_name(v.cell, scenarios)}: {now}; "
+            f"{step + ' of ' if step else ''}{max(0, left_s):.0f} s left"
+        )
 
 
 def block_line(block: Block, scenarios: Mapping[str, Scenario]) -> str:

@@ -18,6 +18,7 @@ from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.machine.memory import with_memory
+from specgate.analysis.machine.minutes import minutes_of
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
@@ -117,7 +118,8 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties),
         conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
-        check_seconds=check_seconds(journal),
+        check_seconds={**check_seconds(journal), **minutes_of(journal.blocks, journal.starts, plan.scenarios)},
+        time_ends=journal.time_ends,
         times=cell_times(plan, cells, blocks, aside) if needs_earlier_run(policy) else {},
         draws=draw_checks(plan, policy, journal),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),

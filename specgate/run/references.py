@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from specgate.analysis.references import anchors_after
+from specgate.analysis.references import anchors_after, clocks_of
 from specgate.contract import Run
 from specgate.contract.references import Builds, ComparedBuild, Earlier, EarlierRun, Revision
 from specgate.errors import SpecgateError, UsageError
@@ -128,6 +128,9 @@ def facts_of(name: str, run: Run, entry: Entry) -> EarlierRun:
             c.cell.key: run.times[c.cell.key]
             for c in run.cells
             if c.cell.point.key in points and c.cell.key in run.times
+        },
+        clocks={
+            c.cell.key: clocks for c in run.cells if c.cell.point.key in points and (clocks := clocks_of(run, c.cell))
         },
     )
 

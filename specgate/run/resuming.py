@@ -227,6 +227,7 @@ def without_figures(run: Run) -> Run:
         ended_early={},
         budgets={},
         check_seconds={},
+        time_ends={},
         times={},
         files={},
         reports=(),

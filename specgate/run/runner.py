@@ -19,10 +19,12 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate import plugins
+from specgate.analysis.machine.minutes import seconds_of
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_interim_looks
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import (
+    LEAST_BUDGET_S,
     PASS_ROUNDS,
     Block,
     BlockTrace,
@@ -30,11 +32,13 @@ from specgate.contract import (
     Cell,
     DecodeRun,
     EngineFacts,
+    EngineStart,
     Plan,
     Point,
     Role,
     Round,
     Scenario,
+    TimeEnd,
     TraceSource,
 )
 from specgate.contract.conditions import Sample
@@ -54,6 +58,7 @@ from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
+from specgate.run.early_stop import Look
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.watched_gpus import engine_options, scenario_gpus
@@ -63,8 +68,12 @@ TRACED_STEPS = 16
 """Most steps of a traced block. All steps do the same work, and traces are large."""
 
 Progress = Callable[[Block, int, int], None]
-MayStop = Callable[[Point, Journal], bool]
-"""Called at an interim look: whether the point may stop, because every rule that rests on samples is decided."""
+MayStop = Callable[[Point, Journal], Look]
+"""Called at an interim look, which says whether the point may stop, because every rule that rests on samples is
+decided.
+"""
+ReportOpen = Callable[[Look, float], None]
+"""Called where a point that is measured until it is decided goes on after a look: with the seconds that are left."""
 
 
 Sampling = Callable[[EngineFacts], str | None]
@@ -81,8 +90,12 @@ def unwatched(gpus: Sequence[str]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def never_stop(point: Point, journal: Journal) -> bool:
-    return False
+def never_stop(point: Point, journal: Journal) -> Look:
+    return Look(0, decided=False)
+
+
+def unheard(look: Look, left_s: float) -> None:
+    pass
 
 
 def never_sample(facts: EngineFacts) -> str | None:
@@ -112,9 +125,10 @@ class Runner:
         sampling: Sampling = never_sample,
         bandwidth: Bandwidth | None = None,
         first_generation: int = 0,
+        report_open: ReportOpen = unheard,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress = folder, progress
+        self.folder, self.progress, self.report_open = folder, progress, report_open
         self.may_stop, self.admit, self.sampling = may_stop, admit, sampling
         self.blocks, self.engines, self.traces = folder.lines(Block), folder.engines(), folder.keyed(BlockTrace)
         self.evidence = TokenEvidence(
@@ -131,7 +145,9 @@ class Runner:
         self._in_one_go = {b.point.key for b in self.blocks if b.own_prefill and b.served is None}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
-        self.total = sum(len(r.order) for p in self.todo for r in plan.rounds_of(p) if r.warmup or not self._done(r))
+        self._ahead = {p: self._blocks_left(p, warmup=True) for p in self.todo}
+        self._start_s: float | None = None
+        self._opened_ns = 0
 
     def run(self, beside: Beside = unwatched) -> None:
         """Run every round that the journal lacks.
@@ -166,6 +182,17 @@ class Runner:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
         missing = not all(map(self._done, measured)) or self.evidence.wanting(point)
         return missing or self.drawer.wanting(point) or bool(self._untraced(point))
+
+    def _blocks_left(self, point: Point, *, warmup: bool = False) -> int:
+        """Blocks of `point` that are still to run, up to its next look if it is measured until it is decided. `warmup`:
+        with those for warm-up.
+        """
+        scenario, rounds = self.plan.scenarios[point.scenario], [r for r in self.plan.rounds_of(point) if not r.warmup]
+        left = [number for number, round_ in enumerate(rounds) if not self._done(round_)]
+        looks = planned_interim_looks(scenario) if scenario.until_decided else ()
+        last = next((look for look in looks if left and look > left[0]), len(rounds))
+        untimed = sum(len(r.order) for r in self.plan.rounds_of(point) if r.warmup and warmup)
+        return untimed + sum(len(rounds[number].order) for number in left if number < last)
 
     def _gpus(self, point: Point) -> tuple[str, ...]:
         """The UUIDs of the GPUs that the engine of `point` uses."""
@@ -207,12 +234,15 @@ class Runner:
         request = open_request(self.plan, points, self.config, self.folder.log(""))
         self.worker_generation += 1
         log = self.folder.log(f"worker-{self.worker_generation}.log")
+        self._start_s, self._opened_ns = None, time.monotonic_ns()
         worker = EngineWorker(points[0].backend, request, answer_timeout_s(self.plan, points), log)
         try:
-            self.admit(worker.facts())
-            self.evidence.sampled_after = self.sampling(worker.facts())
+            facts = worker.facts()
+            self.folder.append(EngineStart(self.worker_generation, (self._opened_ns, time.monotonic_ns())))
+            self.admit(facts)
+            self.evidence.sampled_after = self.sampling(facts)
             for point in points:
-                self._register(point, worker.facts())
+                self._register(point, facts)
         except BaseException:
             worker.close()
             raise
@@ -242,11 +272,32 @@ class Runner:
         visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
         measured = 0
         for number, rounds in enumerate(visits, 1):
+            if not rounds[0].warmup and self._start_s is None:
+                self._start_s = (time.monotonic_ns() - self._opened_ns) / 1e9
             self._run_prompt_set(scenario, point, rounds, prompts, engine)
             measured += sum(not r.warmup for r in rounds)
-            if measured in looks and self.may_stop(point, self._journal()):
-                self.total -= sum(len(r.order) for left in visits[number:] for r in left if not self._done(r))
+            look = self.may_stop(point, self._journal()) if measured in looks else None
+            goes_on = measured and number < len(visits) and not self._done(visits[number][0])
+            if (look is not None and look.decided) or (goes_on and self._time_is_spent(point, measured)):
+                self._ahead[point] = 0
                 return
+            if look is not None and goes_on and scenario.until_decided:
+                self._ahead[point] = self._blocks_left(point)
+                self.report_open(look, self._budget_s(point) - self._measured_s(point))
+
+    def _time_is_spent(self, point: Point, measured: int) -> bool:
+        """True if a point that is measured until it is decided has used up its time. That is recorded then."""
+        seconds, budget = self._measured_s(point), self._budget_s(point)
+        if seconds < budget or not self.plan.scenarios[point.scenario].until_decided:
+            return False
+        self.folder.append(TimeEnd(point.key, measured, seconds, budget))
+        return True
+
+    def _budget_s(self, point: Point) -> float:
+        return self.plan.scenarios[point.scenario].schedule.budget_s or max(LEAST_BUDGET_S, self._start_s or 0.0)
+
+    def _measured_s(self, point: Point) -> float:
+        return seconds_of((b for b in self.blocks if b.point == point and not b.warmup), self.plan.scenarios)
 
     def _run_prompt_set(
         self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: EngineWorker
@@ -255,7 +306,8 @@ class Runner:
         warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
         todo = [r for r in rounds if r.warmup or not self._done(r)]
         # The baseline's text is made longer after a block of its own. If one is still to come, it can wait.
-        later = not warmup and self._comes_again(rounds[-1])
+        # Where a look decides when the point ends, its tokens have to be checked before every look.
+        later = not warmup and not scenario.until_decided and self._comes_again(rounds[-1])
         if not todo and (later or not self.evidence.wanting(point, prompt_set)):
             return
         chosen = (prompts.warmup if warmup else prompts.measured)[prompt_set]
@@ -370,7 +422,8 @@ class Runner:
         if block.own_prefill and block.served is None:
             self._in_one_go.add(block.point.key)
         self.finished += 1
-        self.progress(block, self.finished, self.total)
+        self._ahead[block.point] -= 1
+        self.progress(block, self.finished, self.finished + sum(self._ahead.values()))
 
     def _done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None

@@ -45,6 +45,7 @@ from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts, own_prompts
+from specgate.run.early_stop import Look
 from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, decide, finish_cut, reason_of, store
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
@@ -157,7 +158,7 @@ def finish_cut_ending(request: Request, path: Path) -> ExitCode | None:
     if (finished := finish_cut(path, Ledger(path.absolute().parent, request.archives))) is None:
         return None
     run, config, end, lines = finished
-    if run.status != "complete" or request.measurement_runs is not None:
+    if run.status != "complete" or request.longer:
         return None
     echo(f"finished the ending of {path.name}, which had been cut", err=True)
     return print_result(RunFolder.open(path), run, config.policy, end, run.failures.values(), lines, request.plain)
@@ -181,7 +182,7 @@ def resolve_request(request: Request, taking_part: Mapping[str, str] = NOBODY) -
     ledger = Ledger(request.resume.absolute().parent if request.resume else request.out, request.archives)
     config = read_back(request) if request.resume else resolve(request)
     if request.resume:
-        check_resumable(request.resume, ledger, longer=request.measurement_runs is not None)
+        check_resumable(request.resume, ledger, longer=request.longer)
     software = software_of(config)
     software = replace(software, facts={**software.facts, **taking_part})
     promotion = promotion_of(request, config, ledger, software)
@@ -208,11 +209,22 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     """
     config, plan, request = resolved.config, resolved.plan, resolved.request
     with folder.lock(), progress(request.plain, plan.scenarios) as report:
-        already = early_stop.ended_early(plan, run, config.policy, folder.journal())
+        already = early_stop.not_continued(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion, resolved.software)
         sample = sampling(config, resolved.ledger, resolved.promotion, resolved.software)
-        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
+        runner = Runner(
+            left,
+            resolved.prompts,
+            config,
+            folder,
+            report,
+            may_stop,
+            admit,
+            sample,
+            run.bandwidth,
+            report_open=report.still_open,
+        )
         return watched(runner, folder, config, resolved.software)
 
 
@@ -248,9 +260,14 @@ def measured_ports(config: Config) -> tuple[int, ...]:
 def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:
     """The function that the runner calls at the interim looks of a point to learn whether it may stop there."""
 
-    def may_stop(point: Point, journal: Journal) -> bool:
+    def may_stop(point: Point, journal: Journal) -> Look:
         alone = replace(plan, rounds=tuple(plan.rounds_of(point)))
-        return bool(early_stop.ended_early(alone, run, policy, journal))
+        look = Look(0, decided=False)
+        for _, looks in early_stop.interim_looks(alone, run, policy, journal):
+            for look in looks:
+                if look.decided:
+                    break
+        return look
 
     return may_stop
 

@@ -16,16 +16,19 @@ from specgate.analysis.references import (
     acceptance_change,
     between_two_runs,
     cell_times,
+    clocks_of,
     digests_of,
     paired_by_round,
     same_text,
 )
 from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
+from specgate.contract.conditions import ClockComparison, RoleClock
 from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText, StepUnit
-from specgate.gates.since_green import GATE
+from specgate.gates.since_green import GATE, percent
 from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
 from tests.support.factories import ACCEPT, blocks_of, plan_of, policy_of, run_of, scenario
+from tests.support.surroundings import SAMPLES, watched_run
 
 RULE = Rule(
     "no-loss",
@@ -86,6 +89,7 @@ def held_against(run: Run, before: Run) -> Run:
         device=facts.device,
         prompts={key: str(about["sha256"]) for key, about in before.prompts.items()},
         cells=before.times,
+        clocks={r.cell.key: clocks_of(before, r.cell) for r in before.cells},
     )
     return replace(run, earlier=Earlier({"demo-64": earlier}))
 
@@ -198,6 +202,41 @@ def test_a_rule_without_a_margin_is_refused() -> None:
     ((key, why),) = GATE.problems(replace(RULE, params={"prefill_margin_pct": 1.0}))
     assert key == "gate" and "neither time_margin_pct nor acceptance_margin_pct" in why
     assert not list(GATE.problems(RULE))
+
+
+# Clocks
+
+
+def clocked(run: Run, mhz: float, error: float = 1.0) -> Run:
+    """`run`, whose GPU ran at this SM clock (MHz) in every role."""
+    clock = RoleClock(mhz, error, 31, 32, 200, 1.0)
+    seen = ClockComparison({r.cell.role.name: clock for r in run.cells})
+    (machine,) = watched_run(SAMPLES).conditions.values()
+    machine = replace(machine, gpu=replace(machine.gpu, common_clocks=seen))
+    return replace(run, conditions={point.key: machine for point in {r.cell.point for r in run.cells}})
+
+
+@pytest.mark.parametrize(
+    ("slower", "mhz", "error", "state"),
+    [
+        (1.0, 1980, 1.0, State.PASS),
+        (1.0, 1940, 1.0, State.PASS),  # 2.0 % lower: at most as much faster at equal clocks
+        (1.0, 2040, 1.0, State.INCONCLUSIVE),  # 3.0 % higher: as much may hide a loss
+        (1.0, 2040, 20.0, State.PASS),  # the readings do not tell
+        (1.1, 1980, 1.0, State.FAIL),
+        (1.1, 1840, 1.0, State.INCONCLUSIVE),  # 7.1 % lower: that may be all of it
+        (0.95, 1980, 1.0, State.IMPROVED),
+        (0.95, 2080, 1.0, State.PASS),  # proven faster, but not without the clock
+    ],
+)
+def test_runs_at_other_clocks_are_judged_with_and_without_the_clocks_part(
+    slower: float, mhz: float, error: float, state: State
+) -> None:
+    before = clocked(measured(), 1980)
+    outcome = spec(held_against(clocked(measured(slower=slower), mhz, error), before))
+    assert outcome.state is state
+    if state is State.INCONCLUSIVE:
+        assert outcome.reason_code == "clocks_differ" and f"at an SM clock {percent(mhz / 1980)}" in outcome.message
 
 
 # Acceptance

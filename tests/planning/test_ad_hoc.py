@@ -46,9 +46,15 @@ def test_without_a_scenario_a_small_one_for_the_machine_is_asked() -> None:
     assert (gpu.kind, gpu.needs, gpu.perf_mode, gpu.budget.new_tokens) == ("full", "gpu", True, 256)
 
 
-def test_a_batch_of_eight_needs_fewer_prompt_sets() -> None:
-    (own,) = asked(Question(batch=(8,)), None, "micro", "cpu")
-    assert own.workload.prompt_sets == 2
+@pytest.mark.parametrize(("batch", "sets"), [(1, 8), (8, 8), (16, 4), (64, 2)])
+def test_own_questions_have_eight_prompt_sets_or_as_many_as_sixty_four_prompts_make(batch: int, sets: int) -> None:
+    (own,) = asked(Question(batch=(batch,)), None, "micro", "cpu")
+    assert own.workload.prompt_sets == sets and own.until_decided
+
+
+def test_a_level_of_load_keeps_a_fixed_number_of_rounds() -> None:
+    (own,) = asked(Question(batch=(8,)), None, "load", "cpu")
+    assert not own.until_decided and own.workload.prompt_sets * own.rounds == 4
 
 
 def test_a_scenario_keeps_what_the_question_does_not_say() -> None:

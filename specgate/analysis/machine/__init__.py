@@ -7,6 +7,7 @@
     gpu_clocks.py        clocks of the GPUs that a run could see
     clock_comparison.py  GPU clocks of the roles beside each other, and in words
     memory.py            memory in use, and what speculation adds to it
+    minutes.py           where the minutes of a run went
     phrases.py           what is known of the host, in sentences
 
 Pure: the same journal gives the same answer.

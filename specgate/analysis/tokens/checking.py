@@ -136,7 +136,8 @@ def standing_at(d: Divergence, m: Margin, gap: float | None, at: Standing, ties:
     if at.rule == "outside":
         gap = m.top[0] - m.top[-1] if m.top else m.top1 - m.top2
     d = replace(d.judged(gap, ties), x=at.x, sigma=at.sigma, rule=at.rule)
-    return replace(d, near_tie=at.rule != "outside" and (at.near or d.near_tie))
+    d = replace(d, near_tie=at.rule != "outside" and (at.near or d.near_tie))
+    return replace(d, rule="outside") if d.untold and not may_be_near(d, ties) else d
 
 
 FURTHEST: Final = 6.0
@@ -145,7 +146,7 @@ FURTHEST: Final = 6.0
 
 def may_be_near(d: Divergence, ties: NearTies) -> bool:
     """True if `d` is a near tie, or may be one as soon as the rounding there is known."""
-    if d.near_tie or d.x is not None or d.rule == "outside" or d.margin is None or ties.max_sigma is None:
+    if not d.untold or d.margin is None or ties.max_sigma is None:
         return d.near_tie
     return d.margin <= FURTHEST * math.sqrt(2) * ties.max_sigma
 
@@ -156,6 +157,6 @@ def rejudged(check: TokenCheck, ties: NearTies) -> TokenCheck:
     def near(d: Divergence) -> bool:
         if ties.by_law and check.law is not None and d.x is not None and d.x <= check.law.furthest_allowed:
             return True
-        return d.judged(d.margin, ties).near_tie and d.rule != "outside"
+        return d.rule != "outside" and d.judged(d.margin, ties).near_tie
 
     return replace(check, divergences=tuple(replace(d, near_tie=near(d)) for d in check.divergences))

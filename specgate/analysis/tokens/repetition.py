@@ -38,11 +38,7 @@ def repeat_values(
     first: dict[int, Block] = {}
     # With the token that came: another one at the same place is another divergence, and may be a wrong token.
     near_ties = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.near_tie}
-    untold = {
-        (d.prompt_set, d.round, d.slot, d.position, d.got)
-        for d in repeats
-        if not d.near_tie and d.margin is not None and d.rule is None
-    }
+    untold = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.untold}
     excused: set[tuple[int, int, int, int, int]] = set()
     mismatches = unknown = 0
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.checks.contradictions import CheckFacts
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
@@ -99,7 +99,7 @@ def compare_builds(
     margins = replace(margins, device="cpu" if on_cpu else "gpu")
     attached = old.attached + new.attached
     unit = "session pairs" if attached else "process pairs"
-    pairing = Pairing(firsts_of(processes), ASSUMED.process_sd * math.sqrt(attached), unit)
+    pairing = Pairing(firsts_of(processes), OF_TIME.process_sd * math.sqrt(attached), unit)
     of_processes = [] if attached else raw_of_processes(processes)  # nobody saw a server start
     quantities = with_words([*raw_of_cells(cells, pairing, margins), *of_processes], margins, then)
     word, reason = overall(quantities, margins.same_within_pct)

@@ -5,4 +5,5 @@ block.py         one timed decode run of one role
 counters.py      names of an engine's counters beside acceptance
 memory.py        memory in use when a block was answered
 rescoring.py     untimed samples: longer baseline texts, digests of logits, a second engine's scores
+time_spent.py    starts of engines, and points whose time was spent
 """

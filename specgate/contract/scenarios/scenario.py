@@ -11,7 +11,7 @@ from specgate.contract.load import Load
 from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.roles import BASELINE, Role
 from specgate.contract.scenarios.sampling import Draws, Sampling
-from specgate.contract.scenarios.workload import Budget, Grid, Schedule, Workload
+from specgate.contract.scenarios.workload import MOST_PAIRS, PASS_ROUNDS, Budget, Grid, Schedule, Workload
 from specgate.contract.types import (
     FILLED_IN,
     SECONDS,
@@ -140,6 +140,18 @@ class Scenario:
     def rope_keys(self) -> dict[str, float | str] | None:
         """The RoPE scaling as `PairRef.rope` has it; None keeps the checkpoint's."""
         return self.rope.keys if self.rope else None
+
+    @property
+    def until_decided(self) -> bool:
+        """True if a point is measured until it is decided or its time is spent."""
+        return self.schedule.until == "decided"
+
+    @property
+    def rounds(self) -> int:
+        """The most rounds per prompt set."""
+        if not self.until_decided:
+            return self.schedule.rounds
+        return max(1, MOST_PAIRS // (self.workload.prompt_sets * PASS_ROUNDS)) * PASS_ROUNDS
 
     @property
     def whole_requests(self) -> bool:

@@ -13,6 +13,7 @@ from specgate.contract.types import (
     FILLED_IN,
     POSITIONS,
     REPEATS,
+    SECONDS,
     STEPS,
     VALUES,
     Convert,
@@ -127,6 +128,12 @@ class Budget:
         return self.steps * (k + 1)
 
 
+LEAST_BUDGET_S = 60.0
+"""Seconds of measuring that a point gets at least whose schedule does not say how many."""
+MOST_PAIRS = 384
+"""Pairs of a point that is measured until it is decided, at most: what so many do not tell is better found with less
+noise.
+"""
 PASS_ROUNDS = 2
 """Rounds that every prompt set gets in one pass over the prompt sets: one in each order of the roles, A B · B A."""
 
@@ -143,3 +150,15 @@ class Schedule:
     """Rounds per warm-up prompt set."""
     extended: Annotated[tuple[int, ...], FILLED_IN] = ()
     """The rounds of earlier plans of a run that was continued with more, in ascending order."""
+    until: Literal["rounds", "decided"] = "rounds"
+    """`decided`: a point ends where every required rule that rests on samples is decided, or its time is spent.
+    `rounds` is not read then, and the first interim look comes at 4 pairs.
+    """
+    budget_s: Annotated[float, Range(gt=0, le=SECONDS)] | None = None
+    """With `until: decided`, the seconds of measuring that a point gets; null: 60, or as many as starting took if those
+    are more.
+    """
+
+    def __post_init__(self) -> None:
+        if self.budget_s is not None and self.until != "decided":
+            raise ValueError("budget_s without until: decided; a fixed number of rounds takes the time that it takes")

@@ -8,9 +8,11 @@ too. Prompts are tokenised in that order until there are enough: most of a large
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +23,7 @@ from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.errors import CheckpointError, UsageError
 from specgate.files.json_text import shown
 from specgate.files.panics import refusing
-from specgate.planning.contradictions import contradictions
+from specgate.planning.contradictions import MIN_PROMPTS, contradictions
 from specgate.planning.prompt_files.chat import Chat, chat_template
 from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, spelt
 
@@ -183,6 +185,21 @@ class OwnPrompts:
             return Draw(measured, left, False, passed_over)
         again = (left + measured * (warming // measuring + 1))[:warming]
         return Draw(measured, again, True, passed_over)
+
+    def sets(self, most: int) -> int:
+        """The prompt sets that every class of length has prompts for, up to `most`; two at least, and as many as hold
+        `MIN_PROMPTS` at the smallest batch.
+        """
+        smallest, *_, largest = (*map(self.scenario.prompts_in_set, self.scenario.grid.batch),) * 2
+        classes: list[tuple[int, int | None]] = [*pairwise((0, *self.scenario.grid.context))] or [(0, None)]
+        least = max(2, -(-MIN_PROMPTS // smallest))
+        return max(least, min(self._prompts_in(*bounds, most * largest) // largest for bounds in classes))
+
+    def _prompts_in(self, above: int, context: int | None, most: int) -> int:
+        """The prompts of a class of length; `most` where there are more."""
+        shortest, longest = self.lengths(above, context)
+        fits = (shortest <= len(self.tokens.of(entry).token_ids) <= (longest or math.inf) for entry in self.order)
+        return sum(1 for _ in islice(filter(None, fits), most))
 
     def lengths(self, above: int, context: int | None) -> tuple[int, int | None]:
         """(least, most) tokens of a prompt of the class (above, context], the scenario's own limits included."""

@@ -9,11 +9,20 @@ import pytest
 
 from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
-from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, histories, scenario_of, simulate
-from specgate.analysis.intervals.between_runs import ASSUMED
+from bench.simulations.since_green_simulation import (
+    DECISIONS,
+    MARGIN_PCT,
+    clock_changes,
+    histories,
+    scenario_of,
+    simulate,
+    stepping,
+)
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide
-from specgate.analysis.references import between_two_runs, paired_by_round
+from specgate.analysis.references import between_two_runs, clock_change, paired_by_round
 from specgate.analysis.stats import planned_interim_looks
+from specgate.contract.conditions import RoleClock
 from specgate.contract.references import CellTimes
 
 MARGIN = math.log1p(MARGIN_PCT / 100)
@@ -34,11 +43,11 @@ def test_the_simulated_rule_is_the_one_that_judges(loss: float) -> None:
     old, new = (noise.normal(0.0, 0.008, (runs, looks[-1])) for _ in range(2))
     floor, fail = -MARGIN, FALSE_FAIL / DECISIONS
     same = Turns((0,) * looks[-1], (0,) * looks[-1])
-    allowed = Between(np.full(runs, ASSUMED.process_sd * math.sqrt(2)), math.inf)
-    result = sequential(old - new - loss, same, looks, allowed, floor, fail)
+    allowed = Between(np.full(runs, OF_TIME.process_sd * math.sqrt(2)), math.inf)
+    result = sequential(old - new - loss, same, looks, allowed, floor, fail, alone=True)
     for i in range(runs):
         pairs = paired_by_round(times(old[i]), times(new[i] + loss), "step_ns")
-        decision = decide(pairs, looks[-1], looks, floor, between, fail)
+        decision = decide(pairs, looks[-1], looks, floor, between, fail, alone=True)
         assert (decision.side == "above", decision.side == "below") == (result.above[i], result.below[i])
         assert decision.side == "open" or decision.pairs == result.pairs[i]
 
@@ -64,3 +73,21 @@ def test_ten_builds_that_lose_half_a_percent_each_are_not_green_and_unchanged_on
     assert alone.green[:, 9].mean() > 0.3
     unchanged = histories("4 × 8", 0.002, 200, 0.001, np.random.default_rng(9), 0.0, 30)
     assert unchanged.green.mean() > 0.97 and not unchanged.red.any()
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_a_clock_step_that_the_watch_sees_hides_no_loss_and_makes_none(part: float) -> None:
+    unseen = stepping("4 × 8", 0.024, 1000, np.random.default_rng(11), MARGIN, None)
+    seen = stepping("4 × 8", 0.024, 1000, np.random.default_rng(11), MARGIN, part)
+    assert unseen.above.mean() > 0.05 and not seen.above.any() and not seen.below.any()
+    assert stepping("4 × 8", 0.0, 500, np.random.default_rng(12), 0.0, part).above.mean() > 0.97
+
+
+def test_the_simulated_change_of_the_clock_is_the_one_that_judges() -> None:
+    noise = np.random.default_rng(13)
+    for shift in (0.0, 0.004, 0.006, 0.03):
+        sides = [noise.normal(level, 0.006, (1, 24)) for level in (0.0, shift)]
+        clocks = [
+            RoleClock(1000 * math.exp(x.mean()), 1000 * x.std(ddof=1) / math.sqrt(24), 23, 24, 24, 1.0) for x in sides
+        ]
+        assert (clock_change(*clocks) or 0.0) == pytest.approx(float(clock_changes(*sides)[0]), abs=1e-3)
