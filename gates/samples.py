@@ -25,6 +25,8 @@ from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 from specgate.contract.verdict import RESUME
 
 Evidence = Mapping[str, float | int | str | None]
+HOPELESS = 1.0
+"""A difference, as a ratio less 1, that helps no reader if nothing smaller can be told: a factor of 2."""
 
 
 def looks_of(result: CellResult, run: RunView) -> tuple[int, ...]:
@@ -86,7 +88,7 @@ def level_of(decision: Decision) -> Evidence:
         "processes": None if between.process_freedom is None else between.process_freedom + 1,
         "machine_sd": between.machine_sd if between.machine_freedom else None,
         "correlation": interval.correlation if interval else None,
-        "can_tell": math.expm1(told(interval, between)) if interval else None,
+        "can_tell": least if interval and (least := math.expm1(told(interval, between))) <= HOPELESS else None,
         **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
 
@@ -115,12 +117,16 @@ def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[in
 
 
 def span(decision: Decision, interval: Interval) -> str:
-    """In words: the ratio, its interval, the number of pairs, and which look it was."""
-    low, high = math.exp(interval.low), math.exp(interval.high)
-    level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
+    """In words: the ratio, its interval, the number of pairs, and which look it was.
+
+    An interval that decides nothing, and reaches farther than HOPELESS, is left out.
+    """
+    ratio, low, high = (math.exp(log) for log in (interval.mean, interval.low, interval.high))
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
-    allowed = allowance(decision.between, decision.alpha)
-    return f"{math.exp(interval.mean):.3f}x, {level}, {decision.pairs} pairs{look}, {allowed}"
+    if decision.side == "open" and max(ratio / low, high / ratio) > 1 + HOPELESS:
+        return f"{ratio:.3f}x, {decision.pairs} pairs{look}, too few to bound it within a factor of {1 + HOPELESS:g}"
+    level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
+    return f"{ratio:.3f}x, {level}, {decision.pairs} pairs{look}, {allowance(decision.between, decision.alpha)}"
 
 
 def allowance(between: BetweenRuns, error: float) -> str:
@@ -133,8 +139,8 @@ def allowance(between: BetweenRuns, error: float) -> str:
 
 
 def smallest_effect(mde: float | None) -> str:
-    """The machine's minimum detectable effect as the end of a message; empty if it is not known."""
-    return f"; this machine can tell {100 * mde:.1f} %" if mde is not None else ""
+    """The machine's minimum detectable effect as the end of a message; empty if it is not known, or HOPELESS."""
+    return f"; this machine can tell {100 * mde:.1f} %" if mde is not None and mde <= HOPELESS else ""
 
 
 def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunView) -> str:

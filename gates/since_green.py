@@ -192,7 +192,7 @@ def findings_of(
             continue
         pairs, margin = paired_by_round(old, new, what), max(own, least)
         floor, clock = -math.log1p(margin / 100), clock_change(*(of.get(what) for of in clocks))
-        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
+        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error, alone=True)
         if clock is not None:
             decision = decide_at_equal_clocks(decision, pairs, floor, clock, error)
         per = new.unit.words if what == "step_ns" else ""

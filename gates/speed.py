@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, THESE, from_a_file, like_these_in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
@@ -69,7 +70,8 @@ class Speed:
             elif late := late_client(rule, result, run.result(Cell(result.cell.point, BASELINE).key)):
                 yield late
             else:
-                yield with_source(self.judge_pairs(rule, result, comparison, run), run)
+                judged = self.judge_pairs(rule, result, comparison, run)
+                yield with_source(with_other_prompts(judged, comparison, run), run)
 
     def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup
@@ -156,6 +158,20 @@ def unless_overlap(budget: CycleBudget, floor: float) -> str:
     if needed < 0.005:
         return f" unless the expert overlap is at least that of independent tokens{now}"
     return f" unless the expert overlap is {needed:.2f} or more{now}"
+
+
+def with_other_prompts(judged: Verdict, comparison: Comparison, run: RunView) -> Verdict:
+    """Add to a verdict on a user's own prompts what it is about, and what the run tells of prompts like these."""
+    value = next((v for v in comparison.beside if v.metric == SPEEDUP_LIKE_THESE and v.value is not None), None)
+    if (
+        value is None
+        or "ratio" not in judged.evidence
+        or not from_a_file(run.prompts.get(comparison.cell.point.key, {}))
+    ):
+        return judged
+    bounds = {"like_these_low": value.ci_low, "like_these_high": value.ci_high, "prompt_sets": value.n}
+    message = f"{judged.message}; that is {THESE}; {like_these_in_words(value)}"
+    return replace(judged, message=message, evidence={**judged.evidence, **bounds})
 
 
 def with_source(judged: Verdict, run: RunView) -> Verdict:

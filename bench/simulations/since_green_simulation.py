@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from bench.simulations.gate_simulation import Between, Draw, Flags, Floats, Outcome, Turns, sequential
 from specgate.analysis.intervals.autocorrelation import model_of
-from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.decision import FALSE_FAIL
+from specgate.analysis.intervals.between_runs import OF_TIME
+from specgate.analysis.intervals.decision import false_fail
 from specgate.analysis.references import CLOCKS_APART, QUIET, ROUNDS
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
+judged = partial(sequential, alone=True)
 MARGIN_PCT = 3.0
 ANCHOR_MARGIN_PCT = 5.0
 DECISIONS = 22
@@ -124,7 +125,7 @@ NOISES: Mapping[str, Noise] = {
     "1 block in 13 stalls by 3 %": stalls,
     "a clock state that costs 2.4 %, 16 blocks on average": clock_state,
     "process sd 0.2 %": partial(of_process, USUAL),
-    "process sd 0.45 %": partial(of_process, ASSUMED.process_sd),
+    "process sd 0.45 %": partial(of_process, OF_TIME.process_sd),
     "process sd 0.6 %": partial(of_process, 0.006),
 }
 SIMULATED: Mapping[str, Noise] = {**NOISES, "process sd 0.5 %": partial(of_process, WIDE)}
@@ -193,9 +194,9 @@ def simulate(
         old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
         if texts is not None:
             new = new + follows * texts.moved(count, turns, noise)
-        alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
+        alone, freedom = (WIDE, processes - 1) if processes else (OF_TIME.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
-        floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
+        floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
         looks, rounds = (
             planned_interim_looks(scenario),
             rounds_of_first(old, turns, planned_interim_looks(scenario), between),
@@ -203,7 +204,7 @@ def simulate(
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)
-            outcomes.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
+            outcomes.append(judged((old - new - loss)[mine, :length], same, looks, some, floor, fail))
     columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
@@ -219,15 +220,15 @@ def stepping(
     """
     scenario, outcomes = scenario_of(shape), []
     looks = planned_interim_looks(scenario)
-    floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
+    floor, fail = -math.log1p(MARGIN_PCT / 100), false_fail(True, DECISIONS)
     for some in np.array_split(np.arange(runs), 20):
         seed, count = int(noise.integers(1 << 32)), len(some)
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
-        same, between = Turns((0,) * looks[-1], (0,) * looks[-1]), Between.assumed(count)
+        same, between = Turns((0,) * looks[-1], (0,) * looks[-1]), Between(np.full(count, OF_TIME.process_sd), math.inf)
         between = Between(between.sd * math.sqrt(2), math.inf)
         (old, was), (new, now) = (clock_step(step, count, turns, SIZES[0], noise) for _ in range(2))
         d = old - new - loss + noise.normal(0.0, USUAL * math.sqrt(2), (count, 1))
-        out = sequential(d, same, looks, between, floor, fail)
+        out = judged(d, same, looks, between, floor, fail)
         for end in np.unique(out.pairs):
             if part is None:
                 break
@@ -235,7 +236,7 @@ def stepping(
             clocks = [noise.normal(0.0, reading, (at.sum(), end)) - of[at, :end] / part for of in (was, now)]
             change = clocks[1].mean(axis=1) - clocks[0].mean(axis=1)
             floors = floor + np.where(np.abs(change) > CLOCKS_APART, change, 0.0)
-            equal = sequential(d[at, :end], same, (end,), Between(between.sd[at], math.inf), floors, fail)
+            equal = judged(d[at, :end], same, (end,), Between(between.sd[at], math.inf), floors, fail)
             out.above[at] &= equal.above
             out.below[at] &= equal.below
         outcomes.append(out)
@@ -249,9 +250,7 @@ def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Be
     rounds = np.full(len(old), looks[-1])
     for look in [look for look in reversed(looks[:-1]) if look >= ROUNDS]:
         model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
-        independent = next(w for w in model.weighings if not w.correlation)
-        around = old[:, :look] - old[:, :look].mean(axis=1, keepdims=True)
-        sd = np.sqrt(np.maximum(((around @ independent.residual) * around).sum(axis=1), 0) / model.freedom)
+        sd = np.sqrt(model.squares(old[:, :look])[:, 0] / model.freedom)  # of independent rounds
         rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
     return rounds
 
@@ -285,21 +284,23 @@ def histories(
     one (`references.anchors_after`). `luckiest`: the best one is any that took less time, proven or not.
     """
     looks, rounds = planned_interim_looks(scenario_of(shape)), planned_interim_looks(scenario_of(shape))[-1]
-    same, between = Turns((0,) * rounds, (0,) * rounds), Between.assumed(runs)
-    between = Between(between.sd * math.sqrt(2), math.inf)
+    same, between = (
+        Turns((0,) * rounds, (0,) * rounds),
+        Between(np.full(runs, OF_TIME.process_sd * math.sqrt(2)), math.inf),
+    )
     last = best = of_process(process_sd, runs, same, sd, noise)
     green, red = np.zeros((runs, builds), bool), np.zeros((runs, builds), bool)
     for build in range(builds):
         new = of_process(process_sd, runs, same, sd, noise) + loss * (build + 1)
         margins = ((last, MARGIN_PCT), (best, ANCHOR_MARGIN_PCT)) if anchored else ((last, MARGIN_PCT),)
         outcomes = [
-            sequential(old - new, same, looks, between, -math.log1p(margin / 100), FALSE_FAIL / DECISIONS)
+            judged(old - new, same, looks, between, -math.log1p(margin / 100), false_fail(True, DECISIONS))
             for old, margin in margins
         ]
         green[:, build] = np.logical_and.reduce([o.above for o in outcomes])
         red[:, build] = np.logical_or.reduce([o.below for o in outcomes])
         d = best - new
-        gained = d.mean(axis=1) > 0 if luckiest else sequential(d, same, (rounds,), between).above
+        gained = d.mean(axis=1) > 0 if luckiest else judged(d, same, (rounds,), between).above
         last = np.where(green[:, build, None], new, last)
         best = np.where((green[:, build] & gained)[:, None], new, best)
     return Builds(green, red)
@@ -383,7 +384,7 @@ def creeping(runs: int, noise: Draw) -> Iterator[str]:
         "and the best": {},
         "and the luckiest": {"luckiest": True},
     }
-    for process_sd in (USUAL, ASSUMED.process_sd, 0.006):
+    for process_sd in (USUAL, OF_TIME.process_sd, 0.006):
         for loss in (0.0, 0.5):
             for side, options in sides.items():
                 builds = 20 if loss else 100

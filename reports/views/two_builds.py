@@ -8,11 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.rows import Row
 from specgate.contract import EngineFacts, State
 from specgate.contract.protocols import Format, visible
-from specgate.contract.two_builds import NAMES, PREFILL, SIDES, Parting, Process, Quantity, Side, TwoBuilds, Word
+from specgate.contract.two_builds import (
+    NAMES,
+    PREFILL,
+    SIDES,
+    TELLING_PCT,
+    Parting,
+    Process,
+    Quantity,
+    Side,
+    TwoBuilds,
+    Word,
+)
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
@@ -29,8 +40,6 @@ STATES: Final[Mapping[ExitCode, str]] = {
     ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
-TELLING_PCT: Final = 100
-"""Percent. A wider interval tells nothing, and its ends are not shown."""
 HOW: Final = (
     "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
     "pair counts once, however many blocks it has; of acceptance, a prompt does."
@@ -98,6 +107,8 @@ def overall_within(builds: TwoBuilds) -> str | None:
     """Return the line that says how much the builds may differ at most; None where it is not known."""
     if builds.within_pct is None:
         return None
+    if builds.within_pct > TELLING_PCT:
+        return f"Nothing is proven the same yet: an interval is wider than {TELLING_PCT} %."
     return f"The same within {within(builds.within_pct)} in all that decides."
 
 
@@ -153,7 +164,7 @@ def banners(builds: TwoBuilds) -> Iterator[str]:
     if attached := builds.attached:
         yield (
             f"{' and '.join(attached)}: a server that ran already, so that its sessions are one process. Between "
-            f"processes {ASSUMED.process_sd:.2%} (sd) each is assumed, which no session makes less."
+            f"processes {OF_TIME.process_sd:.2%} (sd) each is assumed, which no session makes less."
         )
     if not builds.beside:
         yield "The two builds did not fit side by side: the processes of a pair ran one after the other."

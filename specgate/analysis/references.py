@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
+from specgate.analysis.intervals.between_runs import OF_TIME, either, half_width
 from specgate.analysis.intervals.decision import FALSE_PASS, decide
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, prompts_of
@@ -156,7 +156,7 @@ def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
     is assumed where nothing was measured.
     """
     alone = (BetweenRuns(spread.process_sd, spread.process_freedom) for spread in known)
-    widest = max((ASSUMED, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
+    widest = max((OF_TIME, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
     return either(widest, widest)
 
 
@@ -214,8 +214,8 @@ def beats(run: RunView, before: EarlierRun, cell: Cell) -> bool:
     pairs = paired_by_round(before.cells[cell.key], run.times[cell.key], "step_ns")
     rounds = max(pairs.turns, default=0) + 1
     clocks = before.clocks.get(cell.key, {}).get("step_ns"), clocks_of(run, cell).get("step_ns")
-    floor = max(0.0, clock_change(*clocks) or 0.0)
-    return decide(pairs, rounds, (rounds,), floor, between_of_times(cell, run.between_runs)).side == "above"
+    floor, between = max(0.0, clock_change(*clocks) or 0.0), between_of_times(cell, run.between_runs)
+    return decide(pairs, rounds, (rounds,), floor, between, alone=True).side == "above"
 
 
 CLOCKS_APART: Final = 0.0065
@@ -248,7 +248,7 @@ def decide_at_equal_clocks(decision: Decision, pairs: Pairs, floor: float, clock
     agree. The clock is known as a mean over the run, so all `pairs` are one look.
     """
     rounds = max(pairs.turns, default=0) + 1
-    other = decide(pairs, rounds, (rounds,), floor + clock, decision.between, error)
+    other = decide(pairs, rounds, (rounds,), floor + clock, decision.between, error, alone=True)
     return decision if other.side == decision.side else replace(decision, side="open")
 
 

@@ -169,6 +169,7 @@ class BetweenRuns:
     `machine_sd`, `machine_freedom`: the same between machines; 0 and None where it is not known.
     `least_process_sd`: the standard deviation between processes that is allowed for however little was measured; it is
         taken as known, so it goes with the normal quantile. 0 where what was measured counts alone.
+    `pair_sd`: standard deviation of a pair within a process, as measured; 0 where it was not.
 
     Raises ValueError for a standard deviation that is negative or not finite, and for no degree of freedom.
     """
@@ -178,9 +179,11 @@ class BetweenRuns:
     machine_sd: float = 0.0
     machine_freedom: int | None = None
     least_process_sd: float = 0.0
+    pair_sd: float = 0.0
 
     def __post_init__(self) -> None:
-        if not all(0 <= sd < math.inf for sd in (self.process_sd, self.machine_sd, self.least_process_sd)):
+        sds = (self.process_sd, self.machine_sd, self.least_process_sd, self.pair_sd)
+        if not all(0 <= sd < math.inf for sd in sds):
             raise ValueError("a standard deviation is a finite number, 0 or more")
         if any(freedom is not None and freedom < 1 for freedom in (self.process_freedom, self.machine_freedom)):
             raise ValueError("a measured standard deviation has one degree of freedom or more")

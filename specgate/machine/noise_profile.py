@@ -51,7 +51,8 @@ class CellNoise:
         """The spread of `process_means`; None where fewer than two processes were measured."""
         if (processes := len(self.process_means)) < 2:
             return None
-        return BetweenRuns(statistics.stdev(self.process_means), processes - 1, least_process_sd=LEAST)
+        process_sd = statistics.stdev(self.process_means)
+        return BetweenRuns(process_sd, processes - 1, least_process_sd=LEAST, pair_sd=self.sd)
 
 
 @dataclass(frozen=True, slots=True)

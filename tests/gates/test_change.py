@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.contract import BetweenRuns, Rule, State, Verdict
 from specgate.contract.comparisons import Change, Contrast, How
 from specgate.gates.change import GATE
@@ -169,10 +169,10 @@ def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:
 
 
 def test_a_verdict_on_a_time_says_what_it_allows_for_between_processes_and_what_is_assumed() -> None:
-    both = verdict("p50_ttft_ms", between=(ASSUMED, ASSUMED))
+    both = verdict("p50_ttft_ms", between=(OF_TIME, OF_TIME))
     assert "paired by prompt, process to process 0.45 % (sd, assumed) in each run" in both.message
     assert (both.evidence["process_sd_a"], both.evidence["processes_a"]) == (0.0045, None)
-    one = verdict("p50_ttft_ms", between=(ASSUMED, BetweenRuns(0.0021, 4)))
+    one = verdict("p50_ttft_ms", between=(OF_TIME, BetweenRuns(0.0021, 4)))
     assert (
         "in A process to process 0.45 % (sd, assumed), in B process to process 0.21 % (sd, 5 measured)" in one.message
     )

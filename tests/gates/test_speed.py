@@ -162,8 +162,8 @@ def number(result: Verdict, key: str) -> float:
 def test_a_verdict_says_what_it_allows_for_and_that_it_is_assumed() -> None:
     outcome = verdict(drawn(), 1.5)
     assert outcome.state is State.PASS
-    assert outcome.evidence["process_sd"] == 0.0045 and outcome.evidence["processes"] is None
-    assert "process to process 0.45 % (sd, assumed)" in outcome.message
+    assert outcome.evidence["process_sd"] == 0.0052 and outcome.evidence["processes"] is None
+    assert "process to process 0.52 % (sd, assumed)" in outcome.message
     assert (outcome.evidence["error_pass"], outcome.evidence["error_fail"]) == (0.0025, 0.00175)
     assert number(outcome, "confidence") == 1 - 0.0025 - 0.00175
     assert number(outcome, "can_tell") > 0.0126
@@ -218,7 +218,7 @@ def test_required_decisions_share_the_error_of_a_fail_and_leave_that_of_a_pass()
 def test_the_interval_beside_a_speed_up_allows_for_processes_too() -> None:
     value = drawn(jitter=0.0).comparisons[0].speedup
     assert value.value is not None and value.ci_low is not None
-    assert math.log(value.value / value.ci_low) == pytest.approx(1.959964 * 0.0045, rel=1e-4)
+    assert math.log(value.value / value.ci_low) == pytest.approx(2.241403 * 0.0052, rel=1e-4)
 
 
 # ── what prefill does to the interval ─────────────────────────────────────────────────────────────────────────────────

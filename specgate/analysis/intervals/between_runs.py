@@ -10,11 +10,18 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from specgate.analysis.intervals.autocorrelation import PRIOR_SD
 from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.contract import BetweenRuns
 
-ASSUMED: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
-"""What is assumed where nothing was measured: log-ratios of two processes were 0.02 to 0.45 % apart on H200s."""
+ASSUMED: Final = BetweenRuns(process_sd=0.0052, process_freedom=None)
+"""What is assumed where nothing was measured. Log-ratios of two processes were 0.02 to 0.45 % apart on H200s. With it,
+verdicts keep their errors where processes differ by 0.6 % (docs/statistics.md).
+"""
+OF_TIME: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
+"""What is assumed of the time of one role. Two of them are compared, each in a process of its own, so that their ratio
+is allowed 0.64 %.
+"""
 LEAST: Final = 0.0013
 """The standard deviation between processes that is allowed for beside a measured one, however small that came out.
 
@@ -22,6 +29,13 @@ A few processes in a row may all have met the same state of the machine. Two pro
 (sd), the least of the differences in step time that were found between processes on one GPU. docs/statistics.md has
 what it prevents, and what it costs.
 """
+
+
+def prior_sd(between: BetweenRuns) -> float:
+    """The standard deviation of a pair that is expected beforehand: PRIOR_SD, or what a noise profile measured if that
+    is more. A quiet profile says nothing of noise that comes after it.
+    """
+    return max(PRIOR_SD, between.pair_sd)
 
 
 def half_width(between: BetweenRuns, error: float) -> float:
@@ -47,8 +61,8 @@ def of_one_role(ratio: BetweenRuns | None) -> BetweenRuns:
     What both roles share, such as the clock of a process, cancels in the ratio and not in the time: no less than what
     is assumed.
     """
-    if ratio is None or half_width(ratio, ALPHA) < half_width(ASSUMED, ALPHA):
-        return ASSUMED
+    if ratio is None or half_width(ratio, ALPHA) < half_width(OF_TIME, ALPHA):
+        return OF_TIME
     return ratio
 
 
@@ -64,6 +78,7 @@ def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:
         math.hypot(a.machine_sd, b.machine_sd),
         _fewer(a.machine_freedom, b.machine_freedom),
         math.hypot(a.least_process_sd, b.least_process_sd),
+        math.hypot(a.pair_sd, b.pair_sd),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from specgate.analysis.intervals.autocorrelation import CONTRADICTED, Fit, Model, fit, model_of
-from specgate.analysis.intervals.between_runs import half_width
+from specgate.analysis.intervals.autocorrelation import PRIOR_FREEDOM, Fit, Model, fit, fit_of, model_of
+from specgate.analysis.intervals.between_runs import half_width, prior_sd
 from specgate.analysis.stats import (
     ALPHA,
     MIN_PAIRS,
@@ -32,6 +33,9 @@ FALSE_FAIL: Final = 0.0035
 
 One red cell turns a run red, so the required cells share it (Bonferroni at the looks, Holm 1979 at the end).
 """
+
+FAR: Final = 3e-4
+"""Errors below this are read further out in the tail of t (`tail`)."""
 
 
 def spent(error: float, look: int) -> float:
@@ -61,9 +65,8 @@ def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float
     if looks[-1] < MIN_PAIRS:
         return None
     model = usual(scenario.workload.prompt_sets, looks[-1])
-    at = spent(error, len(looks))
-    half = math.hypot(t_quantile(1 - at, model.freedom) * error_of(model, sd), half_width(between, at))
-    spread = math.hypot(math.sqrt(model.weighings[0].variance) * sd, between.process_sd, between.machine_sd)
+    half = reach(usual_fit(model, sd, between), between, spent(error, len(looks)))
+    spread = math.hypot(math.sqrt(model.variances[0]) * sd, between.process_sd, between.machine_sd)
     return half + t_quantile(POWER, model.freedom) * spread
 
 
@@ -74,13 +77,15 @@ def pairs_needed(
 
     So far it has `pairs`, over `sets` prompt sets, and `look` looks, which stay. `error`: of all looks together.
     """
-    more = -(-pairs // (sets * PASS_ROUNDS)) * sets * PASS_ROUNDS
-    while (more := more + sets * PASS_ROUNDS) <= MOST_PAIRS:
+    balanced = sets * PASS_ROUNDS
+
+    def enough(more: int) -> bool:
         at = spent(error, look + max(1, math.ceil(math.log2(more / pairs))))
-        model = usual(sets, more)
-        if math.hypot(t_quantile(1 - at, model.freedom) * error_of(model, sd), half_width(between, at)) < gap:
-            return more
-    return None
+        return reach(usual_fit(usual(sets, more), sd, between), between, at) < gap
+
+    plans = range((-(-pairs // balanced) + 1) * balanced, MOST_PAIRS + 1, balanced)
+    place = bisect_left(plans, True, key=enough)
+    return plans[place] if place < len(plans) else None
 
 
 def usual(sets: int, pairs: int) -> Model:
@@ -90,19 +95,14 @@ def usual(sets: int, pairs: int) -> Model:
     return model_of(orders, sets_of, tuple(range(pairs)))
 
 
-def error_of(model: Model, sd: float) -> float:
-    """The standard error that independent pairs usually get: each residual sum of squares is taken at its mean."""
-    squares = [max(float(w.residual.trace()), 0.0) for w in model.weighings]
-    fits = [model.freedom * math.log(q) + w.constant for q, w in zip(squares, model.weighings, strict=True)]
-    return sd * max(
-        math.sqrt(q / model.freedom * w.variance)
-        for q, w, fit in zip(squares, model.weighings, fits, strict=True)
-        if fit <= min(fits) + CONTRADICTED
-    )
+def usual_fit(model: Model, sd: float, between: BetweenRuns) -> Fit:
+    """The fit that independent pairs usually get: each residual sum of squares is taken at its mean."""
+    squares = sd**2 * model.residual.trace(axis1=1, axis2=2)
+    return fit_of(model, squares, prior_sd(between))
 
 
 def interval(
-    pairs: Pairs, between: BetweenRuns, error_low: float = ALPHA, error_high: float = ALPHA
+    pairs: Pairs, between: BetweenRuns, error_low: float = ALPHA, error_high: float = ALPHA, *, alone: bool = False
 ) -> Interval | None:
     """The interval of the mean log-ratio over runs, with these errors on its two sides; None for too few pairs.
 
@@ -110,10 +110,10 @@ def interval(
     between runs, each at its own t-quantile. That is at least as wide as Cochran's approximate interval (1964) for two
     unknown variances, which keeps its level: a mean of squares is no less than the square of the mean.
     """
-    fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns)
+    fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns, prior_sd(between))
     if fitted is None:
         return None
-    low, high = (reach(fitted, between, error) for error in (error_low, error_high))
+    low, high = (reach(fitted, between, error, alone=alone) for error in (error_low, error_high))
     return Interval(
         fitted.mean,
         fitted.mean - low,
@@ -126,9 +126,27 @@ def interval(
     )
 
 
-def reach(fitted: Fit, between: BetweenRuns, error: float) -> float:
-    """Bound on how far the true mean lies on one side, with the chance `error`."""
-    return math.hypot(t_quantile(1 - error, fitted.freedom) * fitted.error, half_width(between, error))
+def reach(fitted: Fit, between: BetweenRuns, error: float, *, alone: bool = False) -> float:
+    """Bound on how far the true mean lies on one side, with the chance `error`.
+
+    The nearer of two bounds, each of which has half of the error: by the scatter of these pairs alone, and by a
+    scatter that leans on the expected one. The chance that either is wrong is at most `error` (Bonferroni). With
+    `alone`, the first has all of it: where pairs are many, the second is never nearer.
+    """
+    if alone:
+        return math.hypot(t_quantile(1 - tail(error), fitted.freedom) * fitted.error, half_width(between, error))
+    half = error / 2
+    far = tail(half)
+    own = t_quantile(1 - far, fitted.freedom) * fitted.error
+    leaning = t_quantile(1 - far, fitted.freedom + PRIOR_FREEDOM) * fitted.prior_error
+    return math.hypot(min(own, leaning), half_width(between, half))
+
+
+def tail(error: float) -> float:
+    """The error at which to read t for an actual one of `error`. Where neighbours are alike, the tails of a mean are
+    heavier than those of t: below FAR the actual error falls with the square root of the nominal one.
+    """
+    return error * min(1.0, error / FAR)
 
 
 def decide(
@@ -138,11 +156,14 @@ def decide(
     floor: float,
     between: BetweenRuns,
     false_fail: float = FALSE_FAIL,
+    *,
+    alone: bool = False,
 ) -> Decision:
     """Is the mean of `pairs` at least `floor` (log scale)? Asked at every look that `rounds` rounds have reached.
 
     The first look whose interval lies on one side of `floor` decides; later pairs change nothing. "above" is wrong with
-    a chance of at most FALSE_PASS over all looks, and "below" with at most `false_fail` (Bonferroni, `levels.spent`).
+    a chance of at most FALSE_PASS over all looks, and "below" with at most `false_fail` (Bonferroni, `spent`).
+    `alone`: see `reach`.
     """
     decision = Decision("open", 0, len(looks), spent(FALSE_PASS, 1), 0, None, spent(false_fail, 1), between)
     for number, look in enumerate(looks, 1):
@@ -150,7 +171,7 @@ def decide(
             break
         pairs_so_far = pairs.until(look)
         low, high = spent(FALSE_PASS, number), spent(false_fail, number)
-        bounds = interval(pairs_so_far, between, low, high)
+        bounds = interval(pairs_so_far, between, low, high, alone=alone)
         decision = Decision(
             side_of(bounds, floor), number, len(looks), low, len(pairs_so_far.turns), bounds, high, between
         )

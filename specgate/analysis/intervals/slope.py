@@ -2,10 +2,10 @@
 are alike.
 
 The model is that of `autocorrelation.py` with the quantity in the place of the order: yᵢ = m[prompt set of i] +
-slope · xᵢ + eᵢ, where e is an AR(1) process. The slope is estimated by ordinary least squares. Two standard errors
+slope · xᵢ + eᵢ, with the same covariances of e. The slope is estimated by ordinary least squares. Two standard errors
 allow for what is no slope and looks like one:
 
-- A slow wandering of all figures: `error` is the largest over the correlations that the figures do not contradict.
+- A slow wandering of all figures: `error` is the largest over the covariances that the figures do not contradict.
 - Prompt sets that change on their own, each for good: `set_error` is the spread of the slopes of single sets
   (cluster-robust, as in Liang and Zeger 1986, with one degree of freedom less than there are sets).
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specgate.analysis.intervals.autocorrelation import model_of, uncontradicted
+from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.stats import MIN_FREEDOM, t_quantile
 
 if TYPE_CHECKING:
@@ -71,17 +71,13 @@ def slope_of(figures: Sequence[float], xs: Sequence[float], prompt_sets: Sequenc
     if sets < len(figures) and len(set(zip(prompt_sets, figures, strict=True))) == sets:
         return Slope(0.0, 0.0, model.freedom, 0.0)  # every set keeps its figure: only rounding would be left
     y = np.asarray(figures, float)
-    around = y - y.mean()
-    squares = [max(float(around @ w.residual @ around), 0.0) for w in model.weighings]
-    error, correlation = max(
-        (math.sqrt(squares[i] / model.freedom * w.order_variance), w.correlation)
-        for i, w in uncontradicted(model, squares)
-    )
+    errors = model.errors(model.squares(y), of=model.order_variances)
+    widest = int(errors.argmax())
     slope = float(model.order_weights @ y)
     set_error, told_apart = spread_over_sets(y, np.asarray(xs, float), np.asarray(prompt_sets), slope)
     if model.freedom != len(figures) - sets - 1:  # the model has one mean for all sets
         set_error, told_apart = 0.0, 1
-    return Slope(slope, error, model.freedom, correlation, set_error, told_apart)
+    return Slope(slope, float(errors[widest]), model.freedom, float(model.correlations[widest]), set_error, told_apart)
 
 
 def spread_over_sets(y: Array, x: Array, prompt_sets: Array, slope: float) -> tuple[float, int]:

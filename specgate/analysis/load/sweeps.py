@@ -17,7 +17,7 @@ from typing import Final
 
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, spent
+from specgate.analysis.intervals.decision import FALSE_PASS, false_fail, spent
 from specgate.analysis.load.break_even import CONFIDENCE, Level, break_even_of, side_of
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Scenario, Served, Value
@@ -143,7 +143,7 @@ def level_of(comparison: Comparison, scenario: Scenario, between: Mapping[str, B
     if known is None:
         return None
     look = max(1, sum(look <= max(c.turns) + 1 for look in planned_interim_looks(scenario)))
-    errors = spent(FALSE_PASS, look), spent(FALSE_FAIL / decisions_in(scenario), look)
+    errors = spent(FALSE_PASS, look), spent(false_fail(True, decisions_in(scenario)), look)
     allowed = between.get(c.cell.key, ASSUMED)
     return Level(c.cell.point.level, known.mean, known.error, known.freedom, allowed, *errors)
 

@@ -17,7 +17,7 @@ from bench.simulations.since_green_simulation import (
     simulate,
     stepping,
 )
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide
 from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.analysis.stats import planned_interim_looks
@@ -41,11 +41,11 @@ def test_the_simulated_rule_is_the_one_that_judges(loss: float) -> None:
     old, new = (noise.normal(0.0, 0.008, (runs, looks[-1])) for _ in range(2))
     floor, fail = -MARGIN, FALSE_FAIL / DECISIONS
     same = Turns((0,) * looks[-1], (0,) * looks[-1])
-    allowed = Between(np.full(runs, ASSUMED.process_sd * math.sqrt(2)), math.inf)
-    result = sequential(old - new - loss, same, looks, allowed, floor, fail)
+    allowed = Between(np.full(runs, OF_TIME.process_sd * math.sqrt(2)), math.inf)
+    result = sequential(old - new - loss, same, looks, allowed, floor, fail, alone=True)
     for i in range(runs):
         pairs = paired_by_round(times(old[i]), times(new[i] + loss), "step_ns")
-        decision = decide(pairs, looks[-1], looks, floor, between, fail)
+        decision = decide(pairs, looks[-1], looks, floor, between, fail, alone=True)
         assert (decision.side == "above", decision.side == "below") == (result.above[i], result.below[i])
         assert decision.side == "open" or decision.pairs == result.pairs[i]
 

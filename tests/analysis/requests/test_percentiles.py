@@ -54,8 +54,8 @@ def test_a_p99_has_an_upper_bound_from_563_independent_samples_on() -> None:
 
 
 def test_blocks_in_the_order_of_a_drift_are_worth_less_than_shuffled_ones() -> None:
-    drift = [[float(i)] for i in range(64)]
-    mixed = [drift[i] for i in np.random.default_rng(2).permutation(64)]
+    drift = [[float(i)] for i in range(96)]
+    mixed = [drift[i] for i in np.random.default_rng(2).permutation(96)]
     one, other = (quantile(groups, 0.5) for groups in (drift, mixed))
     assert one is not None and other is not None and other.low is not None and other.high is not None
     assert one.low is None or (one.high is not None and one.high - one.low > 1.5 * (other.high - other.low))

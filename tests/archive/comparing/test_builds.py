@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from specgate import plugins
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import ASSUMED, OF_TIME
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.stored_runs import load_run
@@ -100,18 +100,18 @@ def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path, tmp
     b = edited(store(tmp_path / "b"), between_runs={cell: known})
     figure = change(contrast(a, b), "decode_speedup_ratio")
     assert figure.between == (ASSUMED, known)
-    z, t = stats.norm.ppf(0.975) * 0.0045, stats.t.ppf(0.975, 4) * 0.001
+    z, t = stats.norm.ppf(0.975) * 0.0052, stats.t.ppf(0.975, 4) * 0.001
     assert ends(figure) == pytest.approx([-math.hypot(z, t), math.hypot(z, t)])
 
 
 def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path, tmp_path: Path) -> None:
     """A profile speaks of ratios to the baseline, in which the clock of a process cancels."""
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
-    for known, expected in ((BetweenRuns(0.0001, 4), ASSUMED), (BetweenRuns(0.02, 4), BetweenRuns(0.02, 4))):
+    for known, expected in ((BetweenRuns(0.0001, 4), OF_TIME), (BetweenRuns(0.02, 4), BetweenRuns(0.02, 4))):
         b = edited(store(tmp_path / str(known.process_sd)), between_runs={cell: known})
         comparison = contrast(a, b)
-        assert change(comparison, "step_ms").between == (ASSUMED, expected)
-        assert change(comparison, "step_ms", "baseline").between == (ASSUMED, ASSUMED)
+        assert change(comparison, "step_ms").between == (OF_TIME, expected)
+        assert change(comparison, "step_ms", "baseline").between == (OF_TIME, OF_TIME)
         assert change(comparison, "acceptance_length").between is None
 
 
