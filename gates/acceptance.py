@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
+from specgate.analysis.intervals.other_prompts import THESE, from_a_file, like_these_in_words
 from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 
@@ -23,8 +24,8 @@ class Acceptance:
     """`min`: the least acceptance length, in tokens per cycle, bonus token included.
 
     Greedy decoding of fixed prompts is deterministic, so the measured length is compared with `min` as it is. Its
-    interval over prompts says how well it holds for other prompts. The interval is shown as evidence, but does not take
-    part in the decision.
+    interval over prompts says how well it holds on prompts like these. The interval is shown, but does not take part in
+    the decision.
 
     The length is over the steps that had a draft. Where steps without one make it larger than the tokens that all steps
     emitted, it says nothing, and the cell is INVALID.
@@ -70,16 +71,16 @@ class Acceptance:
             "ci_high": value.ci_high,
             "prompts": value.n,
         }
+        own = from_a_file(run.prompts.get(result.cell.point.key, {}))
+        beside = f" {THESE}; {like_these_in_words(value, 'prompt', '')}" if own else ""
         if length >= floor:
-            return verdict(
-                rule, key, State.PASS, "at_least_min", f"acceptance length {length:.3f} ≥ {floor:g}", evidence
-            )
+            message = f"acceptance length {length:.3f} ≥ {floor:g}{beside}"
+            return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         step = f"the acceptance length would have to be {floor:g}: {floor - length:.2f} more"
         if length < NEXT_TO_NOTHING:
             step = "next to nothing is accepted: another target's draft, weights not loaded, or other capture layers?"
-        return verdict(
-            rule, key, State.FAIL, "below_min", f"acceptance length {length:.3f} < {floor:g}", evidence, step
-        )
+        message = f"acceptance length {length:.3f} < {floor:g}{beside}"
+        return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
 
 
 GATE = Acceptance()

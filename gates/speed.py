@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, THESE, from_a_file, like_these_in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
@@ -69,7 +70,8 @@ class Speed:
             elif late := late_client(rule, result, run.result(Cell(result.cell.point, BASELINE).key)):
                 yield late
             else:
-                yield with_source(self.judge_pairs(rule, result, comparison, run), run)
+                judged = self.judge_pairs(rule, result, comparison, run)
+                yield with_source(with_other_prompts(judged, comparison, run), run)
 
     def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup
@@ -104,15 +106,17 @@ class Speed:
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
         from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
         in_words = ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio:.3f}x" for name, ratio in others.items())
-        summary = span(decision, interval) + while_all + from_prefill + (f" ({in_words})" if in_words else "")
+        summary = span(decision, interval) + while_all + from_prefill
+        here = f" {THESE}" if from_a_file(run.prompts.get(comparison.cell.point.key, {})) else ""
+        behind = here + smallest_effect(mde) + (f"; {in_words}" if in_words else "")
         if decision.side == "above":
-            message = f"{summary}: at least {floor:g}x{smallest_effect(mde)}"
+            message = f"{summary}: at least {floor:g}x{behind}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         if decision.side == "below":
-            message = f"{summary}: below {floor:g}x{smallest_effect(mde)}"
+            message = f"{summary}: below {floor:g}x{behind}"
             step = would_do(result, run, floor / math.exp(interval.mean)) + within_reach(run, key, floor)
             return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
-        message = f"{summary}: {floor:g}x lies inside{smallest_effect(mde)}"
+        message = f"{summary}: {floor:g}x lies inside{behind}"
         step = more_pairs(decision, floor, result, run)
         return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
 
@@ -156,6 +160,20 @@ def unless_overlap(budget: CycleBudget, floor: float) -> str:
     if needed < 0.005:
         return f" unless the expert overlap is at least that of independent tokens{now}"
     return f" unless the expert overlap is {needed:.2f} or more{now}"
+
+
+def with_other_prompts(judged: Verdict, comparison: Comparison, run: RunView) -> Verdict:
+    """Add to a verdict on a user's own prompts what it is about, and what the run tells of prompts like these."""
+    value = next((v for v in comparison.beside if v.metric == SPEEDUP_LIKE_THESE and v.value is not None), None)
+    if (
+        value is None
+        or "ratio" not in judged.evidence
+        or not from_a_file(run.prompts.get(comparison.cell.point.key, {}))
+    ):
+        return judged
+    bounds = {"like_these_low": value.ci_low, "like_these_high": value.ci_high, "prompt_sets": value.n}
+    message = f"{judged.message}; {like_these_in_words(value)}"
+    return replace(judged, message=message, evidence={**judged.evidence, **bounds})
 
 
 def with_source(judged: Verdict, run: RunView) -> Verdict:

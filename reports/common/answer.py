@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.intervals.other_prompts import THESE, like_these_in_words
 from specgate.analysis.load.figures import in_words
-from specgate.analysis.stats import designs
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
 from specgate.contract.token_check import NO_TOKEN
 from specgate.contract.verdict import SPEEDUP
 from specgate.reports.common import figures, summary
-
-THESE, LIKE_THESE = "on these prompts", "on prompts like these"
-"""What a 95 % interval is about: the prompts that were measured, or all prompts of their kind."""
 
 
 def answer(run: Run) -> str | None:
@@ -37,18 +34,10 @@ def answer(run: Run) -> str | None:
     if not known:
         reasons = sorted({c.speedup.reason_code or "" for c in run.comparisons} - {""})
         return "Not enough data for a speed-up" + (f": {', '.join(reasons).replace('_', ' ')}." if reasons else ".")
-    return _one(known[0], prompts_of(run), _missed(run)) if len(run.comparisons) == 1 else _several(run, known)
-
-
-def prompts_of(run: Run) -> str:
-    """Return the prompts that the intervals of speed-ups are about."""
-    return THESE if all(map(about_these_prompts, run.comparisons)) else LIKE_THESE
-
-
-def about_these_prompts(comparison: Comparison) -> bool:
-    """Return whether differences between prompts are left out of the interval; see `analysis.stats.order_interval`."""
-    sets = comparison.prompt_sets
-    return len(set(sets)) == 1 or (bool(sets) and next(designs(comparison.orders, sets))[1] > 1)
+    if len(run.comparisons) > 1:
+        return _several(run, known)
+    beside = figures.like_these(run, run.comparisons[0])
+    return _one(known[0], f"; {like_these_in_words(beside)}" if beside else "", _missed(run))
 
 
 def _difference(run: Run, wrong: Sequence[Comparison]) -> str:
@@ -66,12 +55,12 @@ def _missed(run: Run) -> str:
     return next((f", but less than asked ({floor.text})" for floor in red if floor.figure == SPEEDUP), "")
 
 
-def _one(speedup: Value, prompts: str, missed: str) -> str:
+def _one(speedup: Value, others: str, missed: str) -> str:
     assert speedup.value is not None
     ratio, low, high = figures.ratio(speedup.value), speedup.ci_low, speedup.ci_high
     if low is None or high is None:
         return f"Not enough data to say whether speculation pays: {ratio} so far, without an interval."
-    span = f"{ratio}, 95 % {low:.2f} to {high:.2f}, {prompts}"
+    span = f"{ratio}, 95 % {low:.2f} to {high:.2f}, {THESE}{others}"
     if low <= 1 <= high:
         return f"Not enough data to say whether speculation pays: {span}."
     return f"Speculation {f'pays{missed}' if low > 1 else 'costs'}: {span}."

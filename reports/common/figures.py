@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file
 from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import SPEEDUP, Cell, CellResult, Point, Role, Run, Value
+from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Point, Role, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
@@ -77,6 +78,15 @@ def of(result: CellResult, *names: str) -> str:
 def first(result: CellResult, *names: str) -> Value | None:
     """The first of these values that the cell has."""
     return next((result.values[name] for name in names if name in result.values), None)
+
+
+def like_these(run: Run, comparison: Comparison | None) -> Value | None:
+    """The speed-up on prompts like these, of a user's own prompts whose speed-up may be quoted; else None."""
+    if comparison is None or comparison.speedup.value is None:
+        return None
+    if not from_a_file(run.prompts.get(comparison.cell.point.key, {})):
+        return None
+    return next((v for v in comparison.beside if v.metric == SPEEDUP_LIKE_THESE), None)
 
 
 SPEED = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")

@@ -10,10 +10,11 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.decision import interval
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.contract import CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
-from specgate.reports.common import answer, figures, provenance, summary
+from specgate.reports.common import figures, provenance, summary
 from specgate.reports.common.parts import Entry, Table, dense
 from specgate.reports.common.tables import speedup_entry, tokens_entry
 
@@ -32,8 +33,8 @@ def key_figures(run: Run) -> Table:
     The gravest come first. Cells whose speed and acceptance a rule asks for leave no room for others. At most SHOWN.
     """
     verdicts = by_cell(run)
-    speedup = f"speed-up\n95\u00a0% {answer.prompts_of(run)}"
-    length = f"acceptance length\n95\u00a0% {answer.LIKE_THESE}"
+    speedup = f"speed-up\n95\u00a0% {THESE}"
+    length = f"acceptance length\n95\u00a0% {LIKE_THESE}"
     head = ("cell", speedup, "asked", length, "asked", "tokens")
     return dense(Table(head, [key_row(run, result, verdicts) for result in chosen(run)]))
 
@@ -50,7 +51,7 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
     comparison, length = run.comparison(result.cell.key), result.values.get("acceptance_length")
     return [
         cell_name(result.cell.key, run.scenarios),
-        speedup_entry(comparison.speedup if comparison else None),
+        speedup_entry(comparison.speedup if comparison else None, figures.like_these(run, comparison)),
         demand(result, verdicts_on(verdicts, result, "speed")),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
         demand(result, verdicts_on(verdicts, result, "acceptance")),

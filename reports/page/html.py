@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.contract import Policy, Run
 from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
@@ -113,7 +114,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "gaps": details.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
-        "intervals": {"speed-up": answer.prompts_of(run), "acceptance length": answer.LIKE_THESE},
+        "intervals": {"speed-up": THESE, "acceptance length": LIKE_THESE},
         "variants": variants.table(run),
         "variants_beside": variants.BESIDE,
         "matrix": tables.matrix(run, policy),

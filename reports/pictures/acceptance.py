@@ -33,8 +33,8 @@ def by_position(key: str, results: Sequence[CellResult]) -> Picture:
         svg.legend(axes, len(results))
 
     caption = (
-        "Solid: share of cycles in which the draft was accepted, with its 95 % interval over prompts; dashed: of those "
-        "that accepted the draft before."
+        "Solid: share of cycles in which the draft was accepted, with its 95 % interval on prompts like these; dashed: "
+        "of those that accepted the draft before."
     )
     words = f"{name}. {'; '.join(map(_words, results))}."
     return Picture(name, caption, svg.drawn(f"{key}-positions", words, draw), [_position_table(results)])

@@ -36,7 +36,7 @@ def lengths(key: str, rows: Rows) -> Picture:
         return left_out(name, "no step had a draft")
     shown = drafting[:SHOWN]
     some_loop = any(s.without_loops for _, s in shown)
-    caption = "Dot: tokens per cycle, bonus token included; line: 95 % interval over prompts" + (
+    caption = "Dot: tokens per cycle, bonus token included; line: 95 % interval on prompts like these" + (
         "; ring: without the requests whose text loops." if some_loop else "."
     )
     if len(shown) < len(drafting):

@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.contract.two_builds import NAMES, Quantity, Word
+from specgate.contract.two_builds import NAMES, TELLING_PCT, Quantity, Word
 from specgate.reports.pictures import svg
 
 TINTS: Final = {Word.SLOWER: svg.FLOOR, Word.FASTER: svg.GAIN, Word.SAME: svg.GAIN, Word.CANNOT_TELL: svg.MUTED}
 
 
 def losses(quantities: Sequence[Quantity]) -> str | None:
-    """The picture of the quantities that decide and have an interval; None where none has.
+    """The picture of the quantities that decide and have an interval that tells something; None where none has.
 
     Start-up times scatter so much more that the others could not be seen beside them.
     """
-    drawn_quantities = [q for q in quantities if q.decides and q.low is not None and q.high is not None]
+    drawn_quantities = [q for q in quantities if q.decides and q.within_pct is not None and q.within_pct <= TELLING_PCT]
     if not drawn_quantities:
         return None
     words = "; ".join(f"{name_of(q)}: {q.word}" for q in drawn_quantities)

@@ -39,10 +39,8 @@ def by_depth(key: str, results: Sequence[CellResult], *, own_lengths: bool = Fal
         handles, labels = times.get_legend_handles_labels()
         lengths.legend(handles, labels, loc="lower right", bbox_to_anchor=(1, 1), ncols=6, columnspacing=1.2)
 
-    caption = (
-        "Steps by the depth at which they began. Above: tokens per cycle, with 95 % intervals over prompts; below: "
-    )
-    caption += "median time of a step."
+    caption = "Steps by the depth at which they began. Above: tokens per cycle, with 95 % intervals on prompts like "
+    caption += "these; below: median time of a step."
     drawing = svg.stacked(f"{key}-depth", f"{name}. {'; '.join(map(_words, results))}.", draw, (1, 1), 3.4)
     return Picture(name, caption, drawing, [table(results, context)])
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specgate.analysis.cell_names import cell_name
-from specgate.contract import CellResult, Policy, Run, State, Value, Verdict
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE, like_these_in_words
+from specgate.contract import CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
 from specgate.reports.common.answer import answer, which_counts
@@ -98,10 +99,12 @@ def cell_rows(run: Run) -> Iterator[str]:
     worst = sorted(results, key=lambda r: summary.gravity(v for v in run.verdicts if v.cell == r.cell.key))[:CELLS]
     named = [r for r in results if r in worst]
     length = "AL" if run.acceptance == "real" else f"{run.acceptance} AL"
-    rows = [["", "speed-up (95 %)", length, "tok/s", "tokens"]]
-    rows += [[name, *cell_figures(run, r)] for name, r in zip(short_names(run, named), named, strict=True)]
-    notes = ["", *(summary.cell_note(run, result) or "" for result in named)]
-    for lines, note in zip(aligned(rows), notes, strict=True):
+    own = any(figures.like_these(run, run.comparison(r.cell.key)) for r in named)
+    heads = [["", "speed-up (95 %)", *["prompts"] * own, length, "tok/s", "tokens"]]
+    heads += [["", THESE, "like these", "", "", ""]] if own else []
+    rows = [[name, *cell_figures(run, r, own)] for name, r in zip(short_names(run, named), named, strict=True)]
+    notes = [*[""] * len(heads), *(summary.cell_note(run, result) or "" for result in named)]
+    for lines, note in zip(aligned([*heads, *rows]), notes, strict=True):
         yield from lines
         if note:
             yield f"  {note}"
@@ -118,17 +121,25 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
         yield [*above, "  ".join([last.ljust(room), *map(str.rjust, texts, widths)]).rstrip()]
 
 
-def cell_figures(run: Run, result: CellResult) -> list[str]:
-    """Return the figures of a cell's row."""
+def cell_figures(run: Run, result: CellResult, own: bool) -> list[str]:
+    """Return the figures of a cell's row; if `own`, with the interval of the speed-up on prompts like these."""
     comparison = run.comparison(result.cell.key)
     speedup = comparison.speedup if comparison else None
     interval = figures.reason(speedup) or (figures.span(speedup) or "").replace(" … ", "–")
     return [
         figures.figure(speedup) + (f" ({interval})" if interval else ""),
+        *([others_of(run, comparison)] if own else []),
         figures.of(result, "acceptance_length"),
         figures.of(result, *figures.SPEED),
         tokens_entry(run, comparison).text,
     ]
+
+
+def others_of(run: Run, comparison: Comparison | None) -> str:
+    """Return the interval on prompts like these, or of how few prompt sets it would be."""
+    value = figures.like_these(run, comparison)
+    few = figures.NONE if value is None else figures.counted(value.n, "set")
+    return (figures.span(value) or few).replace(" … ", "–")
 
 
 def short_names(run: Run, results: Sequence[CellResult]) -> list[str]:
@@ -158,8 +169,9 @@ def every_line(run: Run) -> Iterator[Line]:
         ]
         if comparison is not None:
             parts += [
-                _in_words(length, result.values.get("acceptance_length")),
-                _in_words("speed-up", comparison.speedup),
+                _in_words(length, result.values.get("acceptance_length"), LIKE_THESE),
+                _in_words("speed-up", comparison.speedup, THESE),
+                *([like_these_in_words(others)] if (others := figures.like_these(run, comparison)) else []),
                 _noted("tokens", tokens_entry(run, comparison)),
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
@@ -201,8 +213,10 @@ def _of_one_cause(verdicts: Sequence[Verdict], by_rule: bool = False) -> list[li
     return list(groups.values())
 
 
-def _in_words(name: str, value: Value | None) -> str:
-    return _noted(name, Entry(figures.figure(value), figures.reason(value) or figures.span(value)))
+def _in_words(name: str, value: Value | None, about: str = "") -> str:
+    span = figures.span(value)
+    interval = f"{span} {about}".rstrip() if span else None
+    return _noted(name, Entry(figures.figure(value), figures.reason(value) or interval))
 
 
 def _noted(name: str, entry: Entry) -> str:

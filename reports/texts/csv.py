@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE
 from specgate.analysis.rows import Row, Scalar, identity, withheld
 from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
@@ -74,6 +75,8 @@ SUMMARY_COLUMNS: Mapping[str, str] = {
     **_figures("repeated_8gram_share", "speedup_vs_ar_ratio"),
     "speedup_ci_low": "lower end of the interval of the speed-up that the run judges",
     "speedup_ci_high": "upper end of it",
+    "like_these_ci_low": "lower end of the interval of `speedup_like_these_ratio`, over prompt sets",
+    "like_these_ci_high": "upper end of it",
     "pairs": "pairs of blocks behind that speed-up",
     "compared_tokens": "tokens that were compared with the baseline's",
     "mismatches": "first tokens that differ and are no near ties",
@@ -233,10 +236,13 @@ def _paired(comparison: Comparison | None) -> Row:
     if comparison is None:
         return {}
     speedup, tokens = comparison.speedup, comparison.tokens
+    others = next((v for v in comparison.beside if v.metric == SPEEDUP_LIKE_THESE), None)
     return {
         **{ratio.metric: ratio.value for ratio in (speedup, *comparison.beside)},
         "speedup_ci_low": speedup.ci_low,
         "speedup_ci_high": speedup.ci_high,
+        "like_these_ci_low": others.ci_low if others else None,
+        "like_these_ci_high": others.ci_high if others else None,
         "pairs": speedup.n,
         "compared_tokens": tokens.compared_tokens,
         "mismatches": len(tokens.mismatches),

@@ -39,13 +39,13 @@ NAMES: Final[Mapping[Key, str]] = {
 """Key of a layout → its column."""
 COUNTED: Final = (
     "Length: 1 + accepted / cycles that had a draft, pooled over all cycles; bonus token included, prefill token not. "
-    "Below it: its 95 % interval over prompts, where there are three or more. Per request: the mean with one weight "
-    "per request ± standard deviation. Of drafts: accepted / draft tokens. Asked: requests, and on how many prompts; "
-    "rounds repeat the same text. Repeats: the share of 8-grams that occurred before in their text."
+    "Below it: its 95 % interval on prompts like these, where there are three or more. Per request: the mean with one "
+    "weight per request ± standard deviation. Of drafts: accepted / draft tokens. Asked: requests, and on how many "
+    "prompts; rounds repeat the same text. Repeats: the share of 8-grams that occurred before in their text."
 )
 POSITIONS: Final = (
     "Accepted: of the cycles that proposed the draft. Given: of those that also accepted the draft before it. Below: "
-    "95 % intervals over prompts."
+    "95 % intervals on prompts like these."
 )
 
 

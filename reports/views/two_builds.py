@@ -12,7 +12,18 @@ from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.rows import Row
 from specgate.contract import EngineFacts, State
 from specgate.contract.protocols import Format, visible
-from specgate.contract.two_builds import NAMES, PREFILL, SIDES, Parting, Process, Quantity, Side, TwoBuilds, Word
+from specgate.contract.two_builds import (
+    NAMES,
+    PREFILL,
+    SIDES,
+    TELLING_PCT,
+    Parting,
+    Process,
+    Quantity,
+    Side,
+    TwoBuilds,
+    Word,
+)
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
@@ -29,8 +40,6 @@ STATES: Final[Mapping[ExitCode, str]] = {
     ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
-TELLING_PCT: Final = 100
-"""Percent. A wider interval tells nothing, and its ends are not shown."""
 HOW: Final = (
     "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
     "pair counts once, however many blocks it has; of acceptance, a prompt does."
@@ -98,6 +107,8 @@ def overall_within(builds: TwoBuilds) -> str | None:
     """Return the line that says how much the builds may differ at most; None where it is not known."""
     if builds.within_pct is None:
         return None
+    if builds.within_pct > TELLING_PCT:
+        return f"Nothing is proven the same yet: an interval is wider than {TELLING_PCT} %."
     return f"The same within {within(builds.within_pct)} in all that decides."
 
 

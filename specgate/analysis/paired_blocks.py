@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import interval as interval_of
+from specgate.analysis.intervals.other_prompts import like_these
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, joint_decoding, judged_jointly
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
@@ -44,22 +45,25 @@ def compare(
         in_queue = (speedup(harmonic, tokens, between, "harmonic_decode_speedup_ratio"),) if harmonic.turns else ()
         if not any(judged_jointly(scenario, spec) for _, spec in block_pairs):
             beside: tuple[Value, ...] = (of_batch, *in_queue) if in_queue else ()
-            return Comparison(cell, tokens, *columns, decoded, (*beside, sums))
+            return Comparison(cell, tokens, *columns, decoded, (*beside, sums, like_these(pairs, decoded)))
+        others = like_these(together, of_batch)
         columns = tuple(together.log_ratios), tuple(together.orders), tuple(together.prompt_sets), tuple(together.turns)
         if not together.turns and not tokens.defects:
             of_batch = replace(of_batch, n=len(block_pairs), reason_code=NO_JOINT_DECODING)
-        return Comparison(cell, tokens, *columns, of_batch, (decoded, *in_queue, sums))
+        return Comparison(cell, tokens, *columns, of_batch, (decoded, *in_queue, sums, others))
     if scenario.load is not None:
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
         sums = throughput_ratio("throughput_ratio", block_pairs, True, tokens)
         return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between, name), (sums,))
+    whole = speedup(pairs, tokens, between)
     decoding = replace(pairs, log_ratios=log_ratios(block_pairs, False))
     beside = (
         throughput_ratio("throughput_ratio", block_pairs, True, tokens),
         speedup(decoding, tokens, between, "decode_speedup_ratio"),
         throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens),
+        like_these(pairs, whole),
     )
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(block_pairs)))
+    return Comparison(cell, tokens, *columns, whole, beside, tuple(even_prefill(block_pairs)))
 
 
 def jointly(pairs: Pairs, block_pairs: Sequence[tuple[Block, Block]]) -> tuple[Pairs, Pairs]:

@@ -216,6 +216,12 @@ _METRICS = (
         "higher",
         "geometric mean over pairs of baseline / spec joint_tpot_ms: what a server gains that a queue keeps full",
     ),
+    Metric(
+        "speedup_like_these_ratio",
+        "ratio",
+        "higher",
+        "the judged speed-up on prompts like these: geometric mean over prompt sets; the interval is over sets",
+    ),
     Metric("throughput_ratio", "ratio", "higher", "spec / baseline of Σ output tokens / Σ time of whole requests"),
     Metric("decode_throughput_ratio", "ratio", "higher", "spec / baseline of Σ tokens / Σ time of decoding alone"),
 )
@@ -230,6 +236,7 @@ TIMES_OVER: Final = (
     "latency_speedup_ratio",
     "joint_decode_speedup_ratio",
     "harmonic_decode_speedup_ratio",
+    "speedup_like_these_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
 

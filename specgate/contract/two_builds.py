@@ -118,6 +118,8 @@ NAMES: Final = {
 """Quantity → its name in words."""
 
 
+TELLING_PCT: Final = 100
+"""Percent. A wider interval tells nothing, and its ends are not shown."""
 Device = Literal["gpu", "cpu"]
 USUAL_PCT: Final[Mapping[Device, Mapping[str, float]]] = {
     "gpu": {STEP: 1.0, PREFILL: 5.0, ACCEPTANCE: 2.0, START_UP: 20.0, MEMORY: 2.0, HOST_MEMORY: 2.0},

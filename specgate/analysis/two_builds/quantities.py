@@ -29,6 +29,7 @@ from specgate.contract.two_builds import (
     PREFILL,
     START_UP,
     STEP,
+    TELLING_PCT,
     Margins,
     Process,
     Quantity,
@@ -243,7 +244,9 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
     if word is Word.CANNOT_TELL:
         most = MOST_PROMPTS if then is not None and raw.unit_of_n == "prompts" else MOST_PROCESSES
         more = needed(loss, log_margin(percent), then or margins.error, family, most)
-    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more) + raw.unit.words
+    within = within_pct(difference, margins.error)
+    interval = f"({low - 1:+.2%} … {high - 1:+.2%})" if within <= TELLING_PCT else f"(± more than {TELLING_PCT} %)"
+    figures = f"{math.exp(difference.mean) - 1:+.2%} {interval}{raw.unit.words}"
     return replace(
         bare,
         ratio=math.exp(difference.mean),
@@ -251,18 +254,17 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
         high=high,
         sd=difference.sd,
         word=word,
-        reason=reason,
+        reason=reason_of(word, figures, percent, raw, more),
         needed=more,
-        within_pct=within_pct(difference, margins.error),
+        within_pct=within,
     )
 
 
-def reason_of(word: Word, ratio: float, low: float, high: float, percent: float, raw: Raw, more: int | None) -> str:
-    """A word's reason in figures."""
-    span = f"{ratio - 1:+.2%} ({low - 1:+.2%} … {high - 1:+.2%})"
+def reason_of(word: Word, figures: str, percent: float, raw: Raw, more: int | None) -> str:
+    """A word's reason. `figures`: the difference with its interval."""
     if word is Word.SAME:
-        return f"{span}: within ± {percent:g} %"
+        return f"{figures}: within ± {percent:g} %"
     if word is not Word.CANNOT_TELL:
-        return span
+        return figures
     would = f"{more} {raw.unit_of_n} would tell" if more else "more would hardly tell"
-    return f"{span}: neither a difference nor less than {percent:g} % is proven; {would}"
+    return f"{figures}: neither a difference nor less than {percent:g} % is proven; {would}"

@@ -16,6 +16,7 @@ from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
+from specgate.analysis.two_builds.estimates import over_processes
 from specgate.analysis.two_builds.outcomes import overall
 from specgate.analysis.two_builds.quantities import (
     Both,
@@ -91,7 +92,7 @@ def compare_builds(
     trouble = (
         *facts_trouble(old, new),
         *token_trouble(tokens, judged_new[1]),
-        *load_trouble(old, new),
+        *load_trouble(old, new, margins.error),
         *(weights_trouble(texts) if then is not None else ()),
     )
     on_cpu = any(facts.on_cpu for side in (old, new) for facts in side.engines.values())
@@ -173,22 +174,32 @@ def weights_trouble(texts: Sequence[TextChange]) -> Iterator[str]:
             )
 
 
-def load_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:
+def load_trouble(old: SideSamples, new: SideSamples, error: float) -> Iterator[str]:
     """Yield the reason that one side was measured on a busier machine. The idle engine of the other side counts as
     others, too: one that is never idle slows the other build down.
+
+    Neighbours come and go: the difference must be proven over process pairs, with an error of `error` a direction.
     """
     shares = {side.name: others_share(side.blocks) for side in (old, new)}
     known = {name: share for name, share in shares.items() if share is not None}
-    if len(known) == len(shares) and max(known.values()) - min(known.values()) > UNEVEN_SHARE:
+    if len(known) < len(shares) or max(known.values()) - min(known.values()) <= UNEVEN_SHARE:
+        return
+    of_pair: dict[int, list[list[Block]]] = defaultdict(lambda: [[], []])
+    for at, side in enumerate((old, new)):
+        for block in side.blocks:
+            of_pair[block.worker_generation][at].append(block)
+    both = {n: [others_share(blocks, 1) for blocks in sides] for n, sides in of_pair.items()}
+    uneven = over_processes({n: [b - a] for n, (a, b) in both.items() if a is not None and b is not None}, {})
+    if uneven is not None and abs(uneven.mean) > uneven.half_width(error):
         texts = [f"{share:.0%} beside {name}'s blocks" for name, share in known.items()]
         yield f"others, the idle side among them, used the CPUs unevenly: {', '.join(texts)}: measure with --apart"
 
 
-def others_share(blocks: Sequence[Block]) -> float | None:
-    """Share of the usable CPUs' time that others used beside `blocks`; None where too little was counted."""
+def others_share(blocks: Sequence[Block], least_ns: int = LEAST_COUNTED_NS) -> float | None:
+    """Share of the usable CPUs' time that others used beside `blocks`; None where less than `least_ns` was counted."""
     counted = [cpu for block in blocks if (cpu := block.cpu) and cpu.busy_ns is not None and cpu.ours_ns is not None]
     offered = sum(cpu.wall_ns * cpu.cpus for cpu in counted)
-    if sum(cpu.wall_ns for cpu in counted) < LEAST_COUNTED_NS:
+    if sum(cpu.wall_ns for cpu in counted) < least_ns:
         return None
     return sum((cpu.busy_ns or 0) - (cpu.ours_ns or 0) for cpu in counted) / offered
 

@@ -70,7 +70,8 @@ def test_a_full_run_has_decoding_and_whole_requests_under_two_names() -> None:
 def test_a_micro_run_calls_its_speed_up_one_of_decoding() -> None:
     run = run_of(plan("micro"), blocks_of(plan("micro"), jitter=0))
     assert run.comparisons[0].speedup.metric == "decode_speedup_ratio"
-    assert [r.metric for r in run.comparisons[0].beside] == ["decode_throughput_ratio"]
+    beside = [r.metric for r in run.comparisons[0].beside]
+    assert beside[-2:] == ["decode_throughput_ratio", "speedup_like_these_ratio"]
 
 
 def test_throughput_is_a_ratio_of_sums_where_the_speed_up_is_a_geometric_mean() -> None:
@@ -79,9 +80,10 @@ def test_throughput_is_a_ratio_of_sums_where_the_speed_up_is_a_geometric_mean() 
     lucky, unlucky = (blocks_of(small_plan, jitter=0, accept=(accepted,)) for accepted in (3, 0))
     mixed = [one if one.prompt_set == 0 else other for one, other in zip(lucky, unlucky, strict=True)]
     compared = run_of(small_plan, mixed).comparisons[0]
-    (sums,) = compared.beside
+    sums, others = compared.beside
     assert compared.speedup.value == pytest.approx(4 ** (1 / 4) * 10 / 14)
     assert sums.value == pytest.approx((4 + 3) / 4 * 10 / 14) and sums.stat == "ratio_of_sums"
+    assert others.value == pytest.approx(compared.speedup.value) and others.n == 4
 
 
 def test_wrong_tokens_withhold_every_time_but_that_of_prefill() -> None:

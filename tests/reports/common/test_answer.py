@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from specgate.analysis.intervals.other_prompts import THESE
 from specgate.contract import Rule, State
-from specgate.reports.common.answer import LIKE_THESE, THESE, about_these_prompts, answer, decided_by, which_counts
+from specgate.reports.common.answer import answer, decided_by, which_counts
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
 
 PLAN = plan_of(scenario(prompt_sets=4, rounds=4))
@@ -27,12 +28,6 @@ def test_the_interval_decides_whether_speculation_pays(low: float | None, high: 
     [comparison] = RUN.comparisons
     speedup = replace(comparison.speedup, value=2.0, ci_low=low, ci_high=high)
     assert answer(replace(RUN, comparisons=(replace(comparison, speedup=speedup),))) == text
-
-
-def test_an_interval_is_about_these_prompts_only_where_their_differences_are_left_out() -> None:
-    once = run_of(one := plan_of(scenario(prompt_sets=8, rounds=1)), blocks_of(one))
-    assert [about_these_prompts(run.comparisons[0]) for run in (RUN, once)] == [True, False]
-    assert LIKE_THESE in str(answer(once))
 
 
 def test_a_wrong_token_comes_before_any_speed() -> None:

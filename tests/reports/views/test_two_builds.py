@@ -68,6 +68,13 @@ def test_texts_that_differ_within_a_side_are_told_apart_from_those_of_the_change
     assert "old: set 3 slot 1 from token 98" in text
 
 
+def test_an_interval_that_tells_nothing_is_left_out_and_the_line_says_so(stored: TwoBuilds) -> None:
+    wide = tuple(replace(q, within_pct=400.0) for q in stored.quantities)
+    text = plain(replace(stored, quantities=wide, within_pct=400.0))
+    assert "> 100 %" in text and "Nothing is proven the same yet" in text and " … " not in text.partition("Tokens")[0]
+    assert "The same within 2." in plain(stored)
+
+
 def test_texts_that_repeat_have_no_note(stored: TwoBuilds) -> None:
     assert "texts of one build" not in plain(stored)
 
