@@ -107,7 +107,8 @@ class Speed:
         from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
         in_words = ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio:.3f}x" for name, ratio in others.items())
         summary = span(decision, interval) + while_all + from_prefill
-        behind = smallest_effect(mde) + (f"; {in_words}" if in_words else "")
+        here = f" {THESE}" if from_a_file(run.prompts.get(comparison.cell.point.key, {})) else ""
+        behind = here + smallest_effect(mde) + (f"; {in_words}" if in_words else "")
         if decision.side == "above":
             message = f"{summary}: at least {floor:g}x{behind}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
@@ -171,7 +172,7 @@ def with_other_prompts(judged: Verdict, comparison: Comparison, run: RunView) ->
     ):
         return judged
     bounds = {"like_these_low": value.ci_low, "like_these_high": value.ci_high, "prompt_sets": value.n}
-    message = f"{judged.message}; that is {THESE}; {like_these_in_words(value)}"
+    message = f"{judged.message}; {like_these_in_words(value)}"
     return replace(judged, message=message, evidence={**judged.evidence, **bounds})
 
 
