@@ -54,6 +54,9 @@ class Invariants:
                 )
         accepted = named(rule, "accept_unseen")
         missing = [i for i in certificate if i.held is Held.UNSEEN and i.id not in accepted]
+        if missing and {i.reason_code for i in missing} == {"sigma_unknown"}:
+            message = f"{missing[0].id} cannot be seen here: {missing[0].message}"
+            return verdict(rule, result.cell.key, State.NOT_JUDGED, "sigma_unknown", message, evidence)
         if missing:
             return verdict(
                 rule,

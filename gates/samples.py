@@ -153,8 +153,10 @@ def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunVie
     if spent is None and not decision.final:
         return f"the run ended before its last interim look: continue it with {RESUME}"
     if decision.interval is None:
-        more = f"{RESUME} --measurement-runs 4" if spent is None else more_time(spent, UNTIL_DECIDED)
-        return f"at least {MIN_PAIRS} pairs are needed: {more}"
+        if spent is None:
+            return f"at least {MIN_PAIRS} pairs are needed: {RESUME} --measurement-runs 4"
+        took = f"{spent.seconds / spent.rounds:.2g} s"
+        return f"at least {MIN_PAIRS} pairs are needed, and one takes {took}: {more_time(spent, UNTIL_DECIDED)}"
     gap = abs(decision.interval.mean - math.log(floor)) if floor > 0 else 0.0
     return more_rounds(decision, decision.interval.sd, gap, floor, result, run)
 
@@ -190,5 +192,5 @@ def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result:
 
 def more_time(spent: TimeEnd, pairs: int) -> str:
     """Return the option that gives a point the time of so many pairs, with a tenth to spare."""
-    seconds = max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 1)
+    seconds = max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 0.5)
     return f"{RESUME} --budget {math.ceil(seconds)}s"

@@ -56,8 +56,8 @@ class SinceGreen:
 
     Times are paired by rounds (`analysis.references.since`), and decided at the scenario's looks: PASS if the interval
     excludes a loss of more than the margin, FAIL if it excludes a smaller one, else INCONCLUSIVE. A PASS is IMPROVED
-    where a step is proven faster. The interval allows for the difference between two processes. If the SM clocks of
-    both runs surely differ, the decision must be the same without what the clock may have changed.
+    where a step is proven faster. The interval allows for the difference between two processes. If the mean SM clocks
+    of both runs differ, the decision must be the same without what the clock may have changed.
 
     Acceptance is decided by count, without an interval, where every prompt has the text that it had. Where texts have
     changed, the prompts that keep theirs can show that nothing was lost, and the interval over all prompts that

@@ -106,15 +106,17 @@ class Speed:
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
         from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
         in_words = ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio:.3f}x" for name, ratio in others.items())
-        summary = span(decision, interval) + while_all + from_prefill + (f" ({in_words})" if in_words else "")
+        summary = span(decision, interval) + while_all + from_prefill
+        here = f" {THESE}" if from_a_file(run.prompts.get(comparison.cell.point.key, {})) else ""
+        behind = here + smallest_effect(mde) + (f"; {in_words}" if in_words else "")
         if decision.side == "above":
-            message = f"{summary}: at least {floor:g}x{smallest_effect(mde)}"
+            message = f"{summary}: at least {floor:g}x{behind}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         if decision.side == "below":
-            message = f"{summary}: below {floor:g}x{smallest_effect(mde)}"
+            message = f"{summary}: below {floor:g}x{behind}"
             step = would_do(result, run, floor / math.exp(interval.mean)) + within_reach(run, key, floor)
             return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
-        message = f"{summary}: {floor:g}x lies inside{smallest_effect(mde)}"
+        message = f"{summary}: {floor:g}x lies inside{behind}"
         step = more_pairs(decision, floor, result, run)
         return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
 
@@ -170,7 +172,7 @@ def with_other_prompts(judged: Verdict, comparison: Comparison, run: RunView) ->
     ):
         return judged
     bounds = {"like_these_low": value.ci_low, "like_these_high": value.ci_high, "prompt_sets": value.n}
-    message = f"{judged.message}; that is {THESE}; {like_these_in_words(value)}"
+    message = f"{judged.message}; {like_these_in_words(value)}"
     return replace(judged, message=message, evidence={**judged.evidence, **bounds})
 
 

@@ -93,6 +93,12 @@ def not_greedy(rule: Rule, comparison: Comparison) -> Verdict | None:
         )
         step = "plain decoding from the same text must choose the same tokens; an engine shows it by `follow`"
         return verdict(rule, key, State.INVALID, "not_greedy", message, evidence_of(check), step)
+    if check.followed is not None and check.followed.unknown:
+        message = (
+            f"{check.followed.unknown} of {check.followed.sequences} texts leave plain decoding once more, where "
+            "two tokens are close and nothing tells how the engine rounds"
+        )
+        return verdict(rule, key, State.NOT_JUDGED, "sigma_unknown", message, evidence_of(check), TELLS_SIGMA)
     return None
 
 

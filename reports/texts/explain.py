@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from specgate.contract import Cell, CellResult, CycleBudget, Run
 from specgate.contract.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
+from specgate.contract.metrics import BATCH_SPEEDUPS
 from specgate.contract.routing import ExpertUse
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.tables import title
@@ -83,7 +84,8 @@ def served_lines(run: Run, result: CellResult) -> Iterator[str]:
     length = result.acceptance.acceptance_length if result.acceptance else None
     if comparison is None or length is None or comparison.tokens.defects:
         return
-    decode = next((v for v in comparison.beside if v.metric == "decode_speedup_ratio"), comparison.speedup)
+    of_decoding = (v for v in (comparison.speedup, *comparison.beside) if v.metric in BATCH_SPEEDUPS)
+    decode = next(of_decoding, comparison.speedup)  # the one that is judged, else the one beside it
     if decode.value is None or run.kind == "load":
         return
     cost = length / decode.value

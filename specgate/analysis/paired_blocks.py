@@ -45,8 +45,8 @@ def compare(
         in_queue = (speedup(harmonic, tokens, between, "harmonic_decode_speedup_ratio"),) if harmonic.turns else ()
         if not any(judged_jointly(scenario, spec) for _, spec in block_pairs):
             beside: tuple[Value, ...] = (of_batch, *in_queue) if in_queue else ()
-            return Comparison(cell, tokens, *columns, decoded, (*beside, sums, like_these(pairs, tokens)))
-        others = like_these(together, tokens)
+            return Comparison(cell, tokens, *columns, decoded, (*beside, sums, like_these(pairs, decoded)))
+        others = like_these(together, of_batch)
         columns = tuple(together.log_ratios), tuple(together.orders), tuple(together.prompt_sets), tuple(together.turns)
         if not together.turns and not tokens.defects:
             of_batch = replace(of_batch, n=len(block_pairs), reason_code=NO_JOINT_DECODING)
@@ -55,14 +55,15 @@ def compare(
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
         sums = throughput_ratio("throughput_ratio", block_pairs, True, tokens)
         return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between, name), (sums,))
+    whole = speedup(pairs, tokens, between)
     decoding = replace(pairs, log_ratios=log_ratios(block_pairs, False))
     beside = (
         throughput_ratio("throughput_ratio", block_pairs, True, tokens),
         speedup(decoding, tokens, between, "decode_speedup_ratio"),
         throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens),
-        like_these(pairs, tokens),
+        like_these(pairs, whole),
     )
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(block_pairs)))
+    return Comparison(cell, tokens, *columns, whole, beside, tuple(even_prefill(block_pairs)))
 
 
 def jointly(pairs: Pairs, block_pairs: Sequence[tuple[Block, Block]]) -> tuple[Pairs, Pairs]:

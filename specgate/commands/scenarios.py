@@ -203,7 +203,7 @@ COLUMNS = ("scenario", "context", "batch", "roles", "rounds", "pairs", "blocks",
 
 
 def show_plan(plan: Plan, seconds: dict[Point, tuple[float, float]], size: str, *, plain: bool) -> None:
-    total = between(*(sum(ends) / 60 for ends in zip(*seconds.values(), strict=True)), ".0f")
+    shortest, longest = (sum(ends) / 60 for ends in zip(*seconds.values(), strict=True))
     rows = [(*plan_row(plan, point), between(least / 60, most / 60, ".1f")) for point, (least, most) in seconds.items()]
     if plain:
         for row in (COLUMNS, *rows):
@@ -218,7 +218,8 @@ def show_plan(plan: Plan, seconds: dict[Point, tuple[float, float]], size: str, 
             table.add_row(*row)
         console().print(table)
     points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
-    echo(f"{points} on {plan.points[0].backend}, about {total} min ({size} cost model, good to ×2)")
+    minutes = between(shortest, longest, ".0f")
+    echo(f"{points} on {plan.points[0].backend}, about {minutes} min ({size} cost model, good to ×2)")
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
@@ -230,15 +231,16 @@ def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
 
     scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
     variant = VARIANT_MARK + point.variant if point.variant else ""
-    ends, warmup, per = least_and_most_rounds(scenario), sum(r.warmup for r in rounds), len(scenario.grid.spec)
+    (least, most), warmup = least_and_most_rounds(scenario), sum(r.warmup for r in rounds)
+    drafting, roles = len(scenario.grid.spec), len(scenario.roles)
     return (
         point.unvaried,
         str(point.context),
         str(point.batch),
         f"baseline{variant} {spec_range(scenario.grid.spec)}{variant}",
-        f"{between(*ends)}+{warmup}",
-        between(*(per * rounds for rounds in ends)),
-        between(*(len(scenario.roles) * (rounds + warmup) for rounds in ends)),
+        f"{between(least, most)}+{warmup}",
+        between(drafting * least, drafting * most),
+        between(roles * (least + warmup), roles * (most + warmup)),
     )
 
 

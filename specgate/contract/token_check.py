@@ -197,7 +197,8 @@ class FollowCheck:
     """Check that texts which left the baseline's stay greedy behind that place, by plain decoding from there.
 
     `sequences`: how many texts were followed. `tokens`: how many of their tokens plain decoding repeats.
-    `near_ties`: texts that leave it once more, at a near tie. `wrong`: those that leave it elsewhere, or that nobody
+    `near_ties`: texts that leave it once more, at a near tie. `unknown`: those that leave it where nothing tells how
+        the engine rounds. `wrong`: those that leave it elsewhere, or that nobody
         could follow.
     `first`: (prompt set, round, slot, index) of the first wrong token; of a text that was not followed, of the one with
         which it left the baseline's.
@@ -208,6 +209,7 @@ class FollowCheck:
     near_ties: int
     wrong: int
     first: tuple[int, int, int, int] | None = None
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,30 @@ class Look:
 
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
     """The points that stopped early: point key → number of measured rounds after which it was decided, or its time was
-    spent.
+    spent. One that is measured until it is decided, and was interrupted, has its rounds up to the next look.
 
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
     deciding look are not all in the journal. `known`: see `measure`.
     """
+    return {**next_looks(plan, journal), **stopped(plan, run, policy, journal, known)}
+
+
+def next_looks(plan: Plan, journal: Journal) -> dict[str, int]:
+    """The next look of every point that is measured until it is decided, unless that is the end of its plan."""
+    coming = {}
+    for point in plan.points:
+        if plan.scenarios[point.scenario].until_decided:
+            rounds = Plan(plan.scenarios, tuple(r for r in plan.rounds_of(point) if not r.warmup))
+            mine = [b for b in journal.blocks if b.point == point and not b.warmup]
+            done = len({(b.prompt_set, b.round) for b in whole_rounds(rounds, mine)})
+            looks = planned_interim_looks(plan.scenarios[point.scenario])[:-1]
+            if (look := next((look for look in looks if look > done), None)) is not None:
+                coming[point.key] = look
+    return coming
+
+
+def stopped(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
+    """The points that were decided or whose time was spent: see `ended_early`."""
     ended = {}
     for point, looks in interim_looks(plan, run, policy, journal, known):
         last = None
@@ -66,14 +85,14 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
 
 
 def not_continued(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[str, int]:
-    """The points that stopped early, as `ended_early` returns them, but for those that have more time now."""
+    """The points that were decided or whose time was spent, but for those that have more time now."""
     ends, scenarios = journal.time_ends, {p.key: plan.scenarios[p.scenario] for p in plan.points}
 
     def goes_on(key: str, rounds: int) -> bool:
         budget, last = scenarios[key].schedule.budget_s, ends[key][-1] if key in ends else None
         return budget is not None and last is not None and last.rounds == rounds and last.seconds < budget
 
-    ended = ended_early(plan, run, policy, journal)
+    ended = stopped(plan, run, policy, journal)
     return {key: rounds for key, rounds in ended.items() if not goes_on(key, rounds)}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
-from specgate.contract import Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, Workload
+from specgate.contract import Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, TimeEnd, Workload
 from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
 from specgate.planning.plan import (
@@ -132,6 +132,29 @@ def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_8_16_32_pairs_and_a
 ) -> None:
     workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(rounds, 1)
     assert planned_interim_looks(scenario_of(workload=workload, schedule=schedule)) == looks
+
+
+@pytest.mark.parametrize(
+    ("prompt_sets", "looks"),
+    [
+        (1, (4, 8, 16, 32, 64, 128, 256, 384)),
+        (2, (4, 8, 16, 32, 64, 128, 256, 384)),
+        (3, (6, 12, 18, 36, 66, 132, 258, 384)),
+        (8, (8, 16, 32, 64, 128, 256, 384)),
+        (9, (18, 36, 72, 144, 270, 378)),
+        (64, (64, 128, 256, 384)),
+        (300, (300, 600)),
+    ],
+)
+def test_until_decided_looks_begin_at_four_pairs_and_balance_orders(prompt_sets: int, looks: tuple[int, ...]) -> None:
+    workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(2, 1, until="decided")
+    scenario = scenario_of(workload=workload, schedule=schedule)
+    assert planned_interim_looks(scenario) == looks
+    runs = forward(build_plan([scenario], "fake"))
+    for look in looks:
+        assert sum(first for *_, first in runs[:look]) * 2 == look, "half of each order"
+    end = TimeEnd("point", looks[0] + 3, 60.0, 60.0)
+    assert planned_interim_looks(scenario, (end,)) == tuple(sorted({*looks, end.rounds})), "no other look moves"
 
 
 # ── groups drawn by lot ───────────────────────────────────────────────────────────────────────────────────────────────

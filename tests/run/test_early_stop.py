@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
-from specgate.contract import Block, Plan, Policy, Rule, Run
+import pytest
+
+from specgate.contract import Block, Plan, Policy, Rule, Run, Schedule, TimeEnd
 from specgate.files.journal import Journal
-from specgate.run.early_stop import ended_early, truncated_plan
+from specgate.run.early_stop import ended_early, interim_looks, not_continued, truncated_plan
+from specgate.run.progress import open_lines
 from tests.support.factories import POLICY, blocks_of, corrupt, margins_of, plan_of, policy_of, run_of, scenario
 
 PLAN = plan_of(scenario(rounds=6))  # 24 pairs; looks after 8, 16 and 24
@@ -77,6 +81,66 @@ def test_requests_for_other_points_count_for_uptime_as_in_the_final_figures() ->
     assert ends([*elsewhere, *blocks], keeps_up) == {}, "at the last look but one the cell has seen 16 requests"
     between = [*blocks[:at], *elsewhere, *blocks[at:]]
     assert ends(between, keeps_up) == {POINT.key: 8}
+
+
+DECIDED_PLAN = plan_of(replace(scenario(prompt_sets=2), schedule=Schedule(2, 1, until="decided")))
+(OPEN,) = DECIDED_PLAN.points
+
+
+def measured(rounds: int, **how: Any) -> list[Block]:
+    """The blocks of the first rounds of `DECIDED_PLAN`, as the harness's clock saw them."""
+    blocks = [b for b in blocks_of(DECIDED_PLAN, **how) if not b.warmup][: 2 * rounds]
+    return [replace(b, span_ns=(n * 10**9, n * 10**9 + b.elapsed_ns)) for n, b in enumerate(blocks)]
+
+
+def test_until_decided_rules_that_only_advise_do_not_count() -> None:
+    blocks = measured(8, jitter=0.01)
+    middle = run_of(DECIDED_PLAN, blocks).comparisons[0].speedup.value
+    assert middle is not None
+    advising = replace(speed_policy(middle).rules[0], required=False)
+    assert ends(blocks, policy_of(*speed_policy(1.2).rules, advising), DECIDED_PLAN) == {OPEN.key: 4}
+    assert ends(blocks, policy_of(advising), DECIDED_PLAN) == {OPEN.key: 4}, "nothing is open"
+
+
+def test_until_decided_an_open_point_is_planned_up_to_its_next_look() -> None:
+    never = speed_policy(1.99, 2.01)
+    assert [ends(measured(n), never, DECIDED_PLAN)[OPEN.key] for n in (0, 3, 4, 7, 8)] == [4, 4, 8, 8, 16]
+
+
+def test_where_the_time_was_spent_is_a_look_and_moves_no_other() -> None:
+    blocks = measured(16, jitter=0.01)
+    middle = run_of(DECIDED_PLAN, blocks).comparisons[0].speedup.value
+    assert middle is not None
+    spent, policy = TimeEnd(OPEN.key, 5, 10.0, 10.0), speed_policy(middle)
+    run = run_of(DECIDED_PLAN, ())
+
+    def looks(count: int) -> list[int]:
+        journal = Journal(blocks[: 2 * count], (), run.engines, ends=[spent])
+        ((_, taken),) = interim_looks(DECIDED_PLAN, run, policy, journal)
+        return [look.rounds for look in taken]
+
+    assert (looks(5), looks(16)) == ([4, 5], [4, 5, 8, 16])
+    assert ends(blocks[:10], policy, DECIDED_PLAN, ends=[spent]) == {OPEN.key: 5}
+    assert ends(blocks[:16], policy, DECIDED_PLAN, ends=[spent]) == {OPEN.key: 16}, "it went on"
+
+
+@pytest.mark.parametrize(("budget_s", "goes_on"), [(None, False), (10.0, False), (60.0, True)])
+def test_a_point_goes_on_with_more_time_alone(budget_s: float | None, goes_on: bool) -> None:
+    (made,) = DECIDED_PLAN.scenarios.values()
+    plan = plan_of(replace(made, schedule=replace(made.schedule, budget_s=budget_s)))
+    run, blocks = run_of(DECIDED_PLAN, ()), measured(5, jitter=0.01)
+    journal = Journal(blocks, (), run.engines, ends=[TimeEnd(OPEN.key, 5, 10.0, 10.0)])
+    assert (not_continued(plan, run, speed_policy(1.99, 2.01), journal) == {}) is goes_on
+
+
+def test_what_a_look_leaves_open_comes_with_its_interval_and_the_time_that_it_takes() -> None:
+    blocks, run = measured(4, jitter=0.05), run_of(DECIDED_PLAN, ())
+    ((_, looks),) = interim_looks(DECIDED_PLAN, run, speed_policy(1.5, 1.0), Journal(blocks, (), run.engines))
+    (look,) = looks
+    assert {v.rule for v in look.open} <= {"speed-1.5", "speed-1.0"} and not look.decided
+    lines = list(open_lines(look, 41.6, DECIDED_PLAN.scenarios))
+    assert len(lines) == len(look.open)
+    assert all(re.search(r"^open after 4 rounds: speed-.*x \(.*–.*\), floor .*x; .*42 s left$", line) for line in lines)
 
 
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:

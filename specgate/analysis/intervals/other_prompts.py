@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from specgate.analysis.stats import ALPHA, Pairs, t_quantile
-from specgate.contract import TokenCheck, Value
+from specgate.contract import Value
 
 THESE, LIKE_THESE = "on these prompts", "on prompts like these"
 """What an interval is about: the prompts that were measured, or all prompts of their kind."""
@@ -23,24 +23,26 @@ LEAST_SETS: Final = 4
 """Of fewer prompt sets it happens too often that all are alike by chance."""
 
 
-def like_these(pairs: Pairs, tokens: TokenCheck) -> Value:
-    """The speed-up on prompts like those of `pairs`: the geometric mean over prompt sets of each one's, with the 95 %
-    t-interval over sets.
+def like_these(pairs: Pairs, these: Value) -> Value:
+    """The speed-up on prompts like those of `pairs`: the geometric mean over prompt sets of each one's, with its 95 %
+    interval. The effect of the order within a pair is left out, as in every interval of a speed-up.
 
-    The effect of the order within a pair is left out, as in every interval of a speed-up.
+    `these`: the speed-up on these prompts. What its interval allows for, such as other processes, is as uncertain on
+    other prompts. So the half width is the root of two squares: of that interval's, and of the t-interval's over sets.
     """
     sets: dict[int, list[float]] = defaultdict(list)
     known = pairs.interval()
     for ratio, order, prompt_set in zip(pairs.log_ratios, pairs.orders, pairs.prompt_sets, strict=True):
         sets[prompt_set].append(ratio - (known.order_effect * order if known else 0.0))
     n = len(sets)
-    if not n or tokens.defects:
-        return Value(SPEEDUP_LIKE_THESE, None, n=n, reason_code="token_mismatch" if n else "no_pairs")
+    if not n or these.value is None:
+        return Value(SPEEDUP_LIKE_THESE, None, n=n, reason_code=these.reason_code or "no_pairs")
     means = [statistics.fmean(of) for of in sets.values()]
     mean = statistics.fmean(means)
-    if n < LEAST_SETS:
+    if n < LEAST_SETS or these.ci_low is None or these.ci_high is None:
         return Value(SPEEDUP_LIKE_THESE, math.exp(mean), "geomean", n, reason_code="few_sets")
-    half = t_quantile(1 - ALPHA, n - 1) * statistics.stdev(means) / math.sqrt(n)
+    over_sets = t_quantile(1 - ALPHA, n - 1) * statistics.stdev(means) / math.sqrt(n)
+    half = math.hypot(over_sets, math.log(these.ci_high / these.ci_low) / 2)
     return Value(SPEEDUP_LIKE_THESE, math.exp(mean), "geomean", n, math.exp(mean - half), math.exp(mean + half))
 
 

@@ -106,7 +106,7 @@ def _clocks_of(sample: Sample) -> Iterator[_Clock]:
 def clock_shifts(clocks: ClockComparison) -> list[ClockShift]:
     """Every pair of roles, in decoding and then in prefill."""
     parts = (("decoding", clocks.decoding), ("prefill", clocks.prefill))
-    return [shift_of(part, of[a], of[b])._replace(roles=(a, b)) for part, of in parts for a, b in combinations(of, 2)]
+    return [_shift(part, of[a], of[b])._replace(roles=(a, b)) for part, of in parts for a, b in combinations(of, 2)]
 
 
 def untold_parts(clocks: ClockComparison, limit: float) -> list[str]:
@@ -119,8 +119,7 @@ def common_s(of: Mapping[str, RoleClock]) -> float:
     return min(clock.part_s for clock in of.values())
 
 
-def shift_of(part: str, a: RoleClock, b: RoleClock) -> ClockShift:
-    """Distance between two clocks in a `part`."""
+def _shift(part: str, a: RoleClock, b: RoleClock) -> ClockShift:
     if not a.mhz or not b.mhz:
         return ClockShift(part, None, None)
     lower = a if a.mhz < b.mhz else b

@@ -18,6 +18,8 @@ from specgate.contract import (
 )
 
 BIT_EXACT: Final = NearTies()
+SIGMA_UNKNOWN: Final = "sigma_unknown"
+UNTOLD: Final = "leave others where two tokens are close, and nothing tells how the engine rounds"
 BY_DESIGN: Final = "the engine says that its tokens may differ from the baseline's"
 
 
@@ -42,6 +44,9 @@ def deterministic(
         message = f"{differing} do not repeat the tokens of the first"
         if ties.by_law:
             message = f"{differing} leave the first one's tokens, and not at a near tie"
+        unknown = result.values.get("repeat_unknown")
+        if ties.by_law and unknown is not None and unknown.value == mismatches.value:
+            return Invariant("I7", Held.UNSEEN, SIGMA_UNKNOWN, f"{differing} {UNTOLD}", count)
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, count)
     near_ties = result.values.get("repeat_near_ties")
     if near_ties and not ties.by_law:
@@ -81,9 +86,11 @@ def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None) 
     check = comparison.tokens if comparison is not None else None
     leaving = check.mismatches if check is not None else ()
     wrong = sum(d.margin is not None and (d.x is not None or d.rule == "outside") for d in leaving)
-    unknown = len(leaving) - wrong
+    untold = sum(d.untold for d in leaving)
+    unknown = len(leaving) - wrong - untold
     behind = check.followed.wrong if check is not None and check.followed is not None else 0
-    parted = len(check.divergences) - wrong - unknown if check is not None else 0
+    untold += check.followed.unknown if check is not None and check.followed is not None else 0
+    parted = len(check.divergences) - len(leaving) if check is not None else 0
     sigma = check.law.sigma if check is not None and check.law is not None else None
     evidence = {"sigma": sigma, "repeat_near_ties": repeats, "parted": parted, "blocks": blocks}
     if wrong or behind:
@@ -93,6 +100,8 @@ def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None) 
     if unknown:
         message = f"{unknown} texts leave the baseline's, and how close the two tokens are there is not known"
         return Invariant("I7", Held.UNSEEN, "gap_unknown", message, {**evidence, "unknown": unknown})
+    if untold:
+        return Invariant("I7", Held.UNSEEN, SIGMA_UNKNOWN, f"{untold} texts {UNTOLD}", {**evidence, "unknown": untold})
     message = f"{blocks} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
     if repeats or parted:
         parts = f"{repeats + parted} texts that part at a near tie"

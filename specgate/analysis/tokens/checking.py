@@ -69,7 +69,12 @@ def check_tokens(
         whole_sets=tuple(sorted({spec.prompt_set for _, spec in pairs} - cut_short)),
         logits=check_logits(cell, samples),
         sequences=len(common),
-        followed=follow_check(going_on, followed, {d.place for d, s in zip(behind, standing, strict=True) if s.near}),
+        followed=follow_check(
+            going_on,
+            followed,
+            near_ties={d.place for d, at in zip(behind, standing, strict=True) if at.near},
+            unknown={d.place for d, at in zip(behind, standing, strict=True) if may_be_tie(at, ties)},
+        ),
         law=law,
     )
 
@@ -146,9 +151,17 @@ FURTHEST: Final = 6.0
 
 def may_be_near(d: Divergence, ties: NearTies) -> bool:
     """True if `d` is a near tie, or may be one as soon as the rounding there is known."""
-    if not d.untold or d.margin is None or ties.max_sigma is None:
-        return d.near_tie
-    return d.margin <= FURTHEST * math.sqrt(2) * ties.max_sigma
+    return d.near_tie or (d.untold and within_largest(d.margin, ties))
+
+
+def may_be_tie(at: Standing, ties: NearTies) -> bool:
+    """The same of a place that is no near tie as far as is known."""
+    return at.x is None and at.rule is None and within_largest(at.gap, ties)
+
+
+def within_largest(gap: float | None, ties: NearTies) -> bool:
+    """True if the largest rounding that `ties` allows might make such a gap."""
+    return gap is not None and ties.max_sigma is not None and gap <= FURTHEST * math.sqrt(2) * ties.max_sigma
 
 
 def rejudged(check: TokenCheck, ties: NearTies) -> TokenCheck:

@@ -84,15 +84,19 @@ def left_again(parted: Sequence[Parted], followed: Sequence[Followed]) -> list[D
 
 
 def follow_check(
-    parted: Sequence[Parted], followed: Sequence[Followed], near_ties: Collection[Place]
+    parted: Sequence[Parted],
+    followed: Sequence[Followed],
+    near_ties: Collection[Place],
+    unknown: Collection[Place] = (),
 ) -> FollowCheck | None:
     """Compare the texts `parted` with plain decoding behind the places where they left the baseline. None without
-    any. `near_ties`: the places of `left_again` that are near ties. What nobody looked at is not excused.
+    any. `near_ties`: the places of `left_again` that are near ties. `unknown`: those where nothing tells. What nobody
+    looked at is not excused.
     """
     if not parted:
         return None
     answers, left = _answers(followed), {d.place[:3]: d for d in left_again(parted, followed)}
-    tokens = near = 0
+    tokens = near = untold = 0
     wrong: list[Place] = []
     for text in parted:
         answer, again = answers.get((text.cell.key, *text.place)), left.get(text.place[:3])
@@ -103,8 +107,9 @@ def follow_check(
         else:
             tokens += again.place[-1] - text.position - 1
             near += again.place in near_ties
-            wrong += [] if again.place in near_ties else [again.place]
-    return FollowCheck(len(parted), tokens, near, len(wrong), wrong[0] if wrong else None)
+            untold += again.place in unknown
+            wrong += [] if again.place in near_ties or again.place in unknown else [again.place]
+    return FollowCheck(len(parted), tokens, near, len(wrong), wrong[0] if wrong else None, untold)
 
 
 def _answers(followed: Sequence[Followed]) -> dict[tuple[str, int, int, int, int], Followed]:

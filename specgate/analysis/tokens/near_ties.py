@@ -171,9 +171,12 @@ def limits(places: int, error: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One place under the law. `x`, `sigma`, `rule`: as in `contract.Divergence`. `near`: no further than rounding."""
+    """One place under the law. `gap`: as in `Sight`. `x`, `sigma`, `rule`: as in `contract.Divergence`. `near`: no
+    further than rounding.
+    """
 
     near: bool
+    gap: float | None
     x: float | None
     sigma: float | None
     rule: TieRule | None
@@ -214,5 +217,6 @@ def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing
 
 def _standing(of: Sight, x: float | None, sigma: float | None, furthest: float) -> Standing:
     if of.gap == math.inf:
-        return Standing(False, None, sigma, "outside")
-    return Standing(x is not None and x <= furthest, x, sigma, (of.rule or "B") if sigma is not None else None)
+        return Standing(False, of.gap, None, sigma, "outside")
+    rule = (of.rule or "B") if sigma is not None else None
+    return Standing(x is not None and x <= furthest, of.gap, x, sigma, rule)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from specgate.contract.conditions import RoleClock
 from specgate.contract.scenarios.scenario import Scenario
 
 
@@ -78,7 +77,7 @@ class EarlierRun:
     `time`: when the run ended, UTC, ISO 8601. `manifest_sha256`: of its MANIFEST.sha256, as the ledger has it.
     `commit`: the git commit of its source tree; None where it was not in a checkout.
     `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
-    `clocks`: cell key → field of `CellTimes` → the SM clock during those times, as far as the watch saw it.
+    `clocks`: cell key → field of `CellTimes` → the mean SM clock meanwhile, in MHz, as far as the watch saw it.
     `pinned`: true if somebody has pinned it (`specgate promotion pin`).
     """
 
@@ -92,7 +91,7 @@ class EarlierRun:
     device: str | None
     prompts: Mapping[str, str]
     cells: Mapping[str, CellTimes]
-    clocks: Mapping[str, Mapping[str, RoleClock]] = field(default_factory=dict)
+    clocks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pinned: bool = False
 
 

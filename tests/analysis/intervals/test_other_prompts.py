@@ -7,16 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specgate.analysis.intervals.other_prompts import LEAST_SETS, LIKE_THESE, like_these, like_these_in_words
 from specgate.analysis.stats import Pairs
-from specgate.contract import Rule, Run, State, TokenCheck
+from specgate.contract import Rule, Run, State, Value
 from specgate.gates.acceptance import GATE as ACCEPTANCE
 from specgate.gates.speed import GATE as SPEED
 from specgate.reports.texts.console import PLAIN
 from tests.support.factories import POLICY, blocks_of, plan_of, run_of, scenario
 
-EQUAL = TokenCheck(64, ())
+SURE = Value("speedup_vs_ar_ratio", 2.2, "geomean", 8, 2.2, 2.2)
+"""A speed-up on these prompts that leaves nothing open."""
 
 
 def pairs_of(sets: np.ndarray, rounds: int, noise: np.random.Generator, order: float = 0.0) -> Pairs:
@@ -37,16 +40,25 @@ def test_the_interval_is_students_over_the_means_of_prompt_sets() -> None:
     pairs = pairs_of(noise.normal(0.8, 0.1, 8), 4, noise)
     means = [np.mean([d for d, p in zip(pairs.log_ratios, pairs.prompt_sets, strict=True) if p == s]) for s in range(8)]
     low, high = t.interval(0.95, 7, np.mean(means), np.std(means, ddof=1) / math.sqrt(8))
-    value = like_these(pairs, EQUAL)
+    value = like_these(pairs, SURE)
     assert value.ci_low is not None and value.ci_high is not None and value.n == 8
     assert (math.log(value.ci_low), math.log(value.ci_high)) == pytest.approx((low, high), abs=2e-4)
+
+
+@given(st.floats(1.0, 2.0), st.floats(0.0, 0.3), st.integers(0, 99))
+def test_it_is_never_narrower_than_the_interval_on_these_prompts(width: float, spread: float, seed: int) -> None:
+    noise = np.random.default_rng(seed)
+    these = Value("speedup_vs_ar_ratio", 2.0, "geomean", 8, 2.0 / width, 2.0 * width)
+    value = like_these(pairs_of(noise.normal(0.7, spread, 8), 2, noise), these)
+    assert value.ci_low is not None and value.ci_high is not None
+    assert value.ci_high / value.ci_low >= width**2 * (1 - 1e-12)
 
 
 def test_it_holds_the_mean_of_the_population_in_95_of_100_runs_where_prompts_differ_much() -> None:
     """More than 36 misses of 400 would lie three standard errors out."""
     noise, misses = np.random.default_rng(2), 0
     for _ in range(400):
-        value = like_these(pairs_of(noise.normal(0.8, 0.1, 6), 2, noise), EQUAL)
+        value = like_these(pairs_of(noise.normal(0.8, 0.1, 6), 2, noise), SURE)
         misses += not (value.ci_low or 0) <= math.exp(0.8) <= (value.ci_high or 0)
     assert 4 <= misses <= 36
 
@@ -56,7 +68,7 @@ def test_more_rounds_do_not_narrow_it_and_the_order_does_not_widen_it() -> None:
     sets = noise.normal(0.8, 0.1, 8)
     widths = []
     for rounds, order in ((2, 0.0), (32, 0.0), (2, 0.5)):
-        value = like_these(pairs_of(sets, rounds, noise, order), EQUAL)
+        value = like_these(pairs_of(sets, rounds, noise, order), SURE)
         widths.append(math.log((value.ci_high or 0) / (value.ci_low or 1)))
     assert widths == pytest.approx([widths[0]] * 3, rel=0.05)
 
@@ -64,10 +76,12 @@ def test_more_rounds_do_not_narrow_it_and_the_order_does_not_widen_it() -> None:
 @pytest.mark.parametrize("sets", [1, 2, LEAST_SETS - 1])
 def test_few_prompt_sets_say_that_they_are_too_few(sets: int) -> None:
     noise = np.random.default_rng(4)
-    value = like_these(pairs_of(noise.normal(0.8, 0.1, sets), 4, noise), EQUAL)
+    value = like_these(pairs_of(noise.normal(0.8, 0.1, sets), 4, noise), SURE)
     assert (value.ci_low, value.reason_code, value.n) == (None, "few_sets", sets) and value.value is not None
     noun = "prompt set" if sets == 1 else "prompt sets"
     assert like_these_in_words(value) == f"{sets} {noun}: too few to say for prompts like these"
+    withheld = Value("speedup_vs_ar_ratio", None, n=8, reason_code="token_mismatch")
+    assert like_these(pairs_of(noise.normal(0.8, 0.1, 8), 4, noise), withheld).reason_code == "token_mismatch"
 
 
 def own(prompt_sets: int) -> Run:
@@ -82,7 +96,11 @@ def test_a_verdict_on_own_prompts_names_both_questions_and_one_on_others_does_no
     length = Rule("length", "acceptance", True, role="spec-*", params={"min": 1.0})
     run = own(8)
     (judged,), (accepted,) = SPEED.judge(rule, run), ACCEPTANCE.judge(length, run)
-    assert judged.state is State.PASS and LIKE_THESE in judged.message and "(95 %, 8 prompt sets)" in judged.message
+    assert (
+        judged.state is State.PASS
+        and "at least 1x on these prompts; on prompts like these" in judged.message
+        and "(95 %, 8 prompt sets)" in judged.message
+    )
     assert "95 % interval" not in judged.message and judged.evidence["prompt_sets"] == 8
     assert accepted.message.startswith("acceptance length 2.833 ≥ 1 on these prompts; on prompts like these ")
     (other,) = SPEED.judge(rule, run_of(run_plan := plan_of(scenario(prompt_sets=8)), blocks_of(run_plan)))

@@ -127,7 +127,8 @@ def test_a_verdict_names_the_speed_that_it_judges_and_the_other_two() -> None:
     (verdict,) = GATE.judge(Rule("speed", "speed", True, params={"min": 1.0}), run)
     others = other_speedups(run.comparisons[0])
     clock, queue = others["decode_speedup_ratio"], others["harmonic_decode_speedup_ratio"]
-    assert f"while all 3 requests decode (by the clock {clock:.3f}x, with a queue {queue:.3f}x)" in verdict.message
+    assert "while all 3 requests decode: at least 1x; " in verdict.message
+    assert verdict.message.endswith(f"; by the clock {clock:.3f}x, with a queue {queue:.3f}x")
     assert verdict.evidence["harmonic_decode_speedup_ratio"] == queue
     note = cell_note(run, next(r for r in run.cells if r.cell.role.speculative))
     assert note is not None and f"by the clock {clock:.2f}×, with a queue {queue:.2f}×" in note

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from specgate.contract import BASELINE, Budget, Finish, Role
-from specgate.contract.protocols import Engine, FollowsText, RanksAgain, RanksTokens, ScriptedTrace
+from specgate.analysis.requests.arrivals import request_records, step_unit
+from specgate.contract import BASELINE, Block, Budget, DecodeRun, Finish, Point, Role
+from specgate.contract.protocols import Decoded, Engine, FollowsText, RanksAgain, RanksTokens, ScriptedTrace
+from specgate.contract.references import StepUnit
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started
@@ -55,6 +59,22 @@ def test_a_block_has_every_request_its_times_and_the_servers_counts(served: tupl
     assert record.truncated == 2 * (7 + sum(cycles) - 20)
     assert record.hist in ((), tuple(2 * cycles.count(i) for i in range(4)))
     assert (record.hist == ()) == (name == "trtllm"), "only TensorRT-LLM counts no positions"
+    # Each step came in a chunk of its own, so the two requests, of the same steps, share the counts evenly.
+    stored = block_from(spec, Role(3))
+    assert step_unit([stored]) is StepUnit.ARRIVAL, "seven steps are too few to time joint decoding"
+    halves = request_records(stored)
+    assert (halves is None) == (name == "trtllm")
+    assert (
+        halves is None
+        or [(r.steps, r.accepted, r.truncated) for r in halves] == [(7, sum(cycles), 7 + sum(cycles) - 20)] * 2
+    )
+
+
+def block_from(decoded: Decoded, role: Role) -> Block:
+    """The block that the harness stores."""
+    values: dict[str, Any] = {field.name: getattr(decoded, field.name) for field in fields(DecodeRun)}
+    own: dict[str, Any] = {"prompt_set": 0, "round": 0, "position_in_round": 0, "warmup": False, "worker_generation": 0}
+    return Block(point=Point("s", "b", 64, 2), role=role, prefill_ns=decoded.prefill_ns or 0, **own, **values)
 
 
 def test_facts_and_top_two_come_from_the_baselines_server(served: tuple[str, Engine]) -> None:

@@ -20,6 +20,7 @@ from specgate.contract import (
     BaselineText,
     Block,
     Cell,
+    Comparison,
     Followed,
     Held,
     Margin,
@@ -199,17 +200,18 @@ def test_rounding_that_nothing_tells_is_not_judged_and_not_assumed() -> None:
     plan = perf_plan()
     blocks = blocks_of(plan, change=corrupt)
 
-    def outcome(gap: float) -> Verdict:
+    def outcome(gap: float) -> tuple[Verdict, Comparison]:
         recorded = [replace(m, again=()) for m in margins(blocks, gap)]
-        cells, comparisons = measure(plan, blocks, recorded, TIES)
-        (verdict,) = GATE.judge(RULE, replace(run_of(plan, blocks), cells=cells, comparisons=comparisons))
-        return verdict
+        cells, (comparison,) = measure(plan, blocks, recorded, TIES, Checked(asked=TokenChecks(followed=0)))
+        (verdict,) = GATE.judge(RULE, replace(run_of(plan, blocks), cells=cells, comparisons=(comparison,)))
+        return verdict, comparison
 
-    unknown = outcome(0.2)
+    unknown, comparison = outcome(0.2)
     assert (unknown.state, unknown.reason_code) == (State.NOT_JUDGED, "sigma_unknown")
     assert "nothing tells how the engine rounds" in unknown.message
-    far = outcome(2.0)  # too far even for the largest σ that the policy allows
-    assert (far.state, far.reason_code) == (State.INVALID, "token_mismatch")
+    assert not comparison.tokens.defects and comparison.speedup.value is not None
+    far, comparison = outcome(2.0)  # too far even for the largest σ that the policy allows
+    assert (far.state, far.reason_code) == (State.INVALID, "token_mismatch") and comparison.speedup.value is None
 
 
 def test_a_run_that_was_cut_short_says_that_it_did_not_ask_how_close_the_tokens_are() -> None:
@@ -268,6 +270,19 @@ def test_a_text_that_plain_decoding_does_not_repeat_behind_the_near_tie_is_wrong
     assert i7(run) is Held.BROKEN and run.comparisons[0].speedup.value is not None
     spec = next(c for c in run.cells if c.cell.role.speculative)
     assert spec.values["decode_tok_s"].reason_code == "token_mismatch"
+
+
+def test_behind_a_near_tie_too_nothing_is_assumed_of_how_the_engine_rounds() -> None:
+    def again(text: Parted) -> Followed:
+        tokens = (*text.rest[:2], text.rest[2] + 1, text.rest[3])
+        place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
+        shows = {**shown(text.rest[2] + 1, text.rest[2], 0.05), "again": ()}
+        return Followed(*place, tokens, **shows)
+
+    result, run = judged(corrupt, follow=again, prompt_sets=2)
+    assert (result.state, result.reason_code) == (State.NOT_JUDGED, "sigma_unknown")
+    assert "2 of 2 texts leave plain decoding once more" in result.message
+    assert i7(run) is Held.UNSEEN and run.comparisons[0].speedup.value is not None
 
 
 def test_a_text_that_nobody_followed_is_not_excused() -> None:

@@ -16,7 +16,7 @@ from specgate.contract.load import Load
 from specgate.contract.scenarios.own_prompts import in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
-from specgate.planning.prompt_files.choosing import CATEGORIES, in_order
+from specgate.planning.prompt_files.choosing import CATEGORIES, OwnPrompts, in_order
 from specgate.planning.prompt_files.formats import Entry
 from specgate.planning.prompt_files.records import sha256_of
 from specgate.planning.prompts import PromptSet, build_prompts
@@ -274,3 +274,20 @@ def test_a_prompt_that_is_longer_than_the_pair_allows_is_named_with_its_length(
     message = str(caught.value)
     assert "p.jsonl:31: a prompt of 4090 tokens; with 53 positions for the answer it needs 4143" in message
     assert "pair 'tiny' has 4096" in message and "max_tokens: 4043" in message
+
+
+@pytest.mark.parametrize(
+    ("prompts", "batch", "most", "sets"),
+    [(64, 8, 8, 8), (20, 8, 8, 2), (30, 8, 8, 3), (64, 1, 8, 8), (64, 1, 10_000, 64), (64, 8, 10_000, 8), (3, 1, 8, 8)],
+)
+def test_a_question_gets_the_sets_that_the_file_has_prompts_for(
+    tmp_path: Path, tokenizer: Path, prompts: int, batch: int, most: int, sets: int
+) -> None:
+    texts = [{"text": "c" * n} for n in range(1, prompts + 1)]
+    own = OwnPrompts(asking(tmp_path, texts, batch=batch), tokenizer, VOCAB)
+    assert own.sets(most) == sets, "where there are too few, the least number, which is refused"
+
+
+def test_every_class_of_length_has_prompts_for_all_sets(tmp_path: Path, tokenizer: Path) -> None:
+    own = OwnPrompts(asking(tmp_path, context=(8, 20), batch=2), tokenizer, VOCAB)
+    assert own.sets(8) == 4, "8 prompts of up to 8 tokens, 12 of 9 to 20"
