@@ -208,7 +208,7 @@ def reproduction(run: Run) -> str:
 
 
 def quoted_words(run: Run) -> list[str]:
-    """Its words. The home folder is `~`, as in what is stored. It stays outside the quotes, so that a shell expands it."""
+    """Its words. The home folder is `~`, as in stored files, and stays outside the quotes: a shell expands it there."""
     words = map(without_home, run.argv)
     return [f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word) for word in words]
 
