@@ -51,7 +51,7 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
     comparison, length = run.comparison(result.cell.key), result.values.get("acceptance_length")
     return [
         cell_name(result.cell.key, run.scenarios),
-        speedup_entry(comparison.speedup if comparison else None, figures.like_these(run, comparison)),
+        speedup_entry(comparison.speedup if comparison else None, figures.others(run, comparison)),
         demand(result, verdicts_on(verdicts, result, "speed")),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
         demand(result, verdicts_on(verdicts, result, "acceptance")),
