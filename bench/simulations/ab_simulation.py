@@ -25,8 +25,10 @@ from scipy import special
 
 from bench.simulations.error_rates import bound
 from specgate.ab.schedule import other, schedule_of
+from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.two_builds import estimates as judge
 from specgate.analysis.two_builds.estimates import FITTED_FROM
-from specgate.analysis.two_builds.outcomes import share
+from specgate.analysis.two_builds.outcomes import log_margin, share, words_of
 from specgate.contract import two_builds
 from specgate.contract.two_builds import Device, Margins, Word
 from specgate.planning.plan import points_of
@@ -376,18 +378,58 @@ def row(noise: Noise, runs: int, looks: Sequence[int], source: np.random.Generat
     return f"| {noise.name} | {' | '.join(cells)} |"
 
 
+def judged(ratios: Floats, looks: Sequence[int], margins: Margins) -> tuple[Word, Word]:
+    """Words of the last quantity and of the whole that the shipped rule says of two servers which somebody else has
+    started. `ratios`: ln(new / old) of the step times in every session, [sessions, quantities].
+    """
+    processes, margin = ASSUMED.process_sd * math.sqrt(2), log_margin(margins.percent(two_builds.STEP))
+    firsts = {i: two_builds.SIDES[i % 2] for i in range(len(ratios))}
+    for look, count in enumerate(looks, 1):
+        family = {
+            str(q): judge.over_processes(
+                {i: [float(row[q])] for i, row in enumerate(ratios[:count])}, firsts, processes
+            )
+            for q in range(ratios.shape[1])
+        }
+        known = {q: difference for q, difference in family.items() if difference is not None}
+        each = list(words_of(known, dict.fromkeys(known, margin), share(margins.error, look)).values())
+        whole = min(each, key=(Word.SLOWER, Word.CANNOT_TELL, Word.FASTER, Word.SAME).index)
+        if whole is not Word.CANNOT_TELL:
+            break
+    return each[-1], whole
+
+
+def attached(processes: float, runs: int, looks: Sequence[int], source: np.random.Generator) -> str:
+    """Judge servers whose processes differ by `processes` percent (sd) each, and whose sessions by 0.3 %: equal builds,
+    and a step time of spec-3 that is slower by the margin or by twice as much.
+    """
+    margins, cells = Margins(device="attached"), []
+    percent = margins.percent(two_builds.STEP)
+    for true, at, word in ((0, 1, Word.SAME), (0, 1, Word.SLOWER), (1, 0, Word.SAME), (2, 1, Word.SLOWER)):
+        moved = math.log1p(true * percent / 100) * np.array([0, 1])
+        common = moved + source.normal(0, math.sqrt(2) * processes / 100, (runs, 1, 2))
+        sessions = common + source.normal(0, 0.003, (runs, looks[-1], 2))
+        cells.append(f"{np.mean([judged(run, looks, margins)[at] is word for run in sessions]):.2%}")
+    return f"| processes {processes:g} % | {' | '.join(cells)} |"
+
+
 TABLES = {"sessions": SESSIONS, "blocks": NOISES}
 
 
 @click.command()
 @click.option("--runs", default=20_000, show_default=True, type=click.IntRange(100))
-@click.option("--table", default="sessions", show_default=True, type=click.Choice(list(TABLES)))
+@click.option("--table", default="sessions", show_default=True, type=click.Choice([*TABLES, "attached"]))
 @click.option("--pairs", "looks", multiple=True, type=click.IntRange(3), help="Process pairs, ascending.")
 @click.option("--seed", default=1, show_default=True)
 def main(runs: int, table: str, looks: Sequence[int], seed: int) -> None:
     """Print a table of simulated rates; `!` marks one that exceeds its error. m: the line "the same within m"."""
     looks, source = tuple(looks) or LOOKS, np.random.default_rng(seed)
     click.echo(f"{runs} runs each, numpy {np.__version__}, looks after {', '.join(map(str, looks))} process pairs")
+    if table == "attached":
+        click.echo(f"| servers | A/A: SAME | SLOWER | at the margin: SAME | twice the margin: SLOWER |\n{'|---' * 5}|")
+        for processes in (0.1, 0.2, 0.45):
+            click.echo(attached(processes, runs, looks, source))
+        return
     click.echo(
         f"| noise | A/A: SLOWER | FASTER | SAME after {looks[0]} / by the end | pairs | m (median) "
         f"| at the margin: SAME | m too small | 1 %: SLOWER | 3 %: SLOWER | twice the margin: SLOWER |\n{'|---' * 11}|"

@@ -4,7 +4,7 @@
 
 Every shipped schedule (prompt sets × rounds) meets every kind of noise of NOISES, with the true ratio exactly at the
 floor: there, PASS and FAIL are both wrong. The same at 1 and 3 % from the floor gives the power. Prompt sets differ by
-5 % (standard deviation). The orders of the roles are those of real plans, drawn anew for every few hundred runs.
+10 % (standard deviation). The orders of the roles are those of real plans, drawn anew for every tenth of the runs.
 `tests/analysis/intervals/test_decision.py` compares the vectorised rule used here with the one that judges.
 """
 
@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.simulations.error_rates import bound
 from specgate.analysis.intervals.autocorrelation import PRIOR_FREEDOM, PRIOR_SD, model_of
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, false_fail, spent, tail
@@ -304,7 +303,8 @@ def sequential(
             nearer = np.minimum(
                 special.stdtrit(freedom, at) * own, special.stdtrit(freedom + PRIOR_FREEDOM, at) * leaning
             )
-            return np.hypot(nearer, between.half_width(share / 2))
+            assumed = math.isinf(between.freedom)
+            return np.hypot(nearer, between.half_width(1 - at if assumed else share / 2))
 
         still = ~(above | below)
         above |= still & (mean - reach(spent(FALSE_PASS, number)) >= floor)
@@ -330,7 +330,7 @@ def simulate(
     `profile`: whether they have a noise profile, measured under the same noise. `blind`: what all of them allow for
     between processes instead.
     """
-    plan = plan if isinstance(plan, Simulated) else Simulated(plan, planned_interim_looks(plan))
+    plan = plan if isinstance(plan, Simulated) else planned(plan)
     outcomes, noise_of = [], {**NOISES, **BEYOND}[kind]
     for part in np.array_split(np.arange(runs), min(PLANS, runs)):
         seed = int(noise.integers(1 << 32))
@@ -373,12 +373,19 @@ def schedules() -> dict[str, Scenario]:
 
 
 def until_decided() -> dict[str, Simulated]:
-    """Runs that are measured until they are decided, of 128 pairs at most."""
-    doubled = tuple(1 << power for power in range(2, 8))
-    return {
-        "2 sets until decided": Simulated(scheduled(2, Schedule(64, 1)), doubled, 0.0),
-        "8 sets until decided": Simulated(scheduled(8, Schedule(16, 1)), doubled[1:], 0.0),
-    }
+    """Points that are measured until they are decided, whose time is spent after 128 pairs."""
+    made = {}
+    for sets in (2, 8):
+        rounds = Schedule(128 // sets, 1)
+        looks = planned_interim_looks(scheduled(sets, replace(rounds, until="decided")))
+        made[f"{sets} sets until decided"] = Simulated(
+            scheduled(sets, rounds), tuple(n for n in looks if n <= 128), 0.0
+        )
+    return made
+
+
+def planned(scenario: Scenario) -> Simulated:
+    return Simulated(scenario, planned_interim_looks(scenario))
 
 
 def scheduled(sets: int, schedule: Schedule) -> Scenario:
@@ -390,16 +397,16 @@ def scheduled(sets: int, schedule: Schedule) -> Scenario:
 
 def at_the_floor(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
     """Lines of a Markdown table: false PASS / false FAIL in percent, per kind of noise and schedule; each the largest
-    over block noises of SIZES.
+    over SIZES.
     """
-    plans = schedules()
+    plans = {**{name: planned(s) for name, s in schedules().items()}, **until_decided()}
     yield f"| noise | {' | '.join(plans)} |"
     yield f"|---{'|---' * len(plans)}|"
-    for kind in NOISES:
+    for kind in {**NOISES, **BEYOND}:
         outcomes = [
-            rates([simulate(s, kind, runs, sd, noise, profile=profile) for sd in SIZES])
-            if kind != DRIFT or not s.schedule.extended
-            else "–"
+            "–"
+            if kind == DRIFT and len(s.looks) > 2
+            else rates([simulate(s, kind, runs, sd, noise, profile=profile) for sd in SIZES])
             for s in plans.values()
         ]
         yield f"| {kind} | {' | '.join(outcomes)} |"
@@ -414,7 +421,7 @@ def rates(outcomes: Sequence[Outcome]) -> str:
 
 
 def unseen(runs: int, noise: Draw) -> Iterator[str]:
-    """Lines of a Markdown table: the same at the block noise of H200 micro runs, with a profile whose processes did
+    """Lines of a Markdown table: the same at the noise of H200 micro runs, with a profile whose processes did
     not differ at all, for noise that comes after it was measured; without and with LEAST.
     """
     plans = {name: s for name, s in schedules().items() if s.schedule.rounds * s.workload.prompt_sets >= FIRST_LOOK}
@@ -432,7 +439,7 @@ def power(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
     pairs.
     """
     plans = schedules()
-    yield f"| block sd, off the floor | {' | '.join(plans)} |"
+    yield f"| pair sd, off the floor | {' | '.join(plans)} |"
     yield f"|---{'|---' * len(plans)}|"
     for sd in SIZES:
         for percent in (3, 1, -1, -3, -10):
@@ -447,20 +454,38 @@ def power(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
             yield f"| {100 * sd:g} %, {percent:+d} %: {what} | {' | '.join(outcomes)} |"
 
 
-def family(runs: int, noise: Draw) -> Iterator[str]:
-    """Lines on runs of 34 required spec cells (of 44 cells), 8 × 2 pairs each, block noise 0.6 %, no profile."""
-    scenario, cells = schedules()["8 × 2"], 34
+def many(runs: int, noise: Draw) -> Iterator[str]:
+    """Lines of a Markdown table: at least one false FAIL in percent, by how many decisions are required. Their noises
+    have nothing in common.
+    """
+    plans = {**{name: planned(s) for name, s in schedules().items()}, **until_decided()}
+    counts = (1, 4, 12, 34)
+    yield f"| noise, pair sd | schedule | {' | '.join(map(str, counts))} |"
+    yield f"|---|---{'|---' * len(counts)}|"
+    for kind, sd in (("AR(1) 0.9", 0.05), ("AR(1) 0.9, half white", 0.05), ("process sd 0.6 %", 0.001)):
+        for name in ("4 × 8", "8 × 2", "8 × 4", "12 × 2", "8 × 4, continued to 8", *until_decided()):
+            alone = [simulate(plans[name], kind, runs, sd, noise, fail=false_fail(True, n)).below for n in counts]
+            shares = [1 - (1 - float(below.mean())) ** n for n, below in zip(counts, alone, strict=True)]
+            yield f"| {kind}, {100 * sd:g} % | {name} | {' | '.join(f'{100 * share:.2f}' for share in shares)} |"
 
-    def failed(effect: float, share: float, count: int, kind: str) -> Flags:
-        out = simulate(scenario, kind, runs * count, 0.006, noise, effect=effect, fail=share)
-        return out.below.reshape(runs, count)
 
-    for kind in ("independent", "AR(1) 0.9 of the ratio", "process sd 0.45 %"):
-        for percent in (3, 0):
-            wrong: Flags = np.any(failed(math.log1p(percent / 100), false_fail(True, cells), cells, kind), axis=1)
-            share, low, high = bound(wrong)
-            where = f"{percent} % above every floor" if percent else "exactly at every floor"
-            yield f"| {kind} | {where} | {share:.3%} | {low:.3%} … {high:.3%} |"
+def times(runs: int, noise: Draw) -> Iterator[str]:
+    """Lines of a Markdown table: pairs after which 90 % of the points pass that are measured until they are decided."""
+    ratios = (1.03, 1.05, 1.10, 1.3, 1.8, 2.38)
+    yield f"| pair sd | schedule | {' | '.join(map(str, ratios))} |"
+    yield f"|---|---{'|---' * len(ratios)}|"
+    for kind, sd in [("independent", sd) for sd in (0.001, 0.01, 0.033, 0.1)] + [
+        ("first pair of the run +3.4 %", 0.001),
+        ("AR(1) 0.9", 0.033),
+        ("AR(1) 0.9, half white", 0.033),
+    ]:
+        for name, plan in until_decided().items():
+            ends = []
+            for ratio in ratios:
+                out = simulate(plan, kind, runs, sd, noise, effect=math.log(ratio), fail=false_fail(True, 8))
+                last = np.sort(np.where(out.above, out.pairs, 1 << 30))[math.ceil(0.9 * runs) - 1]
+                ends.append(f"{last}" if last < 1 << 30 else f"– ({100 * out.above.mean():.0f} %)")
+            yield f"| {kind}, {100 * sd:g} % | {name} | {' | '.join(ends)} |"
 
 
 @click.command()
@@ -482,8 +507,11 @@ def main(runs: int, seed: int) -> None:
     click.echo(f"\nAt the floor, a profile that saw no spread: false PASS / false FAIL, % of {runs // 2} runs\n")
     for line in unseen(runs // 2, noise):
         click.echo(line)
-    click.echo(f"\n34 required cells of a 44-cell run: at least one false FAIL, of {runs // 4} runs\n")
-    for line in family(runs // 4, noise):
+    click.echo(f"\nAt least one false FAIL, by the number of required decisions, % of {runs} runs\n")
+    for line in many(runs, noise):
+        click.echo(line)
+    click.echo(f"\nPairs until 90 % of {runs // 10} runs pass at a floor of 1\n")
+    for line in times(runs // 10, noise):
         click.echo(line)
 
 

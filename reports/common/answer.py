@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.intervals.other_prompts import THESE, like_these_in_words
+from specgate.analysis.intervals.other_prompts import THESE
 from specgate.analysis.load.figures import in_words
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
@@ -36,8 +36,8 @@ def answer(run: Run) -> str | None:
         return "Not enough data for a speed-up" + (f": {', '.join(reasons).replace('_', ' ')}." if reasons else ".")
     if len(run.comparisons) > 1:
         return _several(run, known)
-    beside = figures.like_these(run, run.comparisons[0])
-    return _one(known[0], f"; {like_these_in_words(beside)}" if beside else "", _missed(run))
+    others = figures.others(run, run.comparisons[0])
+    return _one(known[0], f"; {others}" if others else "", _missed(run))
 
 
 def _difference(run: Run, wrong: Sequence[Comparison]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file
+from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file, like_these_in_words
 from specgate.analysis.machine.memory import size_in_words
 from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Point, Role, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
@@ -87,6 +87,12 @@ def like_these(run: Run, comparison: Comparison | None) -> Value | None:
     if not from_a_file(run.prompts.get(comparison.cell.point.key, {})):
         return None
     return next((v for v in comparison.beside if v.metric == SPEEDUP_LIKE_THESE), None)
+
+
+def others(run: Run, comparison: Comparison | None) -> str | None:
+    """The same in words."""
+    value = like_these(run, comparison)
+    return like_these_in_words(value, unit="×", digits=2) if value else None
 
 
 SPEED = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.intervals.other_prompts import like_these_in_words
 from specgate.contract import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures
@@ -62,7 +61,7 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
         _entry(values.get("acceptance_length")),
         _entry(values.get("draft_acceptance_rate")),
         *(_entry(figures.first(result, *names)) for names in (figures.SPEED, figures.PER_TOKEN, ("step_ms",))),
-        speedup_entry(comparison.speedup if comparison else None, figures.like_these(run, comparison)),
+        speedup_entry(comparison.speedup if comparison else None, figures.others(run, comparison)),
         tokens_entry(run, comparison),
         _entry(values.get("repeated_8gram_share")),
         Entry(str(result.blocks)),
@@ -73,10 +72,12 @@ def _entry(value: Value | None) -> Entry:
     return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
 
 
-def speedup_entry(value: Value | None, others: Value | None = None) -> Entry:
-    """A speed-up over the baseline, marked where the whole interval lies below 1. `others`: on prompts like these."""
+def speedup_entry(value: Value | None, others: str | None = None) -> Entry:
+    """A speed-up over the baseline, marked where the whole interval lies below 1. `others`: what is known of prompts
+    like these, in words.
+    """
     entry = _entry(value)
-    note = "\n".join(filter(None, (entry.note, like_these_in_words(others) if others else None)))
+    note = "\n".join(filter(None, (entry.note, others)))
     if value is None or value.value is None or value.ci_high is None or value.ci_high >= 1:
         return Entry(entry.text, note or None)
     return Entry(entry.text, f"{note}\nslower than baseline", mark="slower")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -51,7 +50,7 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
     comparison, length = run.comparison(result.cell.key), result.values.get("acceptance_length")
     return [
         cell_name(result.cell.key, run.scenarios),
-        speedup_entry(comparison.speedup if comparison else None, figures.like_these(run, comparison)),
+        speedup_entry(comparison.speedup if comparison else None, figures.others(run, comparison)),
         demand(result, verdicts_on(verdicts, result, "speed")),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
         demand(result, verdicts_on(verdicts, result, "acceptance")),
@@ -158,8 +157,3 @@ def change_of(run: Run, result: CellResult) -> str | None:
     seen = "no change seen, " if low <= 0 <= high else ""
     span_ = f"{mean:+.2f} % (95 % {low:+.2f} to {high:+.2f})".replace("-", "−")
     return f"{cell.role_name} step time: {seen}{span_}, against {earlier.run}"
-
-
-def command(run: Run) -> list[str]:
-    """The command that made the run, word by word, each quoted for a POSIX shell. A page breaks lines between them."""
-    return [shlex.quote(word) for word in run.argv]

@@ -72,7 +72,7 @@ def rows_of(run: Run) -> Iterator[Row]:
 
 def over_baseline(run: Run, comparison: Comparison) -> Row:
     cell, value = comparison.cell, comparison.speedup
-    floor, mde = floor_of(run, cell), run.mde.get(cell.key)
+    floor, mde = floor_of(run, cell), smallest_effect(run, cell.key)
     return Row(
         cell_name(cell.key, run.scenarios),
         cell.role,
@@ -98,8 +98,14 @@ def over_role(run: Run, verdict: Verdict) -> Row | None:
         low=low if isinstance(low, float) else None,
         high=high if isinstance(high, float) else None,
         asked=1 / (1 + margin / 100),
-        mde=run.mde.get(verdict.cell),
+        mde=smallest_effect(run, verdict.cell),
     )
+
+
+def smallest_effect(run: Run, cell: str) -> float | None:
+    """The machine's minimum detectable effect; None if it is not known, or beyond a factor of 2, which helps nobody."""
+    mde = run.mde.get(cell)
+    return mde if mde is None or mde <= 1 else None
 
 
 def draw(axes: Any, rows: Sequence[Row], what: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE, like_these_in_words
+from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.contract import CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
@@ -171,7 +171,7 @@ def every_line(run: Run) -> Iterator[Line]:
             parts += [
                 _in_words(length, result.values.get("acceptance_length"), LIKE_THESE),
                 _in_words("speed-up", comparison.speedup, THESE),
-                *([like_these_in_words(others)] if (others := figures.like_these(run, comparison)) else []),
+                *filter(None, [figures.others(run, comparison)]),
                 _noted("tokens", tokens_entry(run, comparison)),
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.intervals.other_prompts import like_these_in_words
 from specgate.contract import CellResult, Policy, Run, State, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants
@@ -94,13 +93,11 @@ def cell_row(run: Run, result: CellResult) -> list[str]:
     comparison = run.comparison(result.cell.key)
     speedup = comparison.speedup if comparison else None
     note, span = cell_note(run, result), figures.reason(speedup) or figures.span(speedup)
-    tokens, others = tokens_entry(run, comparison), figures.like_these(run, comparison)
+    tokens, others = tokens_entry(run, comparison), figures.others(run, comparison)
     return [
         cell_name(result.cell.key, run.scenarios) + (f" ({note})" if note else ""),
         *(figures.of(result, *names) for names in (("acceptance_length",), figures.SPEED, figures.PER_TOKEN)),
-        figures.figure(speedup)
-        + (f" ({span})" if span else "")
-        + (f"; {like_these_in_words(others)}" if others else ""),
+        figures.figure(speedup) + (f" ({span})" if span else "") + (f"; {others}" if others else ""),
         tokens.text,
     ]
 

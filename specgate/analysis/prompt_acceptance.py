@@ -72,6 +72,11 @@ def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
     return {prompt: reduce(add, records) for prompt, records in of_prompt.items()}
 
 
+def length_counts(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
+    """(prompt set, prompt) → (accepted + steps, steps), whose ratio is its acceptance length, where it had a draft."""
+    return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
+
+
 def counted_by_request(blocks: Sequence[Block]) -> bool:
     """True if the drafts of each request are known in all of these spec blocks."""
     return all(block.served is None or request_records(block) is not None for block in blocks)

@@ -41,7 +41,9 @@ MOST_LOOKS: Final = 64
     "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="ABBA groups per role and prompts."
 )
 @click.option("--steps", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Most steps of a block.")
-@click.option("--margin-pct", type=PERCENT, help="Step time: less is the same (default: 1; on a CPU 5).")
+@click.option(
+    "--margin-pct", type=PERCENT, help="Step time: less is the same (default: 1; of running servers 3; on a CPU 5)."
+)
 @click.option("--prefill-margin-pct", type=PERCENT, help="Prefill time: likewise (5; on a CPU 10).")
 @click.option("--acceptance-margin-pct", type=PERCENT, help="Acceptance: likewise (2; on a CPU 5).")
 @click.option("--same-within", "same_within_pct", type=PERCENT, metavar="PCT", help="SAME, too, if all are within it.")

@@ -120,15 +120,18 @@ NAMES: Final = {
 
 TELLING_PCT: Final = 100
 """Percent. A wider interval tells nothing, and its ends are not shown."""
-Device = Literal["gpu", "cpu"]
+Device = Literal["gpu", "attached", "cpu"]
 USUAL_PCT: Final[Mapping[Device, Mapping[str, float]]] = {
     "gpu": {STEP: 1.0, PREFILL: 5.0, ACCEPTANCE: 2.0, START_UP: 20.0, MEMORY: 2.0, HOST_MEMORY: 2.0},
+    "attached": {STEP: 3.0, PREFILL: 5.0, ACCEPTANCE: 2.0},
     "cpu": {STEP: 5.0, PREFILL: 10.0, ACCEPTANCE: 5.0, START_UP: 20.0, MEMORY: 2.0, HOST_MEMORY: 2.0},
 }
-"""Device of the engine → quantity → its margin in percent, where the command line states none.
+"""Engine on a GPU, server that somebody else has started, or engine on a CPU → quantity → its margin in percent, where
+the command line states none.
 
 A margin is told from nothing by 24 process pairs where their standard deviation is six tenths of it: 0.6 % on a GPU of
-a shared host, 3 % on a CPU.
+a shared host, 3 % on a CPU. Two servers that somebody else has started are never proven closer than 1.7 %
+(`estimates.Difference.assumed`).
 """
 
 

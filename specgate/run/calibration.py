@@ -219,8 +219,12 @@ def trend(blocks: Sequence[Block]) -> float:
 def line_of(key: str, cell: CellNoise) -> str:
     return (
         f"cell {key}: {cell.state}, {cell.pairs} pairs, sd {cell.sd:.2%}, order effect {cell.order_effect:+.2%}, "
-        f"drift {cell.drift_per_block:+.3%} per block, can tell {cell.mde:.2%}{said_of_processes(cell)}"
+        f"drift {cell.drift_per_block:+.3%} per block, {told(cell)}{said_of_processes(cell)}"
     )
+
+
+def told(cell: CellNoise) -> str:
+    return f"can tell {cell.mde:.2%}" if cell.mde <= 1 else f"{cell.pairs} pairs are too few to tell a factor of 2"
 
 
 def said_of_processes(cell: CellNoise) -> str:

@@ -53,6 +53,7 @@ def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -
     by = {(q["name"], q["word"]) for q in results["quantities"] if q["decides"]}
     assert ("acceptance_length", "SAME") in by and ("step_ms", "SAME") not in by and ("step_ms", "FASTER") not in by
     assert [t["changed"] for t in results["texts"]] == [[], []]
+    assert results["margins"]["device"] == "attached"
     assert "sessions are one process" in done.stdout and {q["name"] for q in results["quantities"]} <= {
         "step_ms",
         "acceptance_length",

@@ -103,6 +103,15 @@ def test_what_the_machine_can_tell_is_named_where_it_is_known() -> None:
     known = replace(measured, mde={measured.comparisons[0].cell.key: 0.014})
     assert "this machine can tell 1.4 %" in verdict(known, 1.5).message
     assert "can tell" not in verdict(measured, 1.5).message
+    hopeless = replace(measured, mde=dict.fromkeys(known.mde, 30.49))
+    assert "can tell" not in verdict(hopeless, 1.5).message
+
+
+def test_an_interval_that_decides_nothing_and_reaches_beyond_a_factor_of_2_is_left_out() -> None:
+    outcome = verdict(run(jitter=0.3, prompt_sets=2), 1.9)
+    assert outcome.state is State.INCONCLUSIVE and "interval" not in outcome.message
+    assert "4 pairs, too few to bound it within a factor of 2" in outcome.message
+    assert outcome.evidence["can_tell"] is None and number(outcome, "ci_high") > 4
 
 
 def limited(highest: float) -> Run:

@@ -51,9 +51,9 @@ def from_a_file(about: Mapping[str, object]) -> bool:
     return isinstance(about.get("file"), Mapping)
 
 
-def like_these_in_words(value: Value, noun: str = "prompt set", unit: str = "x") -> str:
+def like_these_in_words(value: Value, noun: str = "prompt set", unit: str = "x", digits: int = 3) -> str:
     """The interval of a figure over prompts, with the number of them; or that they are too few."""
     if value.ci_low is None or value.ci_high is None:
         return f"{value.n} {noun}{'s' * (value.n != 1)}: too few to say for prompts like these"
     level = f"{100 * (1 - 2 * ALPHA):g} %, {value.n} {noun}s"
-    return f"{LIKE_THESE} {value.ci_low:.3f}–{value.ci_high:.3f}{unit} ({level})"
+    return f"{LIKE_THESE} {value.ci_low:.{digits}f}–{value.ci_high:.{digits}f}{unit} ({level})"

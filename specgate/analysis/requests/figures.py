@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from specgate.analysis.requests.percentiles import ERROR, quantiles
-from specgate.analysis.requests.timing import TimedRequest, requests_of
-from specgate.contract import Block, Distribution, Value
+from specgate.analysis.requests.timing import TimedRequest
+from specgate.contract import Distribution, Value
 from specgate.contract.metrics import PERCENTILES, per_request
 
 Samples = Callable[[TimedRequest], Sequence[float]]
@@ -61,11 +61,6 @@ def distributions(requests: Iterable[TimedRequest]) -> dict[str, Distribution]:
     requests = list(requests)
     samples = {f"{q}_ms": [ms for request in requests for ms in SAMPLES[q](request)] for q in ("tpot", "ttft", "itl")}
     return {name: distribution(values) for name, values in samples.items() if values}
-
-
-def request_tpot_ms(block: Block) -> Iterator[float]:
-    """Per request that emitted: the decode time up to its last step, in ms per token after the prefill token."""
-    yield from (ms for request in requests_of(block, False) if (ms := request.tpot_ms) is not None)
 
 
 def distribution(samples: Sequence[float]) -> Distribution:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.prompt_acceptance import length_counts
 from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
 from specgate.analysis.two_builds.outcomes import (
@@ -121,10 +121,7 @@ def raw_of_cells(cells: Sequence[Both], pairing: Pairing, margins: Margins) -> I
 
 def acceptance(cell: Both) -> Iterator[Raw]:
     """The acceptance length of a cell, where something was drafted."""
-    counts = [
-        {p: (r.accepted + r.steps, r.steps) for p, r in by_prompt(blocks).items() if r.steps}
-        for blocks in (cell.old, cell.new)
-    ]
+    counts = [length_counts(blocks) for blocks in (cell.old, cell.new)]
     if not all(counts):
         return
     lengths = [sum(n for n, _ in side.values()) / sum(d for _, d in side.values()) for side in counts]

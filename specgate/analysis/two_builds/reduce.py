@@ -95,9 +95,9 @@ def compare_builds(
         *load_trouble(old, new, margins.error),
         *(weights_trouble(texts) if then is not None else ()),
     )
-    on_cpu = any(facts.on_cpu for side in (old, new) for facts in side.engines.values())
-    margins = replace(margins, device="cpu" if on_cpu else "gpu")
     attached = old.attached + new.attached
+    on_cpu = any(facts.on_cpu for side in (old, new) for facts in side.engines.values())
+    margins = replace(margins, device="cpu" if on_cpu else "attached" if attached else "gpu")
     unit = "session pairs" if attached else "process pairs"
     pairing = Pairing(firsts_of(processes), OF_TIME.process_sd * math.sqrt(attached), unit)
     of_processes = [] if attached else raw_of_processes(processes)  # nobody saw a server start

@@ -15,7 +15,7 @@ from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.intervals.between_runs import ASSUMED, of_one_role
 from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
 from specgate.analysis.machine.memory import PEAKS
-from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.prompt_acceptance import length_counts
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.archive.comparing.engines import by_cell, cell_id, same_prompts, target_of
 from specgate.archive.comparing.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
@@ -188,7 +188,7 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
 
 def of_lengths(stated: Change, partners: Partners) -> Change:
     """`stated` with the interval of the ratio of two acceptance lengths, clustered by prompt."""
-    a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
+    a, b = length_counts(partners.blocks_a), length_counts(partners.blocks_b)
     estimate, n = log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
     if estimate is None:
         return replace(stated, reason_code="few_samples" if n else "no_interval")
@@ -221,11 +221,6 @@ def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
 def aside_in(run: Run) -> SetAside:
     """The rounds of a run whose times were set aside."""
     return set_aside({key: c.host for key, c in run.conditions.items() if c.host is not None})
-
-
-def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Prompt → (accepted + steps, steps), whose ratio is the acceptance length."""
-    return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
 
 
 def per_prompt_set(scenario: Scenario, blocks: Sequence[Block], metric: str) -> Logs:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.requests.figures import RANKS, distribution, distributions, request_tpot_ms
+from specgate.analysis.requests.figures import RANKS, distribution, distributions
 from specgate.analysis.requests.timing import requests_of
 from specgate.contract import Finish
 from tests.support.factories import block, blocks_of, plan_of, scenario
@@ -31,13 +31,13 @@ def test_a_request_that_ends_early_is_timed_up_to_its_last_step() -> None:
         elapsed_ns=80_000_000,
     )
     # The stretch took twice what the steps did, and every step has its share of that.
-    assert list(request_tpot_ms(early)) == pytest.approx([80 / 4, 60 / 2])
+    assert [r.tpot_ms for r in requests_of(early, False)] == pytest.approx([80 / 4, 60 / 2])
 
 
 def test_a_request_that_emitted_nothing_has_no_time_per_token() -> None:
     made = block(ROUND, BASE, steps=2)
     silent = replace(made, tokens=(made.tokens[0], made.tokens[1][:1]), accepted=((0, -1), (0, -1)))
-    assert len(list(request_tpot_ms(silent))) == 1
+    assert [r.tpot_ms is None for r in requests_of(silent, False)] == [False, True]
 
 
 def test_first_tokens_are_timed_in_whole_requests_only() -> None:

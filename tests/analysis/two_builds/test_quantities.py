@@ -52,8 +52,8 @@ def test_a_longer_acceptance_is_faster_and_a_longer_time_is_slower() -> None:
 
 
 def test_margins_are_those_of_the_engines_device_unless_they_are_stated() -> None:
-    gpu, cpu = ([Margins(device=device).percent(q) for q in (STEP, PREFILL, ACCEPTANCE)] for device in USUAL_PCT)
-    assert (gpu, cpu) == ([1, 5, 2], [5, 10, 5])
+    usual = [[Margins(device=device).percent(q) for q in (STEP, PREFILL, ACCEPTANCE)] for device in USUAL_PCT]
+    assert usual == [[1, 5, 2], [3, 5, 2], [5, 10, 5]]
     assert Margins(step_pct=0.3, device="cpu").percent(STEP) == 0.3
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -71,8 +72,8 @@ def test_a_block_has_every_request_its_times_and_the_servers_counts(served: tupl
 
 def block_from(decoded: Decoded, role: Role) -> Block:
     """The block that the harness stores."""
-    values = {field.name: getattr(decoded, field.name) for field in fields(DecodeRun)}
-    own = {"prompt_set": 0, "round": 0, "position_in_round": 0, "warmup": False, "worker_generation": 0}
+    values: dict[str, Any] = {field.name: getattr(decoded, field.name) for field in fields(DecodeRun)}
+    own: dict[str, Any] = {"prompt_set": 0, "round": 0, "position_in_round": 0, "warmup": False, "worker_generation": 0}
     return Block(point=Point("s", "b", 64, 2), role=role, prefill_ns=decoded.prefill_ns or 0, **own, **values)
 
 
