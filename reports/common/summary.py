@@ -17,6 +17,7 @@ from specgate.analysis.verdict import overall
 from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS, metric
 from specgate.errors import ExitCode
+from specgate.files.writing import without_home
 from specgate.reports.common import figures
 
 MARKS = {
@@ -203,7 +204,13 @@ def _advisory(run: Run) -> str | None:
 
 def reproduction(run: Run) -> str:
     """The command line that made the run, quoted for a POSIX shell."""
-    return shlex.join(run.argv)
+    return " ".join(quoted_words(run))
+
+
+def quoted_words(run: Run) -> list[str]:
+    """Its words. The home folder is `~`, as in stored files, and stays outside the quotes: a shell expands it there."""
+    words = map(without_home, run.argv)
+    return [f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word) for word in words]
 
 
 def seconds(run: Run) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -158,8 +157,3 @@ def change_of(run: Run, result: CellResult) -> str | None:
     seen = "no change seen, " if low <= 0 <= high else ""
     span_ = f"{mean:+.2f} % (95 % {low:+.2f} to {high:+.2f})".replace("-", "−")
     return f"{cell.role_name} step time: {seen}{span_}, against {earlier.run}"
-
-
-def command(run: Run) -> list[str]:
-    """The command that made the run, word by word, each quoted for a POSIX shell. A page breaks lines between them."""
-    return [shlex.quote(word) for word in run.argv]

@@ -108,7 +108,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "not_judged": summary.not_judged(run),
         "advised": head.advice(run),
         "shown_facts": head.facts(run, policy),
-        "command": head.command(run),
+        "command": summary.quoted_words(run),
         "contents": [(id_, name) for id_, name in contents(sections) if id_ not in empty],
         "empty": empty,
         "gaps": details.gaps(empty, together, sections),

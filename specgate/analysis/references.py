@@ -129,11 +129,14 @@ def long_enough(times: CellTimes, what: str, between: BetweenRuns) -> bool:
 
 
 def paired_by_round(old: CellTimes, new: CellTimes, what: str) -> Pairs:
-    """ln(old time / new time) of every round that both runs have timed: more than 0 is a gain.
+    """ln(old time / new time) of every round that both runs have timed: more than 0 is a gain. None of step times that
+    were counted otherwise.
 
     `what`: `step_ns` or `prefill_ns`. Prompt sets are not told apart, since their differences cancel. Where both ran a
     block at the same position in its round, so does the effect of that; else it is fitted.
     """
+    if what == "step_ns" and old.unit is not new.unit:
+        return Pairs([], [], [], [])
     before = {
         (s, r): at for s, r, *at in zip(old.prompt_sets, old.rounds, old.positions, getattr(old, what), strict=True)
     }

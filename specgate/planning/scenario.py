@@ -268,7 +268,7 @@ def override(
     if warmup_runs is not None:
         schedule = replace(schedule, warmup_rounds=warmup_runs)
     if measurement_runs is not None:
-        schedule = replace(schedule, rounds=measurement_runs, until="rounds", budget_s=None)
+        schedule = replace(schedule, rounds=measurement_runs, until=None, budget_s=None)
     if budget_s is not None:
         schedule = replace(schedule, until="decided", budget_s=budget_s)
     if schedule.rounds < 1 or schedule.warmup_rounds < 0:

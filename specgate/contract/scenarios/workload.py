@@ -150,7 +150,7 @@ class Schedule:
     """Rounds per warm-up prompt set."""
     extended: Annotated[tuple[int, ...], FILLED_IN] = ()
     """The rounds of earlier plans of a run that was continued with more, in ascending order."""
-    until: Literal["rounds", "decided"] = "rounds"
+    until: Literal["decided"] | None = None
     """`decided`: a point ends where every required rule that rests on samples is decided, or its time is spent.
     `rounds` is not read then, and the first interim look comes at 4 pairs.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from specgate.contract import Run, State, Value, Verdict
 from specgate.errors import ExitCode
@@ -59,6 +60,14 @@ def test_a_run_cut_short_says_by_what_before_any_verdict() -> None:
 def test_the_command_reads_back_as_the_arguments() -> None:
     run = replace(GREEN, argv=("specgate", "micro", "--out", "a folder/$x; rm", "it's"))
     assert tuple(shlex.split(reproduction(run))) == run.argv
+
+
+def test_the_command_of_a_stored_run_is_the_one_that_was_written_at_its_end() -> None:
+    """run.json has `~` for the home folder. A run under it does not hold if its command is then quoted otherwise."""
+    words = ("specgate", "micro", "--target", f"{Path.home()}/a b/target", f"x={Path.home()}/c")
+    stored = ("specgate", "micro", "--target", "~/a b/target", "x=~/c")
+    both = {reproduction(replace(GREEN, argv=argv)) for argv in (words, stored)}
+    assert both == {"specgate micro --target ~/'a b/target' 'x=~/c'"}
 
 
 def test_required_and_advisory_verdicts_are_counted_apart() -> None:
