@@ -38,7 +38,7 @@ def cli() -> None:
     \b
     Example: specgate demo
 
-    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 6 invalid; all: docs/reference.md
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive; all: docs/reference.md
     """
 
 
