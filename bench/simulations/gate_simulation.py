@@ -303,7 +303,8 @@ def sequential(
             nearer = np.minimum(
                 special.stdtrit(freedom, at) * own, special.stdtrit(freedom + PRIOR_FREEDOM, at) * leaning
             )
-            return np.hypot(nearer, between.half_width(share / 2))
+            assumed = math.isinf(between.freedom)
+            return np.hypot(nearer, between.half_width(1 - at if assumed else share / 2))
 
         still = ~(above | below)
         above |= still & (mean - reach(spent(FALSE_PASS, number)) >= floor)

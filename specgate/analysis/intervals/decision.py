@@ -139,12 +139,13 @@ def reach(fitted: Fit, between: BetweenRuns, error: float, *, alone: bool = Fals
     far = tail(half)
     own = t_quantile(1 - far, fitted.freedom) * fitted.error
     leaning = t_quantile(1 - far, fitted.freedom + PRIOR_FREEDOM) * fitted.prior_error
-    return math.hypot(min(own, leaning), half_width(between, half))
+    return math.hypot(min(own, leaning), half_width(between, far if between.process_freedom is None else half))
 
 
 def tail(error: float) -> float:
     """The error at which to read t for an actual one of `error`. Where neighbours are alike, the tails of a mean are
-    heavier than those of t: below FAR the actual error falls with the square root of the nominal one.
+    heavier than those of t: below FAR the actual error falls with the square root of the nominal one. An assumed
+    standard deviation, which may be too small, is read as far out.
     """
     return error * min(1.0, error / FAR)
 
