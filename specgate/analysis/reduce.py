@@ -246,8 +246,8 @@ def scores_of(blocks: Sequence[Block], rescoring: Rescoring, error: float) -> Sc
     for cell in {b.cell for b in blocks}:
         try:
             scores[cell] = check_scores(cell, blocks, rescoring, error)
-        except InvalidResult as error:
-            scores[cell] = str(error)
+        except InvalidResult as contradiction:
+            scores[cell] = str(contradiction)
     return scores
 
 

@@ -131,9 +131,20 @@ class Rescorer:
 
         `evidence`: it is given logits of the places where texts part, where the engine does not show how it rounds.
         """
-        pending = {p: blocks for p in points if p.key not in self.done and (blocks := self._sound(p, journal))}
+        sound = {p: blocks for p in points if (blocks := self._sound(p, journal))}
+        pending = {p: blocks for p, blocks in sound.items() if not self._scored(p, blocks)}
         for _, group in groupby(pending, key=self._engine_key):
             self._score_points({p: pending[p] for p in group}, evidence)
+
+    def _scored(self, point: Point, blocks: Sequence[Block]) -> bool:
+        """True if `point` has an answer. One from before a run was continued with more rounds is none."""
+        known = self.done.get(point.key)
+        if known is None or known.unscored is not None or known.seed is None:
+            return known is not None
+        samples = draws(known.seed, blocks, known.count)
+        return [(t.cell, t.prompt_set, t.round, t.slot, t.positions) for t in known.texts] == [
+            (d.block.cell.key, d.block.prompt_set, d.block.round, d.slot, d.positions) for d in samples
+        ]
 
     def _sound(self, point: Point, journal: Journal) -> list[Block]:
         """The blocks of `point` that tokens are drawn from."""

@@ -138,11 +138,15 @@ def test_a_line_torn_by_a_kill_is_cut_and_the_journal_goes_on(
     assert folder.lines(Block) == [first, second]
 
 
-def test_margins_read_back_equal(tmp_path: Path) -> None:
+def test_margins_read_back_equal_and_what_is_known_later_of_a_place_replaces_them(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     margin = Margin("one/fake/c64/b2/spec-3", 0, 1, 0, 17, 12.5, 12.4999)
     folder.append(margin)
-    assert folder.lines(Margin) == [margin]
+    folder.append(replace(margin, slot=1))
+    assert folder.lines(Margin) == [margin, replace(margin, slot=1)]
+    completed = replace(margin, top_tokens=(7, 3), second=(12.5, 12.4999), float32=(12.51, 12.49))
+    folder.append(completed)
+    assert folder.lines(Margin) == folder.journal().margins == [completed, replace(margin, slot=1)]
 
 
 def test_engine_facts_read_back_equal_and_those_of_an_older_journal_have_no_draft_error(tmp_path: Path) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
-from specgate.contract import BaselineText, Block, Run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.contract import BaselineText, Block, Run, TopTokens
 from specgate.files.run_folder import RunFolder
+from specgate.run.rescoring import in_few_passes
+from specgate.run.token_evidence import shown_by_both
 from tests.support.command import NOT_SCORED, Cli
 
 SAMPLED = "checks: {text: sampled, rescored_by: none}\n"
@@ -65,3 +70,34 @@ def test_a_resumed_run_makes_up_for_what_an_interrupted_one_did_not_check(cli: C
     run = RunFolder.open(folder).read_run()
     assert {c.tokens.whole_sets for c in run.comparisons} == {(0, 1, 2, 3)}
     assert all(c.rescored is not None and c.rescored.unscored for c in run.cells)
+
+
+FIRST = TopTokens((-0.5, -0.75, -2.0, -3.0), (7, 3, 9, 4))
+
+
+def test_two_passes_are_held_against_each_other_on_the_tokens_that_both_show() -> None:
+    again = TopTokens((-0.6, -0.7, -2.9, -3.1), (3, 7, 5, 4))
+    assert shown_by_both(FIRST, again, (7, 3)) == (TopTokens((-0.5, -0.75, -3.0), (7, 3, 4)), (-0.7, -0.6, -3.1))
+    assert shown_by_both(FIRST, again, (7, 9)) == (FIRST, ()), "a token that is to be judged must stay"
+    assert shown_by_both(FIRST, again, (7, 8))[1], "one that the first pass does not show is wrong in any case"
+
+
+def test_a_second_pass_with_the_bits_of_the_first_says_nothing_of_rounding() -> None:
+    for again in (FIRST, TopTokens(FIRST.values[:2], FIRST.tokens[:2]), None, TopTokens((-0.5, -0.75))):
+        assert shown_by_both(FIRST, again, (7, 3)) == (FIRST, ())
+    assert shown_by_both(TopTokens((2.0, 1.0)), FIRST, (7, 3)) == (TopTokens((2.0, 1.0)), ())
+
+
+@given(st.lists(st.tuples(st.tuples(st.integers(0, 1), st.integers(0, 1)), st.lists(st.integers(0, 1)).map(tuple))))
+def test_a_text_that_begins_another_one_needs_no_pass_of_its_own(
+    texts: list[tuple[tuple[int, int], tuple[int, ...]]],
+) -> None:
+    groups = in_few_passes(texts)
+    assert sorted(i for group in groups for i in group) == list(range(len(texts)))
+    for first, *others in groups:
+        assert all(
+            texts[i][0] == texts[first][0] and texts[first][1][: len(texts[i][1])] == texts[i][1] for i in others
+        )
+    heads = [texts[first] for first, *_ in groups]
+    ends = {(p, t) for p, t in texts if not any(p == q and t != u and u[: len(t)] == t for q, u in texts)}
+    assert len(heads) == len(ends), "one pass for each text that no longer one begins with"

@@ -9,6 +9,7 @@ from specgate.contract import EngineIdentity, Floor, Policy, Rule, Run, ServedMo
 from specgate.contract.references import Earlier, EarlierRun
 from specgate.reports.common import provenance
 from specgate.reports.common.parts import Entry
+from specgate.reports.common.summary import quoted_words
 from specgate.reports.page import head
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
 
@@ -124,7 +125,7 @@ def test_the_step_time_is_held_against_the_earlier_run() -> None:
 
 def test_the_command_breaks_between_words_only() -> None:
     run = replace(RUN, argv=("specgate", "micro", "--scenario", "a file.yaml"))
-    assert head.command(run) == ["specgate", "micro", "--scenario", "'a file.yaml'"]
+    assert quoted_words(run) == ["specgate", "micro", "--scenario", "'a file.yaml'"]
 
 
 def test_an_asked_figure_without_a_least_names_its_rule() -> None:
