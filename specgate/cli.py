@@ -22,7 +22,6 @@ from specgate.commands.engine import engine
 from specgate.commands.machine import machine
 from specgate.commands.names import CommandLine
 from specgate.commands.policy import policy
-from specgate.commands.promotion import promotion
 from specgate.commands.run import full, load, micro
 from specgate.commands.runs import runs
 from specgate.commands.scenarios import scenarios
@@ -39,11 +38,11 @@ def cli() -> None:
     \b
     Example: specgate demo
 
-    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 6 invalid; all: docs/reference.md
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive; all: docs/reference.md
     """
 
 
-for _command in (demo, smoke, micro, full, load, ab, runs, promotion, diagnose, machine, scenarios, policy, engine):
+for _command in (demo, smoke, micro, full, load, ab, runs, diagnose, machine, scenarios, policy, engine):
     cli.add_command(_command)
 
 

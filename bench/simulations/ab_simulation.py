@@ -25,7 +25,7 @@ from scipy import special
 
 from bench.simulations.error_rates import bound
 from specgate.ab.schedule import other, schedule_of
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.two_builds import estimates as judge
 from specgate.analysis.two_builds.estimates import FITTED_FROM
 from specgate.analysis.two_builds.outcomes import log_margin, share, words_of
@@ -382,7 +382,7 @@ def judged(ratios: Floats, looks: Sequence[int], margins: Margins) -> tuple[Word
     """Words of the last quantity and of the whole that the shipped rule says of two servers which somebody else has
     started. `ratios`: ln(new / old) of the step times in every session, [sessions, quantities].
     """
-    processes, margin = ASSUMED.process_sd * math.sqrt(2), log_margin(margins.percent(two_builds.STEP))
+    processes, margin = OF_TIME.process_sd * math.sqrt(2), log_margin(margins.percent(two_builds.STEP))
     firsts = {i: two_builds.SIDES[i % 2] for i in range(len(ratios))}
     for look, count in enumerate(looks, 1):
         family = {

@@ -71,7 +71,9 @@ def draw_ratios(axes: Any, sweeps: Sequence[BreakEven], what: str) -> None:
         tint, known = svg.colour(Role(sweep.k)), [level for level in sweep.levels if level.ratio is not None]
         if sweep.outcome in ("crosses", "beyond", "below") and (sweep.low or sweep.high):
             axes.axvspan(sweep.low or every[0], sweep.high or every[-1], color=tint, alpha=0.14, linewidth=0, zorder=0)
-        axes.plot([k.level for k in known], [k.ratio for k in known], color=tint, linewidth=1.2, alpha=0.7, zorder=2)
+        crossing = [(sweep.value, 1.0)] if sweep.value is not None else []
+        path = sorted([*((k.level, k.ratio) for k in known), *crossing])
+        axes.plot(*zip(*path, strict=True), color=tint, linewidth=1.2, alpha=0.7, zorder=2)
         for level in known:
             if level.ci_low is not None and level.ci_high is not None:
                 axes.plot([level.level] * 2, [level.ci_low, level.ci_high], color=tint, linewidth=3, zorder=3)
