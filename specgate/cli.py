@@ -22,7 +22,6 @@ from specgate.commands.engine import engine
 from specgate.commands.machine import machine
 from specgate.commands.names import CommandLine
 from specgate.commands.policy import policy
-from specgate.commands.promotion import promotion
 from specgate.commands.run import full, load, micro
 from specgate.commands.runs import runs
 from specgate.commands.scenarios import scenarios
@@ -43,7 +42,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, smoke, micro, full, load, ab, runs, promotion, diagnose, machine, scenarios, policy, engine):
+for _command in (demo, smoke, micro, full, load, ab, runs, diagnose, machine, scenarios, policy, engine):
     cli.add_command(_command)
 
 

@@ -11,7 +11,7 @@ from specgate.terminal import echo
 
 HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "Measure": ("demo", "smoke", "micro", "full", "load", "ab"),
-    "Stored runs": ("runs", "promotion"),
+    "Stored runs": ("runs",),
     "Diagnose": ("diagnose",),
     "Set up": ("machine", "scenarios", "policy"),
     "Engine": ("engine",),

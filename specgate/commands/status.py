@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specgate.commands.promotion import anchor_lines
+from specgate.commands.runs.pin import anchor_lines
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def lines(status: PromotionStatus) -> list[str]:
         # The command is for copying, so it stays on one line.
         text += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
     here = key_of("micro", status.claim.subject, status.claim.fingerprint)
-    for line in anchor_lines(status.ledger, here, list(status.promotion.gates)):
+    for line in anchor_lines(status.ledger, here, list(status.promotion.gates), missing=False):
         text += wrapped(line, 2)
     for other in status.others:
         text += other_lines(other, status.promotion.needed)

@@ -55,13 +55,13 @@ def pin(path: Path, archives: tuple[Path, ...] = ()) -> tuple[Entry, Entry | Non
     if of_run.state not in GREEN:
         raise UsageError(f"{path}: it ended with {of_run.state}", hint="only a green run can be pinned")
     if why := "its run folder is missing" if folder_of(of_run, ledger) is None else doubts(ledger)(of_run):
-        raise UsageError(f"{path}: {why}", hint="pin a run that counts: specgate promotion show lists them")
+        raise UsageError(f"{path}: {why}", hint="pin a run that counts: specgate runs anchors lists them")
     if not RunFolder.open(path, read_only=True).read_run().times:
         hint = "pin a run of a policy with a rule of the gate since-green"
         raise UsageError(f"{path}: it kept no times of its blocks: later runs cannot be compared with it", hint=hint)
     before = pins(ledger.read().entries).get(key_of(of_run.kind, of_run.subject, of_run.fingerprint))
     if before is not None and before.run == of_run.run:
-        raise UsageError(f"{path}: it has been pinned since {before.time}", hint=f"specgate promotion unpin {path}")
+        raise UsageError(f"{path}: it has been pinned since {before.time}", hint=f"specgate runs unpin {path}")
     return entered(ledger, of_run, "pin"), before
 
 

@@ -32,6 +32,7 @@ from specgate.machine.noise_profile import SCHEMA, CellNoise, NoiseProfile, effe
 from specgate.planning.plan import build_plan
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
+from specgate.planning.scenario import override
 from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import Runner
@@ -46,7 +47,9 @@ def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
     about the machine, so an existing profile is kept.
     """
     config = resolve(request)
-    whole = build_plan(tuple(config.scenarios.values()), config.backend)
+    # Noise is measured in a fixed number of rounds, whatever ends a run of the scenario.
+    scenarios = [override(s, measurement_runs=s.schedule.rounds) for s in config.scenarios.values()]
+    whole = build_plan(scenarios, config.backend)
     plan = twice(whole)
     folder, runner = measure(plan, config, request)
     blocks = [folder.lines(Block)]

@@ -85,6 +85,9 @@ def open_lines(look: Look, left_s: float, scenarios: Mapping[str, Scenario]) -> 
     """Yield one line per rule and cell that a look has left open: its interval, its floor, and the time that it should
     take, out of the time that is left.
     """
+    left = f"{max(0, left_s):.0f} s left"
+    if not look.open:
+        yield f"open after {look.rounds} rounds: the machine was too disturbed for a verdict; {left}"
     for v in look.open:
         numbers = [v.evidence.get(key) for key in ("ratio", "ci_low", "ci_high", "min")]
         ratio, low, high, least = (n if isinstance(n, float) else None for n in numbers)
@@ -93,7 +96,7 @@ def open_lines(look: Look, left_s: float, scenarios: Mapping[str, Scenario]) -> 
         step = "".join(re.findall(r"about [\d,]+ s more", v.next_step or ""))
         yield (
             f"open after {look.rounds} rounds: {v.rule} {cell_name(v.cell, scenarios)}: {now}; "
-            f"{step + ' of ' if step else ''}{max(0, left_s):.0f} s left"
+            f"{step + ' of ' if step else ''}{left}"
         )
 
 

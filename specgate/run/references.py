@@ -66,7 +66,7 @@ def pinned_run(name: str, entry: Entry, ledger: Ledger, doubt: Callable[[Entry],
     """The scenario `name` of the run that `entry` pins. Raises UsageError if it cannot be used."""
     run = usable(name, entry, ledger, doubt)
     if isinstance(run, str):
-        hint = f"name the place of moved runs with --archive, or: specgate promotion unpin {ledger.folder / entry.run}"
+        hint = f"name the place of moved runs with --archive, or: specgate runs unpin {ledger.folder / entry.run}"
         raise UsageError(f"{entry.run} is pinned in {ledger.file}, and cannot be used: {run}", hint=hint)
     return replace(facts_of(name, run, entry), pinned=True)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.rounds import in_round
-from specgate.contract import Block, Plan, Round, Run
+from specgate.contract import Block, Plan, Round, Run, TimeEnd
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
@@ -174,7 +174,9 @@ def refuse_other_kind(folder: RunFolder, run: Run, software: Software) -> None:
 
 
 def check_samples(folder: RunFolder, plan: Plan) -> None:
-    """Raises InvalidResult for a block that the plan does not have, that is there twice, or that contradicts itself."""
+    """Raises InvalidResult for a block that the plan does not have, that is there twice, or that contradicts itself,
+    and for an end by time behind the rounds of the plan.
+    """
     rounds: dict[tuple[object, ...], Round] = {(r.point, r.prompt_set, r.index, r.warmup): r for r in plan.rounds}
     names, engines = set[tuple[object, ...]](), folder.engines()
     for number, block in enumerate(folder.lines(Block), 1):
@@ -186,6 +188,10 @@ def check_samples(folder: RunFolder, plan: Plan) -> None:
             raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is there twice")
         names.add(name)
         check_block(block, plan.scenarios[block.point.scenario].budget, engines.get(block.point.key))
+    for number, end in enumerate(folder.lines(TimeEnd), 1):
+        if end.rounds > sum(r.point.key == end.point and not r.warmup for r in plan.rounds):
+            where = f"{folder.path}/samples/ends.jsonl:{number}"
+            raise InvalidResult(f"{where}: {end.point} is not planned to have {end.rounds} rounds")
 
 
 def is_planned(block: Block, rounds: Mapping[tuple[object, ...], Round]) -> bool:

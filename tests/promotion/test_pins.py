@@ -51,13 +51,13 @@ def test_a_pin_is_signed_where_entries_are_and_an_unsigned_one_is_refused_where_
     monkeypatch.setenv(SIGNERS_VARIABLE, str(signers))
     assert cli.micro("--backend", "fake", "-o", "accept=2,1,3").returncode == 0
     run = cli.newest()
-    assert cli.run("promotion", "pin", run, pair=False).returncode == 0
+    assert cli.run("runs", "pin", run, pair=False).returncode == 0
     entry = Ledger(run.parent).read().entries[-1]
     assert (entry.kind, entry.run) == ("pin", run.name) and entry.signature is not None
     assert signer(entry.signature, signers, entry.time) == "ci"
-    assert cli.run("promotion", "unpin", run, pair=False).returncode == 0
+    assert cli.run("runs", "unpin", run, pair=False).returncode == 0
 
     monkeypatch.delenv(KEY_VARIABLE)
-    assert cli.run("promotion", "pin", run, pair=False).returncode == 0
+    assert cli.run("runs", "pin", run, pair=False).returncode == 0
     done = cli.micro("--backend", "fake", "-o", "accept=2,1,3")
     assert done.returncode == 2 and f"{run.name} is pinned in" in done.stderr and "it is not signed" in done.stderr

@@ -132,17 +132,17 @@ def test_a_pinned_run_is_the_anchor_of_its_subject_until_it_is_not(fake: Cli, mo
     assert micro(fake) == 0 and micro(fake) == 0
     assert ", the best run, too" in message(fake)
 
-    pinned = fake.run("promotion", "pin", first, pair=False)
+    pinned = fake.run("runs", "pin", first, pair=False)
     assert pinned.stdout.startswith(f"pinned {first.name}: the anchor of tiny for policy policy")
     assert micro(fake) == 0
     assert f"since the pinned run {first.name} (" in message(fake)
-    assert f"pinned {first.name}" in fake.run("promotion", "show", pair=False).stdout
+    assert f"pinned {first.name}" in fake.run("runs", "anchors", pair=False).stdout
     assert fake.run("runs", "verify", first, pair=False).returncode == 0  # the pin is no end of a run
 
     assert fake.micro("--backend", "fake", "-o", "accept=2,1,2").returncode == 0
     assert stored(fake)["earlier"]["anchors"] == {}  # another subject
 
-    assert fake.run("promotion", "unpin", first, pair=False).returncode == 0
+    assert fake.run("runs", "unpin", first, pair=False).returncode == 0
     assert micro(fake) == 0
     assert "pinned" not in message(fake)
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_pinned_is_refused(fake: Cli, monkeypatch: pytest.MonkeyP
     assert micro(fake) == 1
 
     def refused(*words: str | Path) -> str:
-        done = fake.run("promotion", *words, pair=False)
+        done = fake.run("runs", *words, pair=False)
         assert done.returncode == 2
         return done.stderr
 
@@ -162,15 +162,15 @@ def test_what_cannot_be_pinned_is_refused(fake: Cli, monkeypatch: pytest.MonkeyP
     assert "no such run folder" in refused("pin", "runs/none")
     assert "it is not pinned" in refused("unpin", green)
     assert "has no entry of it" in refused("pin", shutil.copytree(green, green.with_name("copy")))
-    assert fake.run("promotion", "pin", green, pair=False).returncode == 0
+    assert fake.run("runs", "pin", green, pair=False).returncode == 0
     assert "it has been pinned since" in refused("pin", green)
 
     moved = shutil.move(green, fake.folder / "moved" / green.name)
     done = fake.micro("--backend", "fake")
-    assert done.returncode == 2 and f"{green.name} is pinned in" in done.stderr and "promotion unpin" in done.stderr
+    assert done.returncode == 2 and f"{green.name} is pinned in" in done.stderr and "runs unpin" in done.stderr
     slowed(monkeypatch, 1.0)
     assert fake.micro("--backend", "fake", "--archive", Path(moved).parent).returncode == 0
-    assert fake.run("promotion", "unpin", green, pair=False).returncode == 0
+    assert fake.run("runs", "unpin", green, pair=False).returncode == 0
     assert micro(fake) == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from specgate.contract import Block, Plan, Policy, Rule, Run, Schedule, TimeEnd
 from specgate.files.journal import Journal
-from specgate.run.early_stop import ended_early, interim_looks, not_continued, truncated_plan
+from specgate.run.early_stop import Look, ended_early, interim_looks, not_continued, truncated_plan
 from specgate.run.progress import open_lines
 from tests.support.factories import POLICY, blocks_of, corrupt, margins_of, plan_of, policy_of, run_of, scenario
 
@@ -141,6 +141,11 @@ def test_what_a_look_leaves_open_comes_with_its_interval_and_the_time_that_it_ta
     lines = list(open_lines(look, 41.6, DECIDED_PLAN.scenarios))
     assert len(lines) == len(look.open)
     assert all(re.search(r"^open after 4 rounds: speed-.*x \(.*–.*\), floor .*x; .*42 s left$", line) for line in lines)
+
+
+def test_a_look_at_a_machine_that_was_disturbed_says_so() -> None:
+    (line,) = open_lines(Look(8, decided=False), 12.2, DECIDED_PLAN.scenarios)
+    assert line == "open after 8 rounds: the machine was too disturbed for a verdict; 12 s left"
 
 
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:

@@ -142,7 +142,7 @@ def level_of(comparison: Comparison, scenario: Scenario, between: Mapping[str, B
     known = fit(c.log_ratios, c.orders, c.prompt_sets, c.turns) if c.speedup.value is not None else None
     if known is None:
         return None
-    look = max(1, sum(look <= max(c.turns) + 1 for look in planned_interim_looks(scenario)))
+    look = 1 + sum(look <= max(c.turns) for look in planned_interim_looks(scenario))
     errors = spent(FALSE_PASS, look), spent(false_fail(True, decisions_in(scenario)), look)
     allowed = between.get(c.cell.key, ASSUMED)
     return Level(c.cell.point.level, known.mean, known.error, known.freedom, allowed, *errors)

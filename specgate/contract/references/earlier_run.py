@@ -78,7 +78,7 @@ class EarlierRun:
     `commit`: the git commit of its source tree; None where it was not in a checkout.
     `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
     `clocks`: cell key → field of `CellTimes` → the mean SM clock meanwhile, in MHz, as far as the watch saw it.
-    `pinned`: true if somebody has pinned it (`specgate promotion pin`).
+    `pinned`: true if somebody has pinned it (`specgate runs pin`).
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""`specgate promotion`: the runs that later ones are compared with: the last green one, and an anchor before it."""
+"""`specgate runs pin`, `unpin`, `anchors`: the last green run, and an anchor, which later runs are compared with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specgate.commands.door import OpenGroup
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -21,23 +21,14 @@ ARCHIVES = click.option(
 )
 
 
-@click.group(cls=OpenGroup, above="promotion.", short_help="Show and pin the runs that later ones are held against.")
-def promotion() -> None:
-    """Show and pin the runs that later ones are held against.
-
-    \b
-    Example: specgate promotion pin runs/RUN
-    """
-
-
-@promotion.command(short_help="Make a green run the anchor of later ones.")
+@command(short_help="Make a green run the anchor of later ones.")
 @click.argument("run", type=RUN)
 @ARCHIVES
 def pin(run: Path, archives: tuple[Path, ...]) -> None:
     """Make the green run RUN the anchor that later runs of its subject on its machine are held against.
 
     \b
-    Example: specgate promotion pin runs/RUN
+    Example: specgate runs pin runs/RUN
 
     Without a pin the anchor is the best green run. The ledger beside RUN keeps the pin.
     """
@@ -49,28 +40,28 @@ def pin(run: Path, archives: tuple[Path, ...]) -> None:
         echo(f"in place of {before.run}")
 
 
-@promotion.command(short_help="Let the best green run be the anchor again.")
+@command(short_help="Let the best green run be the anchor again.")
 @click.argument("run", type=RUN)
 @ARCHIVES
 def unpin(run: Path, archives: tuple[Path, ...]) -> None:
     """End the pin of RUN, whose folder may be gone. The best green run is the anchor again.
 
     \b
-    Example: specgate promotion unpin runs/RUN
+    Example: specgate runs unpin runs/RUN
     """
     from specgate.promotion.pins import unpin
 
     echo(f"no longer pinned: {unpin(run, archives).run}")
 
 
-@promotion.command(short_help="Print the last green run and the anchor of every subject.")
+@command(short_help="Print the last green run and the anchor of every subject.")
 @click.option("--out", type=RUN, default=Path("runs"), show_default=True, metavar="FOLDER", help="Folder of the runs.")
 @ARCHIVES
-def show(out: Path, archives: tuple[Path, ...]) -> None:
+def anchors(out: Path, archives: tuple[Path, ...]) -> None:
     """Print the last green run and the anchor of every subject in the ledger of a folder of runs.
 
     \b
-    Example: specgate promotion show --out runs
+    Example: specgate runs anchors
     """
     from specgate.promotion.green_runs import GREEN
     from specgate.promotion.ledger import Ledger
@@ -86,8 +77,10 @@ def show(out: Path, archives: tuple[Path, ...]) -> None:
             echo(f"  {line}")
 
 
-def anchor_lines(ledger: Ledger, key: Key, scenarios: Sequence[str]) -> Iterator[str]:
-    """The last green run and the anchor of each of `scenarios`, which the next run would be compared with."""
+def anchor_lines(ledger: Ledger, key: Key, scenarios: Sequence[str], *, missing: bool = True) -> Iterator[str]:
+    """The last green run and the anchor of each of `scenarios`, which the next run would be compared with. `missing`:
+    whether to say why there is none.
+    """
     from datetime import UTC, datetime
 
     from specgate.errors import UsageError
@@ -100,7 +93,7 @@ def anchor_lines(ledger: Ledger, key: Key, scenarios: Sequence[str]) -> Iterator
         return
     for name in scenarios:
         if name not in earlier.runs:
-            yield f"{name}: {earlier.missing[name]}"
+            yield from [f"{name}: {earlier.missing[name]}"] if missing else []
             continue
         last, anchors = earlier.runs[name], earlier.anchors.get(name, ())
         yield f"{name}: last green {last.run} ({last.time[:10]}{', pinned' if last.pinned else ''})"
