@@ -98,7 +98,7 @@ def test_logits_of_single_tokens_are_those_that_scores_come_from_and_take_no_sec
     shown = second.token_logits(PROMPTS[2], text, [(0, ()), (7, (text[7], 3)), (20, ())], 5)
     assert sum(rows) <= len(text) + 1
     for score, top in zip(scores, shown, strict=True):
-        assert (top.tokens[0], top.values[0]) == (score.best, pytest.approx(score.best_logit, abs=1e-4))
+        assert top.tokens[0] == score.best and top.values[0] == pytest.approx(score.best_logit, abs=1e-4)
     assert [len(top.tokens) for top in shown] == [5, 2, 5] and shown[1].tokens == (text[7], 3)
     assert shown[0].values == tuple(sorted(shown[0].values, reverse=True))
     behind = second.token_logits(PROMPTS[2], (*text[:7], 0), [(7, shown[1].tokens)], 5)
