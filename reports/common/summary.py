@@ -163,10 +163,14 @@ def acceptance_label(run: Run) -> str | None:
 
 def cell_note(run: Run, result: CellResult) -> str | None:
     """The note on a cell: what varies in a variant, missing blocks, times that were set aside, an unusable draft, the
-    other speed-ups of a batch, and figures whose metric has a note; None where there is nothing of these.
+    other speed-ups of a batch, if one of them is another number, and figures whose metric has a note; None where there
+    is nothing of these.
     """
     comparison = run.comparison(result.cell.key)
     others = other_speedups(comparison) if comparison is not None else {}
+    ratios = {name: figures.ratio(value) for name, value in others.items()}
+    if comparison is not None and set(ratios.values()) == {figures.figure(comparison.speedup)}:
+        ratios = {}
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
     notes = (
@@ -174,7 +178,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
-        ", ".join(f"{BATCH_SPEEDUPS[name]} {figures.ratio(value)}" for name, value in others.items()),
+        ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio}" for name, ratio in ratios.items()),
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )
     return "; ".join(text for text in notes if text) or None
