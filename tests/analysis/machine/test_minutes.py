@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ SECOND = 10**9
 
 
 @pytest.mark.parametrize("kind", ["micro", "full"])
-def test_starts_first_answers_and_blocks_are_told_apart(kind: str) -> None:
+def test_starts_first_answers_and_blocks_are_told_apart(kind: Literal["micro", "full"]) -> None:
     request = replace(scenario(prompt_sets=2), kind=kind, schedule=replace(scenario().schedule, warmup_rounds=2))
     plan = plan_of(request)
     blocks = [
