@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.other_prompts import THESE, from_a_file, like_these_in_words
-from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Kind, Rule, RunView, State, Verdict
-from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
+from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Rule, RunView, State, Verdict
+from specgate.gates.select import CellGate, inflated, steps_lost, verdict
 
 NOT_THE_PAIRS: Final = {
     "forced": ("forced_acceptance", "acceptance was forced by the engine, not measured"),
@@ -20,7 +20,7 @@ NEXT_TO_NOTHING: Final = 1.1
 """A trained draft has more than this acceptance length. With less, something is wrong with how the draft is run."""
 
 
-class Acceptance:
+class Acceptance(CellGate):
     """`min`: the least acceptance length, in tokens per cycle, bonus token included.
 
     Greedy decoding of fixed prompts is deterministic, so the measured length is compared with `min` as it is. Its
@@ -32,23 +32,14 @@ class Acceptance:
     """
 
     name = "acceptance"
+    kinds = ("acceptance",)
+    only_speculative = True
     params: Mapping[str, type] = {"min": float}
-
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return the kind of these verdicts."""
-        return ("acceptance",)
 
     def floor(self, rule: Rule) -> Floor:
         """Return the least acceptance length."""
         least = float(rule.params["min"])
         return Floor(ACCEPTANCE_LENGTH, least, f"≥ {least:g}")
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = [r for r in selected(rule, run) if r.cell.role.speculative]
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min"])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import UnionType
 from typing import Literal
 
 from specgate.analysis.intervals.decision import FALSE_PASS, false_fail
 from specgate.analysis.speculation.uptime import fall_pct, in_words, requests_needed
-from specgate.contract import AcceptanceDrift, CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import AcceptanceDrift, CellResult, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, verdict
 
 
-class AcceptanceDriftGate:
+class AcceptanceDriftGate(CellGate):
     """`max_fall_pct`: by how much the acceptance length may fall per 1,000 requests that the engine has answered, in
     percent of itself. `min_requests`: with fewer of them from the cell's first block to its last nothing is decided;
     left out, any number will do.
@@ -25,19 +25,9 @@ class AcceptanceDriftGate:
     """
 
     name = "acceptance-drift"
+    only_speculative = True
     params: Mapping[str, type | UnionType] = {"max_fall_pct": float, "min_requests": float | None}
     sequential: Literal[True] = True
-
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = [r for r in selected(rule, run) if r.cell.role.speculative]
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, most, least = result.cell.key, float(rule.params["max_fall_pct"]), rule.params.get("min_requests", 0.0)

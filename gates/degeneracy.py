@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.contract import CellResult, Rule, RunView, State, Verdict
+from specgate.gates.select import CellGate, verdict
 
 
-class Degeneracy:
+class Degeneracy(CellGate):
     """`max_repeated_share`: the largest share of generated 8-grams that may repeat an earlier one of their sequence."""
 
     name = "degeneracy"
     needs = "the generated text"
     params: Mapping[str, type] = {"max_repeated_share": float}
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            if result.status == "failed":
-                yield unmeasured(rule, result, run)
-            elif result.cell.role.speculative and run.acceptance == "forced":
-                message = "acceptance was forced: the text is wrong by design"
-                yield verdict(rule, result.cell.key, State.SKIPPED, "forced_acceptance", message)
-            else:
-                yield self.judge_cell(rule, result)
-
-    def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, ceiling = result.cell.key, float(rule.params["max_repeated_share"])
+        if result.cell.role.speculative and run.acceptance == "forced":
+            message = "acceptance was forced: the text is wrong by design"
+            return verdict(rule, key, State.SKIPPED, "forced_acceptance", message)
         measured = result.values.get("repeated_8gram_share")
         share = measured.value if measured is not None else None
         if share is None:

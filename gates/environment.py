@@ -23,7 +23,7 @@ from specgate.analysis.machine.clock_comparison import (
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
-from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.contract.conditions import (
     THROTTLES,
     ClockComparison,
@@ -34,7 +34,7 @@ from specgate.contract.conditions import (
     MachineLimits,
     clock_events,
 )
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, verdict
 
 MAX_GAP_S = 5.0
 """The longest time, in seconds, without a sample: ten sampling intervals. A disturbance could go unnoticed in a longer
@@ -55,7 +55,7 @@ class Finding:
     next_step: str
 
 
-class Environment:
+class Environment(CellGate):
     """The state ENV_REJECTED means that the machine was disturbed, so that its times prove nothing.
 
     `gpu`: whether the GPU is judged as well as the host; a GPU that cannot be read is then rejected.
@@ -86,10 +86,6 @@ class Environment:
         "max_set_aside": float | None,
     }
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
     def machine_limits(self, rule: Rule) -> MachineLimits:
         """Return the limits that `rule` sets."""
         share, aside = float(rule.params["max_other_cpu_share"]), rule.params.get("max_set_aside")
@@ -97,18 +93,8 @@ class Environment:
         host = None if aside is None else HostLimits(share, wait, float(aside))
         return MachineLimits(bool(rule.params["gpu"]), share, host)
 
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            if result.status == "failed":
-                yield unmeasured(rule, result, run)
-            else:
-                yield self.judge_point(rule, result, run.conditions.get(result.cell.point.key))
-
-    def judge_point(self, rule: Rule, result: CellResult, conditions: Conditions | None) -> Verdict:
-        key, gpu = result.cell.key, bool(rule.params["gpu"])
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        key, gpu, conditions = result.cell.key, bool(rule.params["gpu"]), run.conditions.get(result.cell.point.key)
         gap = unwatched(result, conditions)
         if conditions is None or gap is not None:
             state = State.ENV_REJECTED if gpu else State.SKIPPED

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.contract import CellResult, Kind, LatencyLimits, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, LatencyLimits, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
-from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, late_client, verdict
 from specgate.gates.speed import with_source
 
 
-class Goodput:
+class Goodput(CellGate):
     """`min_share`: the least share of requests, from 0 to 1, that keep to every limit of the scenario's `goodput`.
 
     PASS where the whole interval of the share lies at or above `min_share`, FAIL where it lies below, else
@@ -23,21 +23,10 @@ class Goodput:
     params: Mapping[str, type] = {"min_share": float}
     sequential: Literal[True] = True
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse a share above 1."""
         if float(rule.params["min_share"]) > 1:
             yield "min_share", "no share: it lies between 0 and 1"
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min_share"])

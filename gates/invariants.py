@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Literal
 
-from specgate.contract import CellResult, Held, Invariant, Kind, Rule, RunView, State, Verdict
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.contract import CellResult, Held, Invariant, Rule, RunView, State, Verdict
+from specgate.gates.select import CellGate, unmeasured, verdict
 
 
-class Invariants:
+class Invariants(CellGate):
     """`accept_unseen`: the invariants that need not be observable, for example "I1 I6", or none.
     `accept_broken`: those that may be broken by what a server's own profiler shows, or none. A server has to copy
         tokens to the host, which breaks I6; the verdict says how much there is of it. What is broken in any other way
@@ -24,20 +24,13 @@ class Invariants:
     judges_setup: Literal[True] = True
     params: Mapping[str, type | UnionType] = {"accept_unseen": str, "accept_broken": str | None}
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = [r for r in selected(rule, run) if run.scenarios[r.cell.point.scenario].perf_mode]
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield self.judge_cell(rule, result, run)
+    def concerns(self, result: CellResult, run: RunView) -> bool:
+        """True if the cell's scenario has PERF_MODE certified."""
+        return run.scenarios[result.cell.point.scenario].perf_mode
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         certificate = run.certificates.get(result.cell.key)
-        if result.status == "failed" or certificate is None:
+        if certificate is None:
             return unmeasured(rule, result, run)
         evidence = {i.id: i.held.value for i in certificate}
         tolerated = named(rule, "accept_broken")

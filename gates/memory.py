@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Kind, Rule, RunView, State, Value, Verdict
-from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
+from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Rule, RunView, State, Value, Verdict
+from specgate.gates.select import CellGate, no_baseline, verdict
 
 
-class MemoryGate:
+class MemoryGate(CellGate):
     """`max_extra_memory_bytes`: how much more memory a spec cell's processes may hold than its baseline's: of the GPU
     where one is used, else of the host.
     `max_extra_memory_share`: the same as a share of the baseline's. `max_capacity_loss`: the largest share of the
@@ -22,31 +22,23 @@ class MemoryGate:
     """
 
     name = "memory"
+    only_speculative = True
     params: Mapping[str, type | UnionType] = {
         "max_extra_memory_bytes": float | None,
         "max_extra_memory_share": float | None,
         "max_capacity_loss": float | None,
     }
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse a rule that limits nothing."""
         if not rule.params:
             yield "gate", f"a rule needs at least one of {', '.join(self.params)}"
 
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = [r for r in selected(rule, run) if r.cell.role.speculative]
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield no_baseline(rule, result, run) or self.judge_cell(rule, result, run)
+    def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        """Skip a cell without a baseline, whether it has figures or not."""
+        return no_baseline(rule, result, run) or super().judge_planned(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
-        if result.status == "failed":
-            return unmeasured(rule, result, run)
         key, parts = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
         untold = [sentence for sentence, within, _ in parts if within is None]
         evidence = {name: value for _, _, figures in parts for name, value in figures.items()}

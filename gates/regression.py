@@ -22,11 +22,11 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.gates.samples import between_of, decision_on, evidence_of, more_pairs, smallest_effect, span
-from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, no_baseline, unmeasured, verdict
 from specgate.gates.speed import with_source
 
 
-class Regression:
+class Regression(CellGate):
     """`against`: the other role. `margin_pct`: how much more time per token the role may take, in percent.
 
     This is a test of non-inferiority. PASS if the interval excludes a loss of more than the margin, FAIL if it excludes
@@ -38,6 +38,7 @@ class Regression:
     """
 
     name = "regression"
+    only_speculative = True
     needs = "pairs of blocks"
     params: Mapping[str, type] = {"against": str, "margin_pct": float}
     sequential: Literal[True] = True
@@ -59,12 +60,9 @@ class Regression:
         except ValueError as error:
             yield "against", str(error)
 
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = [r for r in selected(rule, run) if r.cell.role.speculative]
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield self.judge_cell(rule, result, run)
+    def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        """Skip a cell that has nothing to be compared with, whether it has figures or not."""
+        return self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, against = result.cell.key, str(rule.params["against"])

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind
-from specgate.contract import CellResult, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+
+
+class CellGate(ABC):
+    """A gate that gives one verdict on each cell that a rule selects.
+
+    `kinds`: what these verdicts judge. `only_speculative`: cells of the baseline are not selected.
+    """
+
+    kinds: tuple[Kind, ...] = ()
+    only_speculative = False
+
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return `kinds`."""
+        return self.kinds
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
+        """Yield one verdict per cell; one that says so where there is none."""
+        results = [result for result in selected(rule, run) if self.concerns(result, run)]
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield self.judge_planned(rule, result, run)
+
+    def concerns(self, result: CellResult, run: RunView) -> bool:
+        """True if the cell is one that the gate judges."""
+        return result.cell.role.speculative or not self.only_speculative
+
+    def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        """Judge a cell that may have no figures."""
+        return unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
+
+    @abstractmethod
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        """Judge a cell that has figures."""
 
 
 def selected(rule: Rule, run: RunView) -> Iterator[CellResult]:

@@ -23,10 +23,10 @@ from specgate.analysis.references import (
 )
 from specgate.analysis.stats import Decision, side_of
 from specgate.analysis.two_builds.estimates import LEAST, Difference
-from specgate.contract import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict
+from specgate.contract import BetweenRuns, Cell, CellResult, Rule, RunView, Scenario, State, Verdict
 from specgate.contract.references import CellTimes, EarlierRun
 from specgate.gates.samples import allowance, looks_of, time_spent
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, verdict
 
 Evidence = dict[str, float | int | str | None]
 
@@ -43,7 +43,7 @@ class Finding:
     evidence: Evidence = field(default_factory=dict)
 
 
-class SinceGreen:
+class SinceGreen(CellGate):
     """A test of non-inferiority against the last green run of the same kind and subject on the same machine, and
     against an anchor: the best one, or one that is pinned (`analysis.references.anchors_after`).
 
@@ -84,21 +84,10 @@ class SinceGreen:
         quantities = times + int(cell.role.speculative and "acceptance_margin_pct" in rule.params)
         return quantities * (2 if ANCHOR in rule.params else 1)
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse a rule without a margin."""
         if not {"time_margin_pct", "acceptance_margin_pct"} & set(rule.params):
             yield "gate", "neither time_margin_pct nor acceptance_margin_pct is set: there is nothing to judge"
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         cell, earlier = result.cell, earlier_of(result.cell, run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -19,7 +19,6 @@ from specgate.contract import (
     Comparison,
     CycleBudget,
     Floor,
-    Kind,
     Rule,
     RunView,
     State,
@@ -35,43 +34,35 @@ from specgate.gates.samples import (
     smallest_effect,
     span,
 )
-from specgate.gates.select import late_client, no_baseline, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, late_client, no_baseline, unmeasured, verdict
 
 
-class Speed:
+class Speed(CellGate):
     """`min`: the least ratio of output tokens per second, speculation over baseline.
 
     PASS if the interval lies at or above `min` at a planned look, FAIL if it lies below, else INCONCLUSIVE.
     """
 
     name = "speed"
+    kinds = ("speed",)
+    only_speculative = True
     params: Mapping[str, type] = {"min": float}
     sequential: Literal[True] = True
-
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return the kind of these verdicts."""
-        return ("speed",)
 
     def floor(self, rule: Rule) -> Floor:
         """Return the least speed-up."""
         least = float(rule.params["min"])
         return Floor(SPEEDUP, least, f"≥ {least:g}×")
 
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = [r for r in selected(rule, run) if r.cell.role.speculative]
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            comparison = run.comparison(result.cell.key)
-            if result.status != "failed" and (skipped := no_baseline(rule, result, run)):
-                yield skipped
-            elif result.status == "failed" or comparison is None:
-                yield unmeasured(rule, result, run)
-            elif late := late_client(rule, result, run.result(Cell(result.cell.point, BASELINE).key)):
-                yield late
-            else:
-                judged = self.judge_pairs(rule, result, comparison, run)
-                yield with_source(with_other_prompts(judged, comparison, run), run)
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        if skipped := no_baseline(rule, result, run):
+            return skipped
+        if (comparison := run.comparison(result.cell.key)) is None:
+            return unmeasured(rule, result, run)
+        if late := late_client(rule, result, run.result(Cell(result.cell.point, BASELINE).key)):
+            return late
+        judged = self.judge_pairs(rule, result, comparison, run)
+        return with_source(with_other_prompts(judged, comparison, run), run)
 
     def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.contract import CellResult, Kind, Rule, RunView, State, Value, Verdict
+from specgate.contract import CellResult, Rule, RunView, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
-from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, late_client, verdict
 from specgate.gates.speed import with_source
 
 METRICS: Final = tuple(per_request(f"p{percent}", quantity) for quantity in PER_REQUEST for percent in PERCENTILES)
 
 
-class Tail:
+class Tail(CellGate):
     """`metric`: a percentile, such as `p99_itl_ms`. `max_ms`: the largest that it may be.
 
     PASS where the whole interval of the percentile lies at or below `max_ms`, FAIL where it lies above, else
@@ -27,21 +27,10 @@ class Tail:
     params: Mapping[str, type] = {"metric": str, "max_ms": float}
     sequential: Literal[True] = True
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return no kind."""
-        return ()
-
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse a metric that is no percentile."""
         if rule.params["metric"] not in METRICS:
             yield "metric", f"no percentile; one is {', '.join(METRICS)}"
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, metric, ceiling = result.cell.key, str(rule.params["metric"]), float(rule.params["max_ms"])

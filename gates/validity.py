@@ -9,9 +9,9 @@ from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.decision import FALSE_FAIL
 from specgate.analysis.speculation.drafting import short_of, shortness_in_words
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
-from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Rule, RunView, State, Verdict
 from specgate.errors import InvalidResult
-from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
+from specgate.gates.select import CellGate, inflated, steps_lost, verdict
 
 SLOW: Final = 3.0
 """A baseline step that takes more than so many times as long as its bytes is named. Those of the built-in engine's
@@ -19,7 +19,7 @@ stored runs read 1.7 to 4.1 TB/s of an H200's 4.8.
 """
 
 
-class Validity:
+class Validity(CellGate):
     """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, the
     acceptance record adds up, the emitted tokens explain its acceptance length, and forced acceptance has the
     distribution that was asked for and says that it is forced; else INVALID.
@@ -28,19 +28,9 @@ class Validity:
     """
 
     name = "validity"
+    kinds = ("validity",)
     needs = "the blocks and their accept counts"
     params: Mapping[str, type] = {}
-
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return the kind of these verdicts."""
-        return ("validity",)
-
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key = result.cell.key

@@ -6,13 +6,13 @@ from. Its tokens need not be plain decoding's, unless both take the same random 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import UnionType
 from typing import Final
 
-from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.contract.draws import Against, Allowance, DrawCheck, FitTest
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import CellGate, verdict
 
 VERIFY: Final = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
 STEPS: Final[Mapping[Against, str]] = {
@@ -22,7 +22,7 @@ STEPS: Final[Mapping[Against, str]] = {
 }
 
 
-class DistributionGate:
+class DistributionGate(CellGate):
     """`alpha`: the chance of a false alarm per cell, over all of its tests.
 
     `min_draws`: texts that have to be drawn for a verdict.
@@ -35,6 +35,7 @@ class DistributionGate:
     """
 
     name = "distribution"
+    kinds = ("tokens",)
     params: Mapping[str, type | UnionType] = {
         "alpha": float,
         "min_draws": float,
@@ -42,32 +43,21 @@ class DistributionGate:
         "own_ulps": float | None,
     }
 
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return the kind of these verdicts."""
-        return ("tokens",)
-
     def allowance(self, rule: Rule) -> Allowance:
         """Return the rounding that `rule` allows for."""
         return Allowance(*(float(rule.params.get(key, 0.0)) for key in ("law_ulps", "own_ulps")))
 
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            if result.status == "failed":
-                yield unmeasured(rule, result, run)
-            elif run.scenarios[result.cell.point.scenario].sampling is None:
-                message = "greedy decoding draws nothing: the gate `tokens` compares it"
-                yield verdict(rule, result.cell.key, State.SKIPPED, "greedy", message)
-            elif result.cell.role.speculative and run.acceptance == "forced":
-                message = "acceptance was forced: the tokens are wrong by design"
-                yield verdict(rule, result.cell.key, State.INVALID, "forced_acceptance", message)
-            else:
-                yield judge_cell(rule, result, run.draws.get(result.cell.key))
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        if run.scenarios[result.cell.point.scenario].sampling is None:
+            message = "greedy decoding draws nothing: the gate `tokens` compares it"
+            return verdict(rule, result.cell.key, State.SKIPPED, "greedy", message)
+        if result.cell.role.speculative and run.acceptance == "forced":
+            message = "acceptance was forced: the tokens are wrong by design"
+            return verdict(rule, result.cell.key, State.INVALID, "forced_acceptance", message)
+        return judge_draws(rule, result, run.draws.get(result.cell.key))
 
 
-def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdict:
+def judge_draws(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdict:
     key, alpha, enough = result.cell.key, float(rule.params["alpha"]), int(rule.params["min_draws"])
     if check is None or check.undrawn is not None:
         why = (check.undrawn if check else None) or "no texts were drawn"

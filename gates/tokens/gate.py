@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Final
 
-from specgate.contract import OWN_NUMBERS, CellResult, Comparison, Kind, NearTies, Rule, RunView, State, Verdict
-from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
+from specgate.contract import OWN_NUMBERS, CellResult, Comparison, NearTies, Rule, RunView, State, Verdict
+from specgate.gates.select import CellGate, no_baseline, verdict
 from specgate.gates.tokens.baseline import (
     TELLS_SIGMA,
     judge_lossy,
@@ -39,7 +39,7 @@ LARGEST: Final = 10.0
 """Logits: whoever rounds by more decodes something else."""
 
 
-class Tokens:
+class Tokens(CellGate):
     """`near_tie_margin`: the gap between the two largest logits below which a different token is no defect, since the
     baseline's own choice was too close to call. Where it is 0, logits that differ in a bit are a defect, too.
 
@@ -57,6 +57,7 @@ class Tokens:
     """
 
     name = "tokens"
+    kinds = ("tokens",)
     params: Mapping[str, type | UnionType] = {
         "near_tie_margin": float,
         "max_sigma": float | None,
@@ -64,10 +65,6 @@ class Tokens:
         "min_equal_share": float | None,
     }
     needs = "the tokens of both runs"
-
-    def judges(self, rule: Rule) -> tuple[Kind, ...]:
-        """Return the kind of these verdicts."""
-        return ("tokens",)
 
     def near_ties(self, rule: Rule) -> NearTies:
         """Return the gaps that `rule` takes for near ties."""
@@ -84,26 +81,18 @@ class Tokens:
         if not all(0 < sigma <= LARGEST for sigma in sigmas.values()):
             yield "cache_sigma", f"a format and a standard deviation up to {LARGEST:g} each: nvfp4 0.6, fp8 0.25"
 
-    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        results = list(selected(rule, run))
-        if not results:
-            yield nothing_selected(rule)
-        for result in results:
-            if result.status == "failed":
-                yield unmeasured(rule, result, run)
-                continue
-            if result.cell.role.speculative and run.acceptance == "forced":
-                message = "acceptance was forced: the tokens are wrong by design"
-                yield verdict(rule, result.cell.key, State.INVALID, "forced_acceptance", message)
-                continue
-            if result.cell.role.speculative and not run.scenarios[result.cell.point.scenario].repeats_baseline:
-                message = "the tokens are drawn by rejection: they need not be the baseline's, only of its distribution"
-                step = "the gate `distribution` judges them; with sampling.method: coupled they are the baseline's"
-                yield verdict(rule, result.cell.key, State.SKIPPED, "drawn_by_rejection", message, next_step=step)
-                continue
-            yield self.judge_cell(rule, result, run)
-
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        key, speculative = result.cell.key, result.cell.role.speculative
+        if speculative and run.acceptance == "forced":
+            message = "acceptance was forced: the tokens are wrong by design"
+            return verdict(rule, key, State.INVALID, "forced_acceptance", message)
+        if speculative and not run.scenarios[result.cell.point.scenario].repeats_baseline:
+            message = "the tokens are drawn by rejection: they need not be the baseline's, only of its distribution"
+            step = "the gate `distribution` judges them; with sampling.method: coupled they are the baseline's"
+            return verdict(rule, key, State.SKIPPED, "drawn_by_rejection", message, next_step=step)
+        return self.judge_tokens(rule, result, run)
+
+    def judge_tokens(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         """Under load a request shares its steps with other requests every time, and a server may refuse some. So a text
         need not repeat itself, nor be compared in every prompt set; but where it is, it must be the baseline's.
         """

@@ -84,13 +84,13 @@ def served_lines(run: Run, result: CellResult) -> Iterator[str]:
     length = result.acceptance.acceptance_length if result.acceptance else None
     if comparison is None or length is None or comparison.tokens.defects:
         return
-    of_decoding = (v for v in (comparison.speedup, *comparison.beside) if v.metric in BATCH_SPEEDUPS)
-    decode = next(of_decoding, comparison.speedup)  # the one that is judged, else the one beside it
-    if decode.value is None or run.kind == "load":
+    ratios = (v for v in (comparison.speedup, *comparison.beside) if v.metric in BATCH_SPEEDUPS)
+    faster = next((v.value for v in ratios if v.value is not None), None)  # the one that is judged, if it has a value
+    if faster is None or run.kind == "load":
         return
-    cost = length / decode.value
+    cost = length / faster
     yield from wrapped(
-        f"{result.cell.role_name}: decodes {ratio(decode.value)} as fast with {number(length)} tokens per step: "
+        f"{result.cell.role_name}: decodes {ratio(faster)} as fast with {number(length)} tokens per step: "
         f"a step with drafts costs {number(cost)} steps of the baseline (a server shows no parts of a step)"
     )
     yield from wrapped(

@@ -27,8 +27,8 @@ from tests.support.kept_runs import unpacked
 from tests.support.stored_runs import store
 
 GATES = plugins.gates()
-H200 = "2026-11-26-planted-8b-h200/run-32k.tar.xz"
-MIXTURE = "2026-11-27-engines-h200/run-120b-1k.tar.xz"
+H200 = "2026-11-26-four-gpus/run-fp8.tar.xz"
+MIXTURE = "2026-11-27-engines-h200/run-120b-32k.tar.xz"
 
 
 def written(*runs: Path, margin_pct: float = 5.0, changes: Mapping[str, Any] | None = None) -> tuple[str, Policy]:

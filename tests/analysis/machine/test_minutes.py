@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from specgate.analysis.machine.minutes import minutes_of, seconds_of
-from specgate.contract import EngineStart
+from specgate.contract import EngineStart, RunKind
 from tests.support.factories import blocks_of, plan_of, scenario
 
 SECOND = 10**9
 
 
 @pytest.mark.parametrize("kind", ["micro", "full"])
-def test_starts_first_answers_and_blocks_are_told_apart(kind: str) -> None:
+def test_starts_first_answers_and_blocks_are_told_apart(kind: RunKind) -> None:
     request = replace(scenario(prompt_sets=2), kind=kind, schedule=replace(scenario().schedule, warmup_rounds=2))
     plan = plan_of(request)
     blocks = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
+import torch
 
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.open import open_engine
@@ -76,3 +78,28 @@ def test_an_engine_without_a_draft_or_a_text_drafts_along_nothing(planted: PairR
     engine.score(PROMPTS[0], [1, 2, 3], [0])
     with pytest.raises(BackendError, match="no draft of the pair"):
         engine.drafted([0], 3)
+
+
+def test_logits_of_single_tokens_are_those_that_scores_come_from_and_take_no_second_pass_over_the_prompt(
+    planted: PairRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, second, rows = opened(planted), opened(planted, batch=1), list[int]()
+    engine.prefill(PROMPTS, draft=False)
+    text = engine.decode(BASELINE, Budget(steps=20), ()).tokens[2]
+    scores = second.score(PROMPTS[2], text, [0, 7, 20])
+    second.drafted([2, 9], 3)
+    forward = second.model.forward
+
+    def counted(slots: slice, tokens: torch.Tensor, *others: Any) -> Any:
+        rows.append(tokens.shape[1])
+        return forward(slots, tokens, *others)
+
+    monkeypatch.setattr(second.model, "forward", counted)
+    shown = second.token_logits(PROMPTS[2], text, [(0, ()), (7, (text[7], 3)), (20, ())], 5)
+    assert sum(rows) <= len(text) + 1
+    for score, top in zip(scores, shown, strict=True):
+        assert top.tokens[0] == score.best and top.values[0] == pytest.approx(score.best_logit, abs=1e-4)
+    assert [len(top.tokens) for top in shown] == [5, 2, 5] and shown[1].tokens == (text[7], 3)
+    assert shown[0].values == tuple(sorted(shown[0].values, reverse=True))
+    behind = second.token_logits(PROMPTS[2], (*text[:7], 0), [(7, shown[1].tokens)], 5)
+    assert behind[0].values == pytest.approx(shown[1].values, abs=1e-4), "what stands behind a place does not count"
