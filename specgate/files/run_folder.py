@@ -3,7 +3,8 @@
 config.resolved.yaml  env.json       before the first block
 samples/blocks.jsonl                 one line per block, on disk as soon as it ends; beside it engines.jsonl, and what
                                      tokens and invariants are checked by: texts.jsonl, margins.jsonl, logits.jsonl,
-                                     traces.jsonl, rescored.jsonl, draws.jsonl
+                                     followed.jsonl, traces.jsonl, rescored.jsonl, draws.jsonl; when engines
+                                     started: starts.jsonl, and points whose time was spent: ends.jsonl
 samples/environment.jsonl            one line per half second, written by the monitor process
 run.json                             `status: running` from the start, replaced at the end
 gates.json  MANIFEST.sha256          at the end; then the reports, which the last lines of the manifest list

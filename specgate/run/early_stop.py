@@ -23,7 +23,7 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
-from specgate.contract.protocols import Counting, Sequential
+from specgate.contract.protocols import Counting, NeedsEarlierRun, Sequential
 from specgate.files.journal import Journal
 from specgate.planning.gates import machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
 
@@ -33,15 +33,22 @@ may turn out to be a near tie.
 """
 
 
+EARLIER_RUNS_S = 25.0
+"""Seconds of measuring after which a point that is measured until it is decided no longer waits for what is only about
+earlier runs: a comparison with one, or being long enough for a later run.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """One interim look at a point. `rounds`: its measured rounds until then. `decided`: whether it ends the point.
-    `open`: the verdicts that more samples may still change.
+    `open`: the verdicts that more samples may still change. `only_earlier`: all of them are about earlier runs.
     """
 
     rounds: int
     decided: bool
     open: tuple[Verdict, ...] = ()
+    only_earlier: bool = False
 
 
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
@@ -178,7 +185,9 @@ def look_at(
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)
     apart = scenario.load is None or told_apart(scenario, comparisons, run.between_runs)
     judged = bool(verdicts) or scenario.load is not None or scenario.until_decided
-    return Look(len(plan.rounds), apart and judged and not still_open, still_open)
+    of_earlier = {rule.id for rule, _ in rules_with(policy, NeedsEarlierRun)}
+    only_earlier = bool(still_open) and all(v.rule in of_earlier for v in still_open)
+    return Look(len(plan.rounds), apart and judged and not still_open, still_open, only_earlier)
 
 
 def with_now(plan: Plan, journal: Journal) -> TimeEnds:

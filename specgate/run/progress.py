@@ -83,21 +83,22 @@ def progress(plain: bool, scenarios: Mapping[str, Scenario]) -> Iterator[Lines]:
 
 def open_lines(look: Look, left_s: float, scenarios: Mapping[str, Scenario]) -> Iterator[str]:
     """Yield one line per rule and cell that a look has left open: its interval, its floor, and the time that it should
-    take, out of the time that is left.
+    take, out of the time that is left. Cells of which a rule says the same share a line.
     """
     left = f"{max(0, left_s):.0f} s left"
     if not look.open:
         yield f"open after {look.rounds} rounds: the machine was too disturbed for a verdict; {left}"
+    cells: dict[tuple[str, str, str], list[str]] = {}
     for v in look.open:
         numbers = [v.evidence.get(key) for key in ("ratio", "ci_low", "ci_high", "min")]
         ratio, low, high, least = (n if isinstance(n, float) else None for n in numbers)
         known = None not in (ratio, low, high, least)
         now = f"{ratio:.2f}x ({low:.2f}–{high:.2f}), floor {least:g}x" if known else v.message.partition(":")[0]
         step = "".join(re.findall(r"about [\d,]+ s more", v.next_step or ""))
-        yield (
-            f"open after {look.rounds} rounds: {v.rule} {cell_name(v.cell, scenarios)}: {now}; "
-            f"{step + ' of ' if step else ''}{left}"
-        )
+        cells.setdefault((v.rule, now, step), []).append(cell_name(v.cell, scenarios))
+    for (rule, now, step), names in cells.items():
+        which = names[0] if len(names) == 1 else f"{len(names)} cells"
+        yield f"open after {look.rounds} rounds: {rule} {which}: {now}; {step + ' of ' if step else ''}{left}"
 
 
 def block_line(block: Block, scenarios: Mapping[str, Scenario]) -> str:

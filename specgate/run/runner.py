@@ -58,7 +58,7 @@ from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
-from specgate.run.early_stop import Look
+from specgate.run.early_stop import EARLIER_RUNS_S, Look
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.watched_gpus import engine_options, scenario_gpus
@@ -147,6 +147,7 @@ class Runner:
         self.finished = 0
         self._ahead = {p: self._blocks_left(p, warmup=True) for p in self.todo}
         self._start_s: float | None = None
+        self._only_earlier = False  # at the last look at the point
         self._opened_ns = 0
 
     def run(self, beside: Beside = unwatched) -> None:
@@ -270,13 +271,15 @@ class Runner:
         scenario = self.plan.scenarios[point.scenario]
         prompts, looks = self.prompts[point.key], planned_interim_looks(scenario)
         visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
-        measured = 0
+        measured, self._only_earlier = 0, False
         for number, rounds in enumerate(visits, 1):
             if not rounds[0].warmup and self._start_s is None:
                 self._start_s = (time.monotonic_ns() - self._opened_ns) / 1e9
             self._run_prompt_set(scenario, point, rounds, prompts, engine)
             measured += sum(not r.warmup for r in rounds)
             look = self.may_stop(point, self._journal()) if measured in looks else None
+            if look is not None:
+                self._only_earlier = look.only_earlier
             goes_on = measured and number < len(visits) and not self._done(visits[number][0])
             if (look is not None and look.decided) or (goes_on and self._time_is_spent(point, measured)):
                 self._ahead[point] = 0
@@ -294,7 +297,8 @@ class Runner:
         return True
 
     def _budget_s(self, point: Point) -> float:
-        return self.plan.scenarios[point.scenario].schedule.budget_s or max(LEAST_BUDGET_S, self._start_s or 0.0)
+        usual = EARLIER_RUNS_S if self._only_earlier else max(LEAST_BUDGET_S, self._start_s or 0.0)
+        return self.plan.scenarios[point.scenario].schedule.budget_s or usual
 
     def _measured_s(self, point: Point) -> float:
         return seconds_of((b for b in self.blocks if b.point == point and not b.warmup), self.plan.scenarios)

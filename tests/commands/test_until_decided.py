@@ -62,6 +62,19 @@ def test_a_point_ends_where_nothing_is_open_and_its_texts_were_checked_before(cl
     assert not run["time_ends"] and tokens["compared_tokens"] == tokens["emitted_tokens"]
 
 
+def test_a_first_run_goes_on_for_later_ones_for_a_short_time_alone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specgate.run.runner.EARLIER_RUNS_S", 0.001)
+    cli.write("policy.yaml", f"{POLICY}  - {{id: loss, gate: since-green, required: true, time_margin_pct: 3}}\n")
+    done = cli.run("micro", *QUESTION, "--batch", "2", "--plain")
+    run = record(cli)
+    assert done.returncode == ExitCode.PASS, done.stdout + done.stderr
+    ((end,),) = run["time_ends"].values()
+    assert (end["rounds"], end["budget_s"]) == (8, 0.001) and list(run["ended_early"].values()) == [8]
+    (loss, _) = [v for v in run["verdicts"] if v["rule"] == "loss"]
+    assert (loss["state"], loss["reason_code"]) == ("SKIPPED", "no_earlier_run")
+    assert "all as stored" in cli.run("runs", "verify", cli.newest(), pair=False).stdout
+
+
 def test_all_prompts_of_a_file_are_measured_where_that_is_asked_for(cli: Cli) -> None:
     plan = cli.run("scenarios", "plan", *QUESTION[:4], "--all", pair=False)
     assert plan.returncode == 0 and "20 of 20 prompts" in plan.stdout, plan.stderr

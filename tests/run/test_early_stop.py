@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specgate.contract import Block, Plan, Policy, Rule, Run, Schedule, TimeEnd
+from specgate.contract.references import Earlier
 from specgate.files.journal import Journal
 from specgate.run.early_stop import Look, ended_early, interim_looks, not_continued, truncated_plan
 from specgate.run.progress import open_lines
@@ -141,6 +142,22 @@ def test_what_a_look_leaves_open_comes_with_its_interval_and_the_time_that_it_ta
     lines = list(open_lines(look, 41.6, DECIDED_PLAN.scenarios))
     assert len(lines) == len(look.open)
     assert all(re.search(r"^open after 4 rounds: speed-.*x \(.*–.*\), floor .*x; .*42 s left$", line) for line in lines)
+
+
+def test_cells_that_wait_for_later_runs_alone_share_a_line() -> None:
+    loss = Rule("loss", "since-green", True, params={"time_margin_pct": 3.0})
+    blocks = measured(4, jitter=0.01)
+    run = replace(run_of(DECIDED_PLAN, ()), earlier=Earlier({}, dict.fromkeys(DECIDED_PLAN.scenarios, "none yet")))
+
+    def look(*rules: Rule) -> Look:
+        ((_, (taken, *_)),) = interim_looks(DECIDED_PLAN, run, policy_of(*rules), Journal(blocks, (), run.engines))
+        return taken
+
+    alone, (middle,) = look(loss), speed_policy(run_of(DECIDED_PLAN, blocks).comparisons[0].speedup.value or 0.0).rules
+    assert not alone.decided and alone.only_earlier and len(alone.open) == 2
+    (line,) = open_lines(alone, 13.0, DECIDED_PLAN.scenarios)
+    assert line.startswith("open after 4 rounds: loss 2 cells: none yet; later runs are held against this one")
+    assert not look(loss, middle).only_earlier
 
 
 def test_a_look_at_a_machine_that_was_disturbed_says_so() -> None:
