@@ -54,7 +54,8 @@ class TieLaw:
     `places`: different places whose gap and σ are known. `unknown`: places whose σ nothing tells.
     `furthest`: the largest standardised gap, and what is allowed of one among so many.
     `mean_square`: mean of their squares, at most about 1 where an engine only rounds, and what is allowed.
-    `sigma`: root mean square, over these places, of the engine's rounding error of one logit; None where not known.
+    `sigma`: root mean square, over these places, of the engine's rounding error of one logit (by rule C of the
+        second engine's); None where not known.
     """
 
     places: int
