@@ -170,7 +170,7 @@ def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result:
     if needed is None:
         return f"not enough data: {pairs}; the ratio is so near {floor:.4g}x that no number of rounds would do"
     if (spent := time_spent(result, run)) is not None:
-        seconds = max(1.0, spent.seconds / spent.rounds * (needed - measured))
+        seconds = budget_for(spent, needed) - spent.seconds
         return f"not enough data: {pairs}; about {seconds:,.0f} s more should decide it: {more_time(spent, needed)}"
     more = needed // sets - scenario.rounds
     seconds = run.check_seconds.get("blocks", 0.0) * more / scenario.rounds
@@ -180,6 +180,10 @@ def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result:
 
 
 def more_time(spent: TimeEnd, pairs: int) -> str:
-    """Return the option that gives a point the time of so many pairs, with a tenth to spare."""
-    seconds = max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 0.5)
-    return f"{RESUME} --budget {math.ceil(seconds)}s"
+    """Return the option that gives a point the time of so many pairs."""
+    return f"{RESUME} --budget {budget_for(spent, pairs)}s"
+
+
+def budget_for(spent: TimeEnd, pairs: int) -> int:
+    """Return the seconds of measuring for so many pairs, with a tenth to spare; more than were spent."""
+    return math.ceil(max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 0.5))
