@@ -242,7 +242,8 @@ class TokenEvidence:
             if not self.ties.by_law:
                 candidates = TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
-            margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens, again)
+            top1, top2 = top.values[:2]
+            margin = Margin(*where, top1, top2, top=candidates.values, top_tokens=candidates.tokens, again=again)
             self.folder.append(margin)
             self.margins.append(margin)
 
@@ -292,7 +293,8 @@ class TokenEvidence:
             if at is not None:
                 top, second = self._candidates(engine, text.slot, (*text.given, *tokens[:at]))
                 candidates, again = shown_by_both(top or candidates, second, (text.rest[at], tokens[at]))
-            followed = Followed(text.cell.key, *text.place, tokens, candidates.values, candidates.tokens, again)
+            place = text.cell.key, *text.place
+            followed = Followed(*place, tokens, top=candidates.values, top_tokens=candidates.tokens, again=again)
             self.folder.append(followed)
             self.followed.append(followed)
 
