@@ -243,7 +243,8 @@ class TokenEvidence:
             if not self.ties.by_law:
                 candidates = TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
-            margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens, again)
+            top1, top2 = top.values[:2]
+            margin = Margin(*where, top1, top2, top=candidates.values, top_tokens=candidates.tokens, again=again)
             self.folder.append(margin)
             self.margins.append(margin)
 
@@ -294,7 +295,7 @@ class TokenEvidence:
                 top, second = self._candidates(engine, text.slot, (*text.given, *tokens[:at]))
                 candidates, again = shown_by_both(top or candidates, second, (text.rest[at], tokens[at]))
             place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-            followed = Followed(*place, tokens, candidates.values, candidates.tokens, again)
+            followed = Followed(*place, tokens, top=candidates.values, top_tokens=candidates.tokens, again=again)
             self.folder.append(followed)
             self.followed.append(followed)
 
