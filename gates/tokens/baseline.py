@@ -8,7 +8,15 @@ from typing import Final
 from specgate.analysis.tokens.near_ties import PARTED, limits
 from specgate.contract import CellResult, Comparison, Divergence, Rule, RunView, State, TokenCheck, Verdict
 from specgate.gates.select import verdict
-from specgate.gates.tokens.evidence import NAMES_CACHE, evidence_of, margin_of, sigma_allowed, sigma_of, ties_of
+from specgate.gates.tokens.evidence import (
+    NAMES_CACHE,
+    evidence_of,
+    margin_of,
+    sigma_allowed,
+    sigma_at,
+    sigma_of,
+    ties_of,
+)
 from specgate.gates.tokens.scores import by_law, scores_of
 
 
@@ -72,10 +80,10 @@ def ties_too_wide(rule: Rule, comparison: Comparison, run: RunView) -> Verdict |
         step = "does the engine accept drafts that are merely near the best (relaxed or typical acceptance)?"
         return verdict(rule, key, State.INVALID, "ties_too_wide", message, evidence, step)
     allowed = sigma_allowed(rule, comparison.cell, run)
-    if ties.sigma is not None and ties.sigma > allowed:
+    if ties.sigma is not None and ties.sigma > (most := sigma_at(allowed, ties.places)):
         message = (
             f"the engine rounds more coarsely than the policy lets pass: σ {ties.sigma:.2g} logits at {ties.places} "
-            f"places where texts part, at most {allowed:g}"
+            f"places where texts part, at most {most:.2g} (at many places {allowed:g})"
         )
         return verdict(rule, key, State.FAIL, "rounds_too_coarsely", message, evidence, NAMES_CACHE)
     return None

@@ -29,6 +29,10 @@ FILES: Final[Mapping[str, str]] = {
     "samples/texts.jsonl": "the baseline's texts, as long as the longest spec text",
     "samples/logits.jsonl": "digests of logits at drawn positions, per role",
     "samples/rescored.jsonl": "what a second engine says of drawn tokens",
+    "samples/followed.jsonl": "how plain decoding goes on from texts that left the baseline's",
+    "samples/draws.jsonl": "texts drawn for their distribution",
+    "samples/starts.jsonl": "when engines were started, and how long that took",
+    "samples/ends.jsonl": "points whose time was spent",
     "samples/traces.jsonl": "what a profiler saw of one block per cell",
     "MANIFEST.sha256": "hashes of all files",
 }

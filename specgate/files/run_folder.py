@@ -3,7 +3,8 @@
 config.resolved.yaml  env.json       before the first block
 samples/blocks.jsonl                 one line per block, on disk as soon as it ends; beside it engines.jsonl, and what
                                      tokens and invariants are checked by: texts.jsonl, margins.jsonl, logits.jsonl,
-                                     traces.jsonl, rescored.jsonl, draws.jsonl
+                                     followed.jsonl, traces.jsonl, rescored.jsonl, draws.jsonl; when engines
+                                     started: starts.jsonl, and points whose time was spent: ends.jsonl
 samples/environment.jsonl            one line per half second, written by the monitor process
 run.json                             `status: running` from the start, replaced at the end
 gates.json  MANIFEST.sha256          at the end; then the reports, which the last lines of the manifest list
@@ -113,9 +114,9 @@ class RunFolder(Samples):
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
-        """Write run.json: a header, the whole `contract.Run`, and `extra` (per-cell data for outside readers)."""
-        self.write_json(RUN, run_json(run, extra))
+    def write_run(self, run: Run) -> None:
+        """Write run.json: a header and the whole `contract.Run`."""
+        self.write_json(RUN, run_json(run))
 
     def read_run(self) -> Run:
         """The run in run.json.

@@ -28,7 +28,7 @@ def test_an_honest_engine_is_green_and_all_of_its_text_was_compared(cheating: Ch
             drafts = result.rescored.drafts
             assert drafts is not None and drafts.unchecked is None
             assert 0 < drafts.claimed == drafts.drafted < drafts.cycles * result.cell.role.k
-    assert {"blocks", "text", "logits", "rescoring"} == run.check_seconds.keys()
+    assert {"blocks", "text", "logits", "rescoring"} < run.check_seconds.keys()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,6 @@ def interval(
         fitted.order_effect,
         fitted.sd,
         fitted.freedom,
-        fitted.error,
         fitted.correlation,
     )
 

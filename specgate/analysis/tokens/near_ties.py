@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from specgate.analysis.tokens.last_place import unit_of
 from specgate.contract import TieLaw
-from specgate.contract.token_check import TieRule
+from specgate.contract.token_check import ShownPlace, TieRule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,27 +53,12 @@ MIMIC: Final = 1.5
 """How much more an engine may round than a second engine in the same number format."""
 
 
-class ShowsCandidates(Protocol):
-    """What is known of the most likely tokens of one place; see `contract.Margin`."""
-
-    @property
-    def top(self) -> Sequence[float]: ...
-    @property
-    def top_tokens(self) -> Sequence[int]: ...
-    @property
-    def again(self) -> Sequence[float]: ...
-    @property
-    def float32(self) -> Sequence[float]: ...
-    @property
-    def second(self) -> Sequence[float]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sight:
     """One place as far as it is seen.
 
-    `gap`: distance of the two tokens in logits; infinite where one of them is not among the most likely ones, None
-        where nothing is shown.
+    `gap`: distance of the two tokens in logits; None where nothing is shown.
+    `outside`: one of them is not among the most likely ones, and `gap` is the distance of these: theirs is no smaller.
     `variance`: estimate of σ², the squared rounding error of one logit; None where nothing tells it.
     `freedom`: its degrees of freedom.
     `rule`: the rule that gave them.
@@ -83,10 +68,19 @@ class Sight:
     variance: float | None = None
     freedom: int = 0
     rule: TieRule | None = None
+    outside: bool = False
 
 
-def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+def sight(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
+    of = _between(tokens, shown)
+    if of.gap != math.inf:
+        return of
+    values = shown.float32 if of.rule in ("A", "C") or not shown.top else shown.top
+    return replace(of, gap=max(values) - min(values), outside=True)
+
+
+def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     names, values = shown.top_tokens, shown.top
     if not names:
         return Sight()
@@ -189,7 +183,7 @@ def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing
     """
     import numpy as np
 
-    xs, sigmas = dict[int, float](), dict[int, float]()
+    xs, sigmas, outside = dict[int, float](), dict[int, float](), dict[int, float]()
     for seen in (True, False):
         mine = [i for i, s in enumerate(sights) if s.gap is not None and (s.rule in ("B", None)) == seen]
         if not mine:
@@ -200,23 +194,24 @@ def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing
         for i, x, s2 in zip(mine, standardised(gaps, variances, freedom, seen), variances, strict=True):
             if not math.isnan(s2):
                 sigmas[i] = math.sqrt(s2)
-                if sights[i].gap != math.inf:
-                    xs[i] = float(x)
+                (outside if sights[i].outside else xs)[i] = float(x)
     furthest, mean = limits(max(len(xs), 1), error)
+    wrong = {i for i, s in enumerate(sights) if s.gap == math.inf or outside.get(i, 0.0) > furthest}
+    squares = [sigmas[i] ** 2 / (MIMIC**2 if sights[i].rule == "C" else 1.0) for i in xs]
     law = TieLaw(
         places=len(xs),
-        unknown=sum(s.gap != math.inf for i, s in enumerate(sights) if i not in sigmas),
+        unknown=len(sights) - len(xs) - len(wrong),
         furthest=max(xs.values(), default=0.0),
         furthest_allowed=furthest,
         mean_square=math.fsum(x * x for x in xs.values()) / max(len(xs), 1),
         mean_square_allowed=mean,
-        sigma=math.sqrt(math.fsum(sigmas[i] ** 2 for i in xs) / len(xs)) if xs else None,
+        sigma=math.sqrt(math.fsum(squares) / len(xs)) if xs else None,
     )
-    return law, [_standing(s, xs.get(i), sigmas.get(i), furthest) for i, s in enumerate(sights)]
+    standing = [_standing(s, xs.get(i), sigmas.get(i), furthest) for i, s in enumerate(sights)]
+    return law, [replace(at, rule="outside") if i in wrong else at for i, at in enumerate(standing)]
 
 
 def _standing(of: Sight, x: float | None, sigma: float | None, furthest: float) -> Standing:
-    if of.gap == math.inf:
-        return Standing(False, of.gap, None, sigma, "outside")
-    rule = (of.rule or "B") if sigma is not None else None
-    return Standing(x is not None and x <= furthest, of.gap, x, sigma, rule)
+    if x is None:
+        return Standing(False, of.gap, None, None, None)
+    return Standing(x <= furthest, of.gap, x, sigma, of.rule or "B")

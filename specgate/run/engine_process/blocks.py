@@ -115,9 +115,6 @@ class Decode(Call[Decoded]):
     budget: Budget
     stop_token_ids: tuple[int, ...]
 
-    def ask(self, engine: Engine) -> object:
-        return engine.decode(self.role, self.budget, self.stop_token_ids)
-
     def wrong(self, answer: Decoded, slots: int) -> Wrong:
         return wrong_in_block(answer, slots)
 

@@ -42,9 +42,9 @@ Wrong = Iterator[tuple[str, str, str]]
 
 
 class Call(Generic[A]):
-    """One call of an engine, whose fields are its parameters. `A`: the noun of its answer.
+    """One call of an engine, whose fields are its parameters, in order. `A`: the noun of its answer.
 
-    `kind`: the name of the request. `answer`: the name of the answer's message.
+    `kind`: the name of the request and of the engine's method. `answer`: the name of the answer's message.
     `field`: the field of that message with the noun. Without one, the fields of the noun are those of the message.
     """
 
@@ -53,11 +53,12 @@ class Call(Generic[A]):
     field: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        CALLS[cls.kind] = cls
+        if hasattr(cls, "kind"):
+            CALLS[cls.kind] = cls
 
     def ask(self, engine: Engine) -> object:
-        """Return the answer of `engine`, in whose process this runs. Returns None where the engine cannot answer."""
-        raise NotImplementedError
+        """Return the answer of `engine`, in whose process this runs."""
+        return getattr(engine, self.kind)(*fields_of(type(self), self).values())
 
     def wrong(self, answer: A, slots: int) -> Wrong:
         """Yield what contradicts the request in an answer of an engine with `slots` prompts."""
@@ -67,7 +68,27 @@ class Call(Generic[A]):
     def noun(cls) -> Any:
         """Return the annotation of the answer's noun."""
         bases: tuple[Any, ...] = cls.__orig_bases__  # type: ignore[attr-defined]  # every generic class has it
-        return next(get_args(base)[0] for base in bases if get_origin(base) is Call)
+        return next(get_args(base)[0] for base in bases if get_origin(base) in (Call, Question))
+
+
+class Question(Call[A | None]):
+    """A call that only some engines can answer: those that are a `needs`. The answer of any other is None."""
+
+    needs: ClassVar[type] = object
+
+    def ask(self, engine: Engine) -> object:
+        return super().ask(engine) if isinstance(engine, self.needs) else None
+
+    def wrong(self, answer: A | None, slots: int) -> Wrong:
+        return iter(()) if answer is None else self.contradictions(answer, slots)
+
+    def contradictions(self, answer: A, slots: int) -> Wrong:
+        """Yield what contradicts the request in an answer that is not None."""
+        return iter(())
+
+    @classmethod
+    def noun(cls) -> Any:
+        return super().noun() | None
 
 
 CALLS: Final[dict[str, type[Call[Any]]]] = {}

@@ -188,7 +188,8 @@ def test_an_engine_that_rounds_coarsely_passes_by_name_or_not_at_all() -> None:
     assert rounding_by(0.1).state is State.PASS
     coarse = rounding_by(0.5)
     assert (coarse.state, coarse.reason_code) == (State.FAIL, "rounds_too_coarsely")
-    assert "σ 0.5 logits at 4 places" in coarse.message and "at most 0.15" in coarse.message
+    assert "σ 0.5 logits at 4 places" in coarse.message and "0.21 (at many places 0.15)" in coarse.message
+    assert rounding_by(0.19).state is State.PASS and rounding_by(0.23).state is State.FAIL
     assert rounding_by(0.5, max_sigma=0.6).state is State.PASS
     named: dict[str, float | str] = {"cache_sigma": "fp8 0.3, nvfp4 0.6"}
     assert rounding_by(0.5, "nvfp4 (E2M1)", **named).state is State.PASS
