@@ -23,11 +23,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from specgate.analysis.tokens.last_place import TOLERANCE, unit_of
 from specgate.contract import TieLaw
-from specgate.contract.token_check import TieRule
+from specgate.contract.token_check import ShownPlace, TieRule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,21 +55,6 @@ MIMIC: Final = 1.5
 """How much more an engine may round than a second engine in the same number format."""
 
 
-class ShowsCandidates(Protocol):
-    """What is known of the most likely tokens of one place; see `contract.Margin`."""
-
-    @property
-    def top(self) -> Sequence[float]: ...
-    @property
-    def top_tokens(self) -> Sequence[int]: ...
-    @property
-    def again(self) -> Sequence[float]: ...
-    @property
-    def float32(self) -> Sequence[float]: ...
-    @property
-    def second(self) -> Sequence[float]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sight:
     """One place as far as it is seen.
@@ -88,7 +73,7 @@ class Sight:
     outside: bool = False
 
 
-def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+def sight(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
     of = _between(tokens, shown)
     if of.gap != math.inf:
@@ -97,7 +82,7 @@ def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
     return replace(of, gap=max(values) - min(values), outside=True)
 
 
-def _between(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     names, values = shown.top_tokens, shown.top
     if not names:
         return Sight()
