@@ -13,13 +13,11 @@ from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_
 from specgate.analysis.intervals.decision import false_fail, pairs_needed
 from specgate.analysis.stats import (
     MIN_PAIRS,
-    POWER,
     UNTIL_DECIDED,
     Decision,
     Interval,
     Pairs,
     planned_interim_looks,
-    t_quantile,
 )
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME
@@ -79,7 +77,7 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
 
 
 def level_of(decision: Decision) -> Evidence:
-    """Error levels, what the interval allows for between runs, and the difference that it can tell."""
+    """Error levels, and what the interval allows for between runs."""
     interval, between = decision.interval, decision.between
     return {
         "error_pass": decision.alpha,
@@ -88,17 +86,8 @@ def level_of(decision: Decision) -> Evidence:
         "processes": None if between.process_freedom is None else between.process_freedom + 1,
         "machine_sd": between.machine_sd if between.machine_freedom else None,
         "correlation": interval.correlation if interval else None,
-        "can_tell": least if interval and (least := math.expm1(told(interval, between))) <= HOPELESS else None,
         **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
-
-
-def told(interval: Interval, between: BetweenRuns) -> float:
-    """The log-ratio that an interval like this one tells from its floor in four of five runs, on either side."""
-    spread = math.hypot(interval.error or 0.0, between.process_sd, between.machine_sd)
-    return (
-        max(interval.mean - interval.low, interval.high - interval.mean) + t_quantile(POWER, interval.freedom) * spread
-    )
 
 
 def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[int]) -> float | None:

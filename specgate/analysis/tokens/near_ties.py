@@ -12,6 +12,8 @@ A   beside logits of the same weights in float32, which have the gap, too
 C   nothing is shown: a second engine in the run's number format beside the same in float32, times `MIMIC`
 
 To a variance by A or B a grid's own is added: where logits lie on a grid, both passes have most of its error in common.
+The largest of the shown logits may lie on a grid of two or four times the others' unit. So a gap that an engine shows
+and that is two or four units is taken for one (B).
 
 Arrays have places along their last axis, so that a simulation can judge many cells at once.
 """
@@ -21,11 +23,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from specgate.analysis.tokens.last_place import unit_of
+from specgate.analysis.tokens.last_place import TOLERANCE, unit_of
 from specgate.contract import TieLaw
-from specgate.contract.token_check import TieRule
+from specgate.contract.token_check import ShownPlace, TieRule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,21 +55,6 @@ MIMIC: Final = 1.5
 """How much more an engine may round than a second engine in the same number format."""
 
 
-class ShowsCandidates(Protocol):
-    """What is known of the most likely tokens of one place; see `contract.Margin`."""
-
-    @property
-    def top(self) -> Sequence[float]: ...
-    @property
-    def top_tokens(self) -> Sequence[int]: ...
-    @property
-    def again(self) -> Sequence[float]: ...
-    @property
-    def float32(self) -> Sequence[float]: ...
-    @property
-    def second(self) -> Sequence[float]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sight:
     """One place as far as it is seen.
@@ -86,7 +73,7 @@ class Sight:
     outside: bool = False
 
 
-def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+def sight(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
     of = _between(tokens, shown)
     if of.gap != math.inf:
@@ -95,19 +82,21 @@ def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
     return replace(of, gap=max(values) - min(values), outside=True)
 
 
-def _between(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     names, values = shown.top_tokens, shown.top
     if not names:
         return Sight()
     whole = len(values) == len(names)
-    grid = (unit_of(values) or 0.0) ** 2 / 12 if whole else 0.0
+    unit = (unit_of(values) or 0.0) if whole else 0.0
     other = shown.again if shown.again or shown.float32 else shown.second
     if whole and len(other) == len(names):
-        return Sight(gap_between(tokens, values, names), *spread(values, other, 0.5, grid), "B")
+        gap = gap_between(tokens, values, names)
+        unit *= next((n for n in (2, 4) if abs(gap - n * unit) <= TOLERANCE), 1)
+        return Sight(gap, *spread(values, other, 0.5, unit**2 / 12), "B")
     if len(shown.float32) == len(names):
         gap = gap_between(tokens, shown.float32, names)
         if whole:
-            return Sight(gap, *spread(values, shown.float32, 1.0, grid), "A")
+            return Sight(gap, *spread(values, shown.float32, 1.0, unit**2 / 12), "A")
         if len(shown.second) == len(names):
             return Sight(gap, *spread(shown.second, shown.float32, MIMIC**2), "C")
         return Sight(gap)
