@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Final, Literal
 
 from specgate.analysis.intervals.between_runs import half_width
-from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail
+from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail, spent
 from specgate.analysis.references import (
     AcceptanceChange,
     acceptance_change,
@@ -220,7 +220,8 @@ def of_time(
         f"{name}_process_sd": between.process_sd,
         f"{name}_correlation": interval.correlation,
     }
-    allowed = allowance(between, decision.alpha)
+    of_processes = spent(FALSE_PASS, 1)  # at every look
+    allowed = allowance(between, of_processes)
     message = f"{name} time{per} {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if clock is not None:
         evidence[f"{name}_clock_ratio"] = math.exp(clock)
@@ -235,7 +236,7 @@ def of_time(
         message = f"{message}: how much of it is the clock's decides at a margin of {margin:g} %, and that is unknown"
         return Finding(State.INCONCLUSIVE, "clocks_differ", message, evidence)
     proven = "; proven slower: suspect" if interval.high < 0 else ""
-    alone = half_width(between, decision.alpha)
+    alone = half_width(between, of_processes)
     apart = alone >= abs(interval.mean + math.log1p(margin / 100))
     process = f"; two processes alone may differ by {100 * math.expm1(alone):.1f} %" if apart else ""
     message = f"{message}: a margin of {margin:g} % lies inside{proven}{process}"

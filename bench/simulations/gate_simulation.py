@@ -311,9 +311,16 @@ def sequential(
         leaning = model.errors(squares, prior[:, None]).max(axis=1)
         mean = so_far @ model.weights
 
-        def reach(share: float, own: Floats = own, leaning: Floats = leaning, freedom: int = model.freedom) -> Floats:
+        def reach(
+            error: float,
+            look: int = number,
+            own: Floats = own,
+            leaning: Floats = leaning,
+            freedom: int = model.freedom,
+        ) -> Floats:
+            share = spent(error, look)
             if alone:
-                return np.hypot(special.stdtrit(freedom, 1 - tail(share)) * own, between.half_width(share))
+                return np.hypot(special.stdtrit(freedom, 1 - tail(share)) * own, between.half_width(spent(error, 1)))
             at = 1 - tail(share / 2)
             nearer = np.minimum(
                 special.stdtrit(freedom, at) * own, special.stdtrit(freedom + PRIOR_FREEDOM, at) * leaning
@@ -322,8 +329,8 @@ def sequential(
             return np.hypot(nearer, between.half_width(1 - at if assumed else share / 2))
 
         still = ~(above | below)
-        above |= still & (mean - reach(spent(FALSE_PASS, number)) >= floor)
-        below |= still & (mean + reach(spent(fail, number)) < floor)
+        above |= still & (mean - reach(FALSE_PASS) >= floor)
+        below |= still & (mean + reach(fail) < floor)
         pairs[still & (above | below)] = look
     return Outcome(above, below, pairs)
 

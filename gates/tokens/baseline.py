@@ -37,7 +37,8 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
         f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, round {d.round}, "
         f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} ({margin_of(d, check)})"
     )
-    if d.margin is None and ties_of(rule) and run.status == "interrupted":
+    cut_short = run.status == "interrupted" or comparison.cell.point.key in run.failures
+    if d.margin is None and ties_of(rule) and cut_short:
         step = "continue with --resume: the run ended before it asked how close the two tokens are there"
         return verdict(rule, key, State.INVALID, "margin_not_asked", message, evidence_of(check), step)
     if ties_of(rule).by_law and d.margin is not None and not is_wrong(d, check, allowed):

@@ -118,7 +118,7 @@ class Coordinator:
         one that the run began on, and BackendError where all were lost.
         """
         self._points = len(points)
-        self._waiting.extend(map(Waiting, parcelled(self.plan, points, len(self.machines.slots), size)))
+        self._waiting.extend(map(Waiting, parcelled(points, len(self.machines.slots), size)))
         try:
             while self._waiting or self._busy or self._whole:
                 self._hand_out()

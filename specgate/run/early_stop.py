@@ -150,10 +150,7 @@ def look_at(
     if any(host.too_many for host in judge_hosts(plan, journal.blocks, rejecting, journal.engines).values()):
         return Look(len(plan.rounds), decided=False)
     aside = set_aside(hosts)
-    records, check_facts = (
-        Checked(journal.texts, asked=policy.checks, followed=journal.followed),
-        CheckFacts(journal.engines, run.bandwidth),
-    )
+    records = Checked(journal.texts, asked=policy.checks, followed=journal.followed)
     cells, comparisons = measure(
         plan,
         journal.blocks,
@@ -161,7 +158,7 @@ def look_at(
         ties,
         records,
         forced=journal.forced,
-        check_facts=check_facts,
+        check_facts=CheckFacts(journal.engines, run.bandwidth),
         known=known,
         aside=aside,
         between=run.between_runs,
@@ -180,8 +177,8 @@ def look_at(
         times=times,
         time_ends=with_now(plan, journal),
     )
-    verdicts = [v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut)]
-    verdicts = [v for v in verdicts if v.state is not State.SKIPPED]
+    every = (v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut))
+    verdicts = [v for v in every if v.state is not State.SKIPPED]
     if scenario.until_decided:
         verdicts = [v for v in verdicts if v.required]
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)

@@ -50,6 +50,15 @@ def test_a_grid_of_the_logits_adds_its_own_variance() -> None:
     assert of.variance == pytest.approx(np.var(np.subtract(top, again), ddof=1) / 2 + (1 / 16) ** 2 / 12)
 
 
+def test_two_tokens_may_lie_on_a_coarser_grid_than_the_smaller_logits() -> None:
+    u, below = 1 / 16, SOURCE.integers(16, 160, 18)
+    for units, largest in ((1, 1), (2, 2), (3, 1), (4, 4), (8, 1)):
+        top = (-1.0, -1.0 - units * u, *sorted((-1.0 - u * below).tolist(), reverse=True))
+        other = (*top[:5], top[5] - u, *top[6:])
+        of = sight((NAMES[0], NAMES[1]), margin(top=top, again=other))
+        assert of.variance == pytest.approx(np.var(np.subtract(top, other), ddof=1) / 2 + (largest * u) ** 2 / 12)
+
+
 def test_what_is_not_shown_has_no_variance_and_an_unshown_token_no_gap() -> None:
     assert sight((NAMES[0], NAMES[1]), margin(top=off(0.07))).rule is None
     shown = off(0.07)

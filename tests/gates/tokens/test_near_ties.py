@@ -219,10 +219,12 @@ def test_a_run_that_was_cut_short_says_that_it_did_not_ask_how_close_the_tokens_
     plan = plan_of(replace(scenario(), perf_mode=True))
     blocks = blocks_of(plan, change=corrupt)
     cells, comparisons = measure(plan, blocks, [], TIES)
-    run = replace(run_of(plan, blocks), cells=cells, comparisons=comparisons, status="interrupted")
-    (verdict,) = GATE.judge(RULE, run)
-    assert (verdict.state, verdict.reason_code) == (State.INVALID, "margin_not_asked")
-    assert verdict.next_step is not None and verdict.next_step.startswith("continue with --resume")
+    run = replace(run_of(plan, blocks), cells=cells, comparisons=comparisons)
+    failed = replace(run, failures={comparisons[0].cell.point.key: "killed"})
+    for cut_short in (replace(run, status="interrupted"), failed):
+        (verdict,) = GATE.judge(RULE, cut_short)
+        assert (verdict.state, verdict.reason_code) == (State.INVALID, "margin_not_asked")
+        assert verdict.next_step is not None and verdict.next_step.startswith("continue with --resume")
 
 
 def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_was_not_asked_for() -> None:
