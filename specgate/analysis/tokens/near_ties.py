@@ -13,7 +13,7 @@ C   nothing is shown: a second engine in the run's number format beside the same
 
 To a variance by A or B a grid's own is added: where logits lie on a grid, both passes have most of its error in common.
 The largest of the shown logits may lie on a grid of two or four times the others' unit. So a gap that an engine shows
-and that is two or four units is taken for one (B).
+and that is two or four units is taken for one, if the largest all lie on that grid (B).
 
 Arrays have places along their last axis, so that a simulation can judge many cells at once.
 """
@@ -51,6 +51,8 @@ SEEN: Final = (1 + 5 / 6) * 1.15
 """Second moment of a gap that one pass of the engine shows, where two others chose differently, in units of 2·σ² of
 passes without a common error: 1, and 5/6 of the true gap. The rest allows for tails.
 """
+LARGEST: Final = 4
+"""Values that tell whether the largest lie on a coarser grid than the rest: by chance, these do once in four times."""
 MIMIC: Final = 1.5
 """How much more an engine may round than a second engine in the same number format."""
 
@@ -91,7 +93,7 @@ def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     other = shown.again if shown.again or shown.float32 else shown.second
     if whole and len(other) == len(names):
         gap = gap_between(tokens, values, names)
-        unit *= next((n for n in (2, 4) if abs(gap - n * unit) <= TOLERANCE), 1)
+        unit = coarser(gap, sorted(values, reverse=True)[:LARGEST], unit)
         return Sight(gap, *spread(values, other, 0.5, unit**2 / 12), "B")
     if len(shown.float32) == len(names):
         gap = gap_between(tokens, shown.float32, names)
@@ -101,6 +103,15 @@ def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
             return Sight(gap, *spread(shown.second, shown.float32, MIMIC**2), "C")
         return Sight(gap)
     return Sight(gap_between(tokens, values, names) if whole else None)
+
+
+def coarser(gap: float, largest: Sequence[float], unit: float) -> float:
+    """Return the unit of the grid that `largest` lie on: `gap` if it is two or four times `unit` and all allow that."""
+    for wide in (2 * unit, 4 * unit) if unit else ():
+        steps = [(largest[0] - value) / wide for value in largest]
+        if abs(gap - wide) <= TOLERANCE and all(abs(n - round(n)) * wide <= TOLERANCE for n in steps):
+            return wide
+    return unit
 
 
 def gap_between(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:

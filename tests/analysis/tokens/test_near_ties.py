@@ -51,9 +51,16 @@ def test_a_grid_of_the_logits_adds_its_own_variance() -> None:
 
 
 def test_two_tokens_may_lie_on_a_coarser_grid_than_the_smaller_logits() -> None:
-    u, below = 1 / 16, SOURCE.integers(16, 160, 18)
-    for units, largest in ((1, 1), (2, 2), (3, 1), (4, 4), (8, 1)):
-        top = (-1.0, -1.0 - units * u, *sorted((-1.0 - u * below).tolist(), reverse=True))
+    u, below = 1 / 16, (9, 21, *SOURCE.integers(22, 160, 14))
+    for units, next_two, largest in (
+        (1, (12, 16), 1),
+        (2, (12, 16), 2),
+        (3, (12, 16), 1),
+        (4, (12, 16), 4),
+        (2, (12, 17), 1),
+    ):
+        steps = (0, units, *sorted((*next_two, *(int(n) + 12 for n in below))))
+        top = tuple(-1.0 - u * n for n in steps)
         other = (*top[:5], top[5] - u, *top[6:])
         of = sight((NAMES[0], NAMES[1]), margin(top=top, again=other))
         assert of.variance == pytest.approx(np.var(np.subtract(top, other), ddof=1) / 2 + (largest * u) ** 2 / 12)

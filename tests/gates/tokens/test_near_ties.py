@@ -239,7 +239,7 @@ def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_
         (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), **changes))
         assert (verdict.state, verdict.reason_code) == (State.INVALID, "text_not_compared")
         assert (verdict.next_step == "continue with --resume") is bool(changes)
-        assert ("decoded once more" in verdict.message) is not bool(changes)
+        assert ("decoded again" in verdict.message) is not bool(changes)
 
 
 def test_a_token_that_is_not_among_the_most_likely_is_wrong_however_near_the_two_largest_are() -> None:
