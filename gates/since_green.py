@@ -233,7 +233,7 @@ def of_time(
             return Finding(State.IMPROVED, "faster", f"{message}: faster", evidence)
         return Finding(State.PASS, "within_margin", f"{message}: at most {margin:g} % slower", evidence)
     if clock is not None and side_of(interval, -math.log1p(margin / 100)) != "open":
-        message = f"{message}: that may be the clock's part or not, and a margin of {margin:g} % lies between"
+        message = f"{message}: how much of it is the clock's decides at a margin of {margin:g} %, and that is unknown"
         return Finding(State.INCONCLUSIVE, "clocks_differ", message, evidence)
     proven = "; proven slower: suspect" if interval.high < 0 else ""
     alone = half_width(between, of_processes)
@@ -335,7 +335,7 @@ def in_words(sides: list[Side], anchor: EarlierRun | str | None) -> str:
     if anchor is None:
         parts[-1] += f", the {last.kind} run, too"
     elif isinstance(anchor, str):
-        parts.append(f"not compared since the anchor: {anchor}")
+        parts.append(f"not compared with an anchor: {anchor}")
     for side in others:
         parts.append(f"since the {side.kind} run {side}: {'; '.join(f.summary for f in side.findings)}")
     return "; ".join(parts)

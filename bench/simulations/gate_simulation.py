@@ -267,6 +267,21 @@ class Outcome:
     below: Flags
     pairs: NDArray[np.int64]
 
+    @classmethod
+    def of_all(cls, parts: Sequence[Outcome]) -> Outcome:
+        """Return the runs of all `parts`, one after the other."""
+        columns = zip(*((part.above, part.below, part.pairs) for part in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
+    @classmethod
+    def worst(cls, outcomes: Sequence[Outcome]) -> tuple[float, float]:
+        """(largest share above the floor, largest share below it) of several simulations, in percent."""
+        above, below = (
+            100 * max(float(flags.mean()) for flags in side)
+            for side in zip(*((o.above, o.below) for o in outcomes), strict=True)
+        )
+        return above, below
+
 
 def sequential(
     d: Floats,
@@ -349,9 +364,7 @@ def simulate(
         d = effect + noise_of(count, turns, sd, noise) + of_prompt[:, turns.prompt_sets]
         between = Between.measured(noise_of, count, turns, sd, noise) if profile else Between.assumed(count)
         outcomes.append(sequential(d, turns, plan.looks, between if blind is None else blind, fail=fail))
-    columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
-    above, below, pairs = (np.concatenate(column) for column in columns)
-    return Outcome(above, below, pairs)
+    return Outcome.of_all(outcomes)
 
 
 # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -420,10 +433,7 @@ def at_the_floor(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
 
 
 def rates(outcomes: Sequence[Outcome]) -> str:
-    above, below = (
-        100 * max(float(flags.mean()) for flags in side)
-        for side in zip(*((o.above, o.below) for o in outcomes), strict=True)
-    )
+    above, below = Outcome.worst(outcomes)
     return "0 / 0" if above == below == 0 else f"{above:.2f} / {below:.2f}"
 
 

@@ -99,7 +99,7 @@ def differing(score: ScoreCheck) -> str:
         far = "is not among its most likely ones" if score.gap_max is None else f"lies {score.gap_max:.3g} below it"
         parts += f", {score.wrong} of them further off than rounding explains (the furthest {far} in logits)"
     elif score.law is not None and score.law.too_wide:
-        parts += ", further off, all together, than rounding explains"
+        parts += ", taken together further off than rounding explains"
     return f"{parts}{by_law(score)}"
 
 

@@ -177,6 +177,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
     ratios = {name: figures.ratio(value) for name, value in others.items()}
     if comparison is not None and set(ratios.values()) == {figures.figure(comparison.speedup)}:
         ratios = {}
+    joint = comparison is not None and comparison.speedup.metric == "joint_decode_speedup_ratio"
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
     notes = (
@@ -184,6 +185,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
+        "judged while all requests decode" if ratios and joint else None,
         ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio}" for name, ratio in ratios.items()),
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )

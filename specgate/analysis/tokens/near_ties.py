@@ -12,6 +12,8 @@ A   beside logits of the same weights in float32, which have the gap, too
 C   nothing is shown: a second engine in the run's number format beside the same in float32, times `MIMIC`
 
 To a variance by A or B a grid's own is added: where logits lie on a grid, both passes have most of its error in common.
+The largest of the shown logits may lie on a grid of two or four times the others' unit. So a gap that an engine shows
+and that is two or four units is taken for one, if the largest all lie on that grid (B).
 
 Arrays have places along their last axis, so that a simulation can judge many cells at once.
 """
@@ -23,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.analysis.tokens.last_place import unit_of
+from specgate.analysis.tokens.last_place import TOLERANCE, unit_of
 from specgate.contract import TieLaw
 from specgate.contract.token_check import ShownPlace, TieRule
 
@@ -49,6 +51,8 @@ SEEN: Final = (1 + 5 / 6) * 1.15
 """Second moment of a gap that one pass of the engine shows, where two others chose differently, in units of 2·σ² of
 passes without a common error: 1, and 5/6 of the true gap. The rest allows for tails.
 """
+LARGEST: Final = 4
+"""Values that tell whether the largest lie on a coarser grid than the rest: by chance, these do once in four times."""
 MIMIC: Final = 1.5
 """How much more an engine may round than a second engine in the same number format."""
 
@@ -85,18 +89,29 @@ def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     if not names:
         return Sight()
     whole = len(values) == len(names)
-    grid = (unit_of(values) or 0.0) ** 2 / 12 if whole else 0.0
+    unit = (unit_of(values) or 0.0) if whole else 0.0
     other = shown.again if shown.again or shown.float32 else shown.second
     if whole and len(other) == len(names):
-        return Sight(gap_between(tokens, values, names), *spread(values, other, 0.5, grid), "B")
+        gap = gap_between(tokens, values, names)
+        unit = coarser(gap, sorted(values, reverse=True)[:LARGEST], unit)
+        return Sight(gap, *spread(values, other, 0.5, unit**2 / 12), "B")
     if len(shown.float32) == len(names):
         gap = gap_between(tokens, shown.float32, names)
         if whole:
-            return Sight(gap, *spread(values, shown.float32, 1.0, grid), "A")
+            return Sight(gap, *spread(values, shown.float32, 1.0, unit**2 / 12), "A")
         if len(shown.second) == len(names):
             return Sight(gap, *spread(shown.second, shown.float32, MIMIC**2), "C")
         return Sight(gap)
     return Sight(gap_between(tokens, values, names) if whole else None)
+
+
+def coarser(gap: float, largest: Sequence[float], unit: float) -> float:
+    """Return the unit of the grid that `largest` lie on: `gap` if it is two or four times `unit` and all allow that."""
+    for wide in (2 * unit, 4 * unit) if unit else ():
+        steps = [(largest[0] - value) / wide for value in largest]
+        if abs(gap - wide) <= TOLERANCE and all(abs(n - round(n)) * wide <= TOLERANCE for n in steps):
+            return wide
+    return unit
 
 
 def gap_between(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:

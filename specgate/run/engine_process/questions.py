@@ -1,17 +1,17 @@
 """The calls that look into an engine after its blocks, and what contradicts a request in their answers.
 
-    top2      the two largest logits at a place    → top2
-    ranked    the most likely tokens at a place    → ranked
-    ranked_again  the same by a second pass        → ranked
-    follow    plain decoding from a text on        → followed
-    extend    more of the last block's text        → text
-    logits    hashes of the logits at places       → logits
-    score     what it thinks of another text       → scores
-    token_logits  logits of tokens at its places   → places
-    drafted   the pair's draft along that text     → accepted
-    draw      independent texts after a prompt     → drawn
-    distribution  which one tokens come from       → law
-    origin    which files its code comes from      → origin
+    top2          the two largest logits at a place
+    ranked        the most likely tokens at a place
+    ranked_again  the same by a second pass
+    follow        plain decoding from a text on
+    extend        more of the last block's text
+    logits        hashes of the logits at places
+    score         what it thinks of another text
+    token_logits  logits of tokens at its places
+    drafted       the pair's draft along that text
+    draw          independent texts after a prompt
+    distribution  which one tokens come from
+    origin        which files its code comes from
 
 An answer is None where the engine cannot give one.
 """
@@ -52,7 +52,6 @@ class Top2(Question[tuple[Finite, Finite]]):
     """`Engine.top2`."""
 
     kind: ClassVar = "top2"
-    answer: ClassVar = "top2"
     field: ClassVar = "logits"
 
     slot: int
@@ -69,7 +68,6 @@ class RankedAgain(Question[TopTokens]):
 
     kind: ClassVar = "ranked_again"
     needs: ClassVar = RanksAgain
-    answer: ClassVar = "ranked"
     field: ClassVar = "top"
 
     slot: int
@@ -105,7 +103,6 @@ class Follow(Question[Counts]):
 
     kind: ClassVar = "follow"
     needs: ClassVar = FollowsText
-    answer: ClassVar = "followed"
     field: ClassVar = "tokens"
 
     slot: int
@@ -122,7 +119,6 @@ class Extend(Question[Text]):
 
     kind: ClassVar = "extend"
     needs: ClassVar = ExtendsText
-    answer: ClassVar = "text"
     field: ClassVar = "text"
 
     steps: int
@@ -141,7 +137,6 @@ class Logits(Question[ShownLogits]):
 
     kind: ClassVar = "logits"
     needs: ClassVar = ShowsLogits
-    answer: ClassVar = "logits"
     field: ClassVar = "logits"
 
     role: Role
@@ -159,7 +154,6 @@ class ScoreText(Question[tuple[Score, ...]]):
 
     kind: ClassVar = "score"
     needs: ClassVar = ScoresTokens
-    answer: ClassVar = "scores"
     field: ClassVar = "scores"
 
     prompt: tuple[int, ...]
@@ -179,7 +173,6 @@ class TokenLogits(Question[tuple[TopTokens, ...]]):
 
     kind: ClassVar = "token_logits"
     needs: ClassVar = ShowsTokenLogits
-    answer: ClassVar = "places"
     field: ClassVar = "places"
 
     prompt: tuple[int, ...]
@@ -202,7 +195,6 @@ class DraftAlong(Question[Counts]):
 
     kind: ClassVar = "drafted"
     needs: ClassVar = DraftsAlong
-    answer: ClassVar = "accepted"
     field: ClassVar = "accepted"
 
     starts: tuple[int, ...]
@@ -220,7 +212,6 @@ class Draw(Question[tuple[tuple[Count, ...], ...]]):
 
     kind: ClassVar = "draw"
     needs: ClassVar = DrawsTexts
-    answer: ClassVar = "drawn"
     field: ClassVar = "texts"
 
     role: Role
@@ -241,7 +232,6 @@ class ShowLaw(Question[TokenLaw]):
 
     kind: ClassVar = "distribution"
     needs: ClassVar = ShowsDistribution
-    answer: ClassVar = "law"
     field: ClassVar = "law"
 
     prompt: tuple[int, ...]
@@ -258,7 +248,6 @@ class Where(Call[Origin]):
     """The files that the process has imported the engine and specgate from."""
 
     kind: ClassVar = "origin"
-    answer: ClassVar = "origin"
     field: ClassVar = "origin"
 
     def ask(self, engine: Engine) -> object:

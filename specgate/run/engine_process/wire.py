@@ -1,7 +1,7 @@
 """A call of an engine as two messages: a request, and the answer with the request's number.
 
     {"id": 7, "request": {"kind": "follow", "slot": 0, …}}
-    {"id": 7, "kind": "followed", "tokens": [5, 6]}        or  {"id": 7, "kind": "error", …}
+    {"id": 7, "kind": "answer", "tokens": [5, 6]}          or  {"id": 7, "kind": "error", …}
 
 A call is declared once, as a subclass of `Call`. An answer is believed to be nothing but bytes until it was read here.
 Whatever is wrong with it is a BackendError: it costs the engine its cell, and the run goes on.
@@ -44,12 +44,11 @@ Wrong = Iterator[tuple[str, str, str]]
 class Call(Generic[A]):
     """One call of an engine, whose fields are its parameters, in order. `A`: the noun of its answer.
 
-    `kind`: the name of the request and of the engine's method. `answer`: the name of the answer's message.
-    `field`: the field of that message with the noun. Without one, the fields of the noun are those of the message.
+    `kind`: the name of the request and of the engine's method. `field`: the field of the answer's message with the
+    noun. Without one, the fields of the noun are those of the message.
     """
 
     kind: ClassVar[str]
-    answer: ClassVar[str]
     field: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -110,7 +109,7 @@ class Failed:
 def message_of(kind: str) -> Any:
     """Return the class of the message that answers a request of this kind."""
     call = CALLS[kind]
-    head: list[Any] = [("id", int), ("kind", Literal[call.answer])]
+    head: list[Any] = [("id", int), ("kind", Literal["answer"])]
     if call.field:
         return make_dataclass("Answer", [*head, (call.field, call.noun())])
     return make_dataclass("Answer", head, bases=(call.noun(),), frozen=True, kw_only=True)
@@ -152,7 +151,7 @@ def answer_message(number: int, request: Call[Any], answer: object) -> bytes:
         answer = record(answer, noun, request.kind)
     named = {request.field: answer} if request.field else answer
     assert isinstance(named, Mapping)
-    return encoded({"id": number, "kind": request.answer, **named})
+    return encoded({"id": number, "kind": "answer", **named})
 
 
 def error_message(number: int, request: Call[Any], error: BaseException) -> bytes:

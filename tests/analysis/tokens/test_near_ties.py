@@ -50,6 +50,22 @@ def test_a_grid_of_the_logits_adds_its_own_variance() -> None:
     assert of.variance == pytest.approx(np.var(np.subtract(top, again), ddof=1) / 2 + (1 / 16) ** 2 / 12)
 
 
+def test_two_tokens_may_lie_on_a_coarser_grid_than_the_smaller_logits() -> None:
+    u, below = 1 / 16, (9, 21, *SOURCE.integers(22, 160, 14))
+    for units, next_two, largest in (
+        (1, (12, 16), 1),
+        (2, (12, 16), 2),
+        (3, (12, 16), 1),
+        (4, (12, 16), 4),
+        (2, (12, 17), 1),
+    ):
+        steps = (0, units, *sorted((*next_two, *(int(n) + 12 for n in below))))
+        top = tuple(-1.0 - u * n for n in steps)
+        other = (*top[:5], top[5] - u, *top[6:])
+        of = sight((NAMES[0], NAMES[1]), margin(top=top, again=other))
+        assert of.variance == pytest.approx(np.var(np.subtract(top, other), ddof=1) / 2 + (largest * u) ** 2 / 12)
+
+
 def test_what_is_not_shown_has_no_variance_and_an_unshown_token_no_gap() -> None:
     assert sight((NAMES[0], NAMES[1]), margin(top=off(0.07))).rule is None
     shown = off(0.07)
