@@ -82,7 +82,7 @@ class LoadGate:
             step = "a shorter draft, or speculation switched off above the break-even"
             return verdict(rule, key, State.FAIL, "costs_before_min", message, evidence, step)
         step = "a new run with more --measurement-runs: the intervals have to leave 1"
-        message = f"{summary}: whether it pays up to {least:g} {unit} is not told"
+        message = f"{summary}: not decided at {least:g} {unit}"
         return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
 
 

@@ -13,13 +13,11 @@ from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_
 from specgate.analysis.intervals.decision import false_fail, pairs_needed
 from specgate.analysis.stats import (
     MIN_PAIRS,
-    POWER,
     UNTIL_DECIDED,
     Decision,
     Interval,
     Pairs,
     planned_interim_looks,
-    t_quantile,
 )
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME
@@ -79,7 +77,7 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
 
 
 def level_of(decision: Decision) -> Evidence:
-    """Error levels, what the interval allows for between runs, and the difference that it can tell."""
+    """Error levels, and what the interval allows for between runs."""
     interval, between = decision.interval, decision.between
     return {
         "error_pass": decision.alpha,
@@ -88,17 +86,8 @@ def level_of(decision: Decision) -> Evidence:
         "processes": None if between.process_freedom is None else between.process_freedom + 1,
         "machine_sd": between.machine_sd if between.machine_freedom else None,
         "correlation": interval.correlation if interval else None,
-        "can_tell": least if interval and (least := math.expm1(told(interval, between))) <= HOPELESS else None,
         **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
-
-
-def told(interval: Interval, between: BetweenRuns) -> float:
-    """The log-ratio that an interval like this one tells from its floor in four of five runs, on either side."""
-    spread = math.hypot(interval.error or 0.0, between.process_sd, between.machine_sd)
-    return (
-        max(interval.mean - interval.low, interval.high - interval.mean) + t_quantile(POWER, interval.freedom) * spread
-    )
 
 
 def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[int]) -> float | None:
@@ -181,7 +170,7 @@ def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result:
     if needed is None:
         return f"not enough data: {pairs}; the ratio is so near {floor:.4g}x that no number of rounds would do"
     if (spent := time_spent(result, run)) is not None:
-        seconds = max(1.0, spent.seconds / spent.rounds * (needed - measured))
+        seconds = budget_for(spent, needed) - spent.seconds
         return f"not enough data: {pairs}; about {seconds:,.0f} s more should decide it: {more_time(spent, needed)}"
     more = needed // sets - scenario.rounds
     seconds = run.check_seconds.get("blocks", 0.0) * more / scenario.rounds
@@ -191,6 +180,10 @@ def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result:
 
 
 def more_time(spent: TimeEnd, pairs: int) -> str:
-    """Return the option that gives a point the time of so many pairs, with a tenth to spare."""
-    seconds = max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 0.5)
-    return f"{RESUME} --budget {math.ceil(seconds)}s"
+    """Return the option that gives a point the time of so many pairs."""
+    return f"{RESUME} --budget {budget_for(spent, pairs)}s"
+
+
+def budget_for(spent: TimeEnd, pairs: int) -> int:
+    """Return the seconds of measuring for so many pairs, with a tenth to spare; more than were spent."""
+    return math.ceil(max(1.1 * spent.seconds / spent.rounds * pairs, spent.seconds + 0.5))

@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Final, Literal
 
 from specgate.analysis.intervals.between_runs import half_width
-from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail
+from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail, spent
 from specgate.analysis.references import (
     AcceptanceChange,
     acceptance_change,
@@ -220,7 +220,8 @@ def of_time(
         f"{name}_process_sd": between.process_sd,
         f"{name}_correlation": interval.correlation,
     }
-    allowed = allowance(between, decision.alpha)
+    of_processes = spent(FALSE_PASS, 1)  # at every look
+    allowed = allowance(between, of_processes)
     message = f"{name} time{per} {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if clock is not None:
         evidence[f"{name}_clock_ratio"] = math.exp(clock)
@@ -232,10 +233,10 @@ def of_time(
             return Finding(State.IMPROVED, "faster", f"{message}: faster", evidence)
         return Finding(State.PASS, "within_margin", f"{message}: at most {margin:g} % slower", evidence)
     if clock is not None and side_of(interval, -math.log1p(margin / 100)) != "open":
-        message = f"{message}: that may be the clock's part or not, and a margin of {margin:g} % lies between"
+        message = f"{message}: how much of it is the clock's decides at a margin of {margin:g} %, and that is unknown"
         return Finding(State.INCONCLUSIVE, "clocks_differ", message, evidence)
     proven = "; proven slower: suspect" if interval.high < 0 else ""
-    alone = half_width(between, decision.alpha)
+    alone = half_width(between, of_processes)
     apart = alone >= abs(interval.mean + math.log1p(margin / 100))
     process = f"; two processes alone may differ by {100 * math.expm1(alone):.1f} %" if apart else ""
     message = f"{message}: a margin of {margin:g} % lies inside{proven}{process}"
@@ -334,7 +335,7 @@ def in_words(sides: list[Side], anchor: EarlierRun | str | None) -> str:
     if anchor is None:
         parts[-1] += f", the {last.kind} run, too"
     elif isinstance(anchor, str):
-        parts.append(f"not compared since the anchor: {anchor}")
+        parts.append(f"not compared with an anchor: {anchor}")
     for side in others:
         parts.append(f"since the {side.kind} run {side}: {'; '.join(f.summary for f in side.findings)}")
     return "; ".join(parts)

@@ -27,15 +27,7 @@ from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.server import Running, Server, end, new_port
 from specgate.checkpoints.spec_config.launch_checks import OPTION, check_chain
-from specgate.contract import (
-    BASELINE,
-    Budget,
-    EngineFacts,
-    Finding,
-    Role,
-    Sampling,
-    TopTokens,
-)
+from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Activity, Decoded, OpenRequest

@@ -427,7 +427,7 @@ def main(runs: int, table: str, looks: Sequence[int], seed: int) -> None:
     click.echo(f"{runs} runs each, numpy {np.__version__}, looks after {', '.join(map(str, looks))} process pairs")
     if table == "attached":
         click.echo(f"| servers | A/A: SAME | SLOWER | at the margin: SAME | twice the margin: SLOWER |\n{'|---' * 5}|")
-        for processes in (0.1, 0.2, 0.45):
+        for processes in (0.1, 0.2, 0.45, 0.6):
             click.echo(attached(processes, runs, looks, source))
         return
     click.echo(

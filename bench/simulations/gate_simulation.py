@@ -267,6 +267,21 @@ class Outcome:
     below: Flags
     pairs: NDArray[np.int64]
 
+    @classmethod
+    def of_all(cls, parts: Sequence[Outcome]) -> Outcome:
+        """Return the runs of all `parts`, one after the other."""
+        columns = zip(*((part.above, part.below, part.pairs) for part in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
+    @classmethod
+    def worst(cls, outcomes: Sequence[Outcome]) -> tuple[float, float]:
+        """(largest share above the floor, largest share below it) of several simulations, in percent."""
+        above, below = (
+            100 * max(float(flags.mean()) for flags in side)
+            for side in zip(*((o.above, o.below) for o in outcomes), strict=True)
+        )
+        return above, below
+
 
 def sequential(
     d: Floats,
@@ -296,9 +311,16 @@ def sequential(
         leaning = model.errors(squares, prior[:, None]).max(axis=1)
         mean = so_far @ model.weights
 
-        def reach(share: float, own: Floats = own, leaning: Floats = leaning, freedom: int = model.freedom) -> Floats:
+        def reach(
+            error: float,
+            look: int = number,
+            own: Floats = own,
+            leaning: Floats = leaning,
+            freedom: int = model.freedom,
+        ) -> Floats:
+            share = spent(error, look)
             if alone:
-                return np.hypot(special.stdtrit(freedom, 1 - tail(share)) * own, between.half_width(share))
+                return np.hypot(special.stdtrit(freedom, 1 - tail(share)) * own, between.half_width(spent(error, 1)))
             at = 1 - tail(share / 2)
             nearer = np.minimum(
                 special.stdtrit(freedom, at) * own, special.stdtrit(freedom + PRIOR_FREEDOM, at) * leaning
@@ -307,8 +329,8 @@ def sequential(
             return np.hypot(nearer, between.half_width(1 - at if assumed else share / 2))
 
         still = ~(above | below)
-        above |= still & (mean - reach(spent(FALSE_PASS, number)) >= floor)
-        below |= still & (mean + reach(spent(fail, number)) < floor)
+        above |= still & (mean - reach(FALSE_PASS) >= floor)
+        below |= still & (mean + reach(fail) < floor)
         pairs[still & (above | below)] = look
     return Outcome(above, below, pairs)
 
@@ -342,9 +364,7 @@ def simulate(
         d = effect + noise_of(count, turns, sd, noise) + of_prompt[:, turns.prompt_sets]
         between = Between.measured(noise_of, count, turns, sd, noise) if profile else Between.assumed(count)
         outcomes.append(sequential(d, turns, plan.looks, between if blind is None else blind, fail=fail))
-    columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
-    above, below, pairs = (np.concatenate(column) for column in columns)
-    return Outcome(above, below, pairs)
+    return Outcome.of_all(outcomes)
 
 
 # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -413,10 +433,7 @@ def at_the_floor(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
 
 
 def rates(outcomes: Sequence[Outcome]) -> str:
-    above, below = (
-        100 * max(float(flags.mean()) for flags in side)
-        for side in zip(*((o.above, o.below) for o in outcomes), strict=True)
-    )
+    above, below = Outcome.worst(outcomes)
     return "0 / 0" if above == below == 0 else f"{above:.2f} / {below:.2f}"
 
 

@@ -8,7 +8,15 @@ from typing import Final
 from specgate.analysis.tokens.near_ties import PARTED, limits
 from specgate.contract import CellResult, Comparison, Divergence, Rule, RunView, State, TokenCheck, Verdict
 from specgate.gates.select import verdict
-from specgate.gates.tokens.evidence import NAMES_CACHE, evidence_of, margin_of, sigma_allowed, sigma_of, ties_of
+from specgate.gates.tokens.evidence import (
+    NAMES_CACHE,
+    evidence_of,
+    margin_of,
+    sigma_allowed,
+    sigma_at,
+    sigma_of,
+    ties_of,
+)
 from specgate.gates.tokens.scores import by_law, scores_of
 
 
@@ -29,7 +37,8 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
         f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, round {d.round}, "
         f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} ({margin_of(d, check)})"
     )
-    if d.margin is None and ties_of(rule) and run.status == "interrupted":
+    cut_short = run.status == "interrupted" or comparison.cell.point.key in run.failures
+    if d.margin is None and ties_of(rule) and cut_short:
         step = "continue with --resume: the run ended before it asked how close the two tokens are there"
         return verdict(rule, key, State.INVALID, "margin_not_asked", message, evidence_of(check), step)
     if ties_of(rule).by_law and d.margin is not None and not is_wrong(d, check, allowed):
@@ -65,17 +74,17 @@ def ties_too_wide(rule: Rule, comparison: Comparison, run: RunView) -> Verdict |
     evidence = {**evidence_of(comparison.tokens), **sigma_of(ties)}
     if ties.too_wide:
         message = (
-            f"texts leave the baseline's at {ties.places} places, where the two tokens lie too far apart all together: "
-            f"the mean square gap is {ties.mean_square:.2f} σ², and rounding makes at most "
-            f"{ties.mean_square_allowed:.2f} (furthest {ties.furthest:.1f} σ, σ {ties.sigma or 0:.2g} logits)"
+            f"the gaps at {ties.places} places where texts part are too wide taken together: their mean square is "
+            f"{ties.mean_square:.2f} σ², and rounding makes at most {ties.mean_square_allowed:.2f} "
+            f"(furthest {ties.furthest:.1f} σ, σ {ties.sigma or 0:.2g} logits)"
         )
         step = "does the engine accept drafts that are merely near the best (relaxed or typical acceptance)?"
         return verdict(rule, key, State.INVALID, "ties_too_wide", message, evidence, step)
     allowed = sigma_allowed(rule, comparison.cell, run)
-    if ties.sigma is not None and ties.sigma > allowed:
+    if ties.sigma is not None and ties.sigma > (most := sigma_at(allowed, ties.places)):
         message = (
             f"the engine rounds more coarsely than the policy lets pass: σ {ties.sigma:.2g} logits at {ties.places} "
-            f"places where texts part, at most {allowed:g}"
+            f"places where texts part, at most {most:.2g} (at many places {allowed:g})"
         )
         return verdict(rule, key, State.FAIL, "rounds_too_coarsely", message, evidence, NAMES_CACHE)
     return None
@@ -115,7 +124,7 @@ def not_compared(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | 
         message += "the run was cut short before the baseline's text was as long"
         step = "continue with --resume"
     else:
-        message += "the baseline's text, decoded once more, is not as long as asked for or begins otherwise"
+        message += "the baseline's text, decoded again to compare longer ones, is too short or begins with other tokens"
         step = "the baseline must decode as many steps as it is asked for, and repeat its text"
     return verdict(rule, comparison.cell.key, State.INVALID, "text_not_compared", message, evidence_of(check), step)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from specgate.contract import Cell, Divergence, NearTies, Rule, RunView, TieLaw, TokenCheck
@@ -36,6 +37,15 @@ def sigma_allowed(rule: Rule, cell: Cell, run: RunView) -> float:
     return max(named, default=float(rule.params.get("max_sigma", DEFAULT_SIGMA)))
 
 
+def sigma_at(allowed: float, places: int) -> float:
+    """Return the largest σ that `places` of an engine may show together that rounds by no more than `allowed`."""
+    return allowed * math.exp(OF_ONE_PLACE / math.sqrt(max(places, 1)))
+
+
+OF_ONE_PLACE: Final = 0.65
+"""How far ln σ of a single place lies above the engine's in 1 of 200: rounding differs from place to place."""
+
+
 def margin_of(d: Divergence, check: TokenCheck) -> str:
     """The gap at a divergence, in logits and, where it is known, in standard deviations of rounding."""
     if d.margin is None:
@@ -55,8 +65,9 @@ def parted(check: TokenCheck, allowed: float) -> str:
     message = f"{len(check.divergences)} of {check.sequences} texts part, all at near ties"
     if (ties := check.law) is not None and ties.sigma is not None:
         message += (
-            f": furthest {ties.furthest:.1f} σ, together {ties.mean_square:.1f} σ² (σ {ties.sigma:.2g} logits, at most "
-            f"{allowed:g})"
+            f": furthest {ties.furthest:.1f} σ (at most {ties.furthest_allowed:.1f}), mean square "
+            f"{ties.mean_square:.1f} σ² (at most {ties.mean_square_allowed:.1f}), σ {ties.sigma:.2g} logits "
+            f"(at most {sigma_at(allowed, ties.places):.2g})"
         )
     message += f"; {check.compared_tokens:,} tokens were compared"
     if (followed := check.followed) is not None and followed.sequences:

@@ -130,7 +130,7 @@ class Tokens(CellGate):
             )
             step, evidence = "the gate `distribution` judges what is drawn", {"repeat_mismatches": repeats}
             return verdict(rule, result.cell.key, State.SKIPPED, "own_random_numbers", message, evidence, step)
-        message = f"{repeats:.0f} of {result.blocks} blocks emit other tokens than an earlier block of the same prompts"
+        message = f"{repeats:.0f} blocks or untimed texts have other tokens than an earlier block of the same prompts"
         unknown = result.values.get("repeat_unknown")
         if ties_of(rule).by_law and unknown is not None and unknown.value == repeats:
             message += ", where two tokens are close, and nothing tells how the engine rounds"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specgate.contract import CellResult, Rule, RunView, ScoreCheck, State, Verdict
 from specgate.gates.select import verdict
-from specgate.gates.tokens.evidence import NAMES_CACHE, Evidence, sigma_allowed
+from specgate.gates.tokens.evidence import NAMES_CACHE, Evidence, sigma_allowed, sigma_at
 
 
 def not_the_targets(rule: Rule, result: CellResult) -> Verdict | None:
@@ -37,7 +37,9 @@ def not_settled(rule: Rule, result: CellResult) -> Verdict | None:
 def scored_too_coarsely(rule: Rule, result: CellResult, run: RunView) -> Verdict | None:
     """Rounding that explains a token must itself be no coarser than the policy lets pass."""
     score, allowed = result.rescored, sigma_allowed(rule, result.cell, run)
-    if score is None or score.law is None or score.law.sigma is None or score.law.sigma <= allowed:
+    if score is None or score.law is None or score.law.sigma is None:
+        return None
+    if score.law.sigma <= sigma_at(allowed, score.law.places):
         return None
     message = (
         f"{score.law.places} of {score.scored} tokens that {score.engine} scored are not its choice, at a rounding "
@@ -97,7 +99,7 @@ def differing(score: ScoreCheck) -> str:
         far = "is not among its most likely ones" if score.gap_max is None else f"lies {score.gap_max:.3g} below it"
         parts += f", {score.wrong} of them further off than rounding explains (the furthest {far} in logits)"
     elif score.law is not None and score.law.too_wide:
-        parts += ", further off, all together, than rounding explains"
+        parts += ", taken together further off than rounding explains"
     return f"{parts}{by_law(score)}"
 
 

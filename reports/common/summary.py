@@ -32,7 +32,7 @@ MARKS = {
 }
 QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
 """States of verdicts that ask for nothing."""
-_BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
+_BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE, State.NOT_JUDGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def headline(run: Run) -> Headline:
         where = "the run" if point == "run" else point
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
     culprit = worst(run.verdicts)
-    if state is State.NOT_JUDGED:
+    if lacks_rules(run):
         return Headline(state.value, code, _unjudged(run), _TO_BE_ALONE if _alone(run) else _OF_A_POLICY)
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
@@ -73,6 +73,12 @@ _OF_A_POLICY = (
     "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
     "an entry under `not_judged` that says why it is not judged."
 )
+
+
+def lacks_rules(run: Run) -> bool:
+    """Return whether the run is NOT_JUDGED because its policy asks for too little, and not because a rule says so."""
+    silent = worst(run.verdicts) is None or any(gap.why is None for gap in run.not_judged)
+    return silent and overall(run)[0] is State.NOT_JUDGED
 
 
 def _unjudged(run: Run) -> str:
@@ -171,6 +177,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
     ratios = {name: figures.ratio(value) for name, value in others.items()}
     if comparison is not None and set(ratios.values()) == {figures.figure(comparison.speedup)}:
         ratios = {}
+    joint = comparison is not None and comparison.speedup.metric == "joint_decode_speedup_ratio"
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
     notes = (
@@ -178,6 +185,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
+        "judged while all requests decode" if ratios and joint else None,
         ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio}" for name, ratio in ratios.items()),
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )

@@ -11,6 +11,7 @@ from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.decision import interval
 from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.analysis.references import between_two_runs, paired_by_round
+from specgate.analysis.stats import ALPHA
 from specgate.contract import CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
@@ -150,7 +151,7 @@ def change_of(run: Run, result: CellResult) -> str | None:
     if earlier is None or old is None or new is None:
         return None
     known = (spread for key, spread in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
-    span = interval(paired_by_round(old, new, "step_ns"), between_two_runs(known), alone=True)
+    span = interval(paired_by_round(old, new, "step_ns"), between_two_runs(known), of_processes=(ALPHA, ALPHA))
     if span is None:
         return None
     mean, low, high = (round(100 * math.expm1(-log), 2) + 0.0 for log in (span.mean, span.high, span.low))

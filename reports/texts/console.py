@@ -62,7 +62,7 @@ def short_lines(run: Run) -> Iterator[Line]:
     for same in sorted(objections, key=summary.gravity):
         yield from objection(run, same)
     head = summary.headline(run)
-    if head.code.value and (run.failures or head.state == State.NOT_JUDGED or not objections):
+    if head.code.value and (run.failures or summary.lacks_rules(run) or not objections):
         yield "bold", head.state, f": {head.reason}"
         if head.advice:
             yield "dim", f"  next: {head.advice}", ""

@@ -34,7 +34,7 @@ LEAST: Final = 0.02
 
 
 def trend(key: str, title: str, group: Sequence[Series], places: Sequence[int]) -> str:
-    """The SVG of the values of `found` with intervals and change points. `key`: what its ids begin with.
+    """The SVG of the values of `group` with intervals and change points. `key`: what its ids begin with.
 
     `places`: indices of the runs that the axis has, in order. They stand at equal distances, numbered from 1.
     """

@@ -108,7 +108,7 @@ def same_text(a: PromptText, b: PromptText) -> bool:
 
 ROUNDS: Final = 16
 """Fewer rounds do not tell how far the times of a cell scatter."""
-QUIET: Final = 3.0
+QUIET: Final = 4.0
 """So many times less than two processes must the times of two rounds differ (standard deviations)."""
 
 

@@ -42,8 +42,8 @@ class Interval:
     `order_effect`: half the difference between the two orders of a pair.
     `sd`: standard deviation of the residuals.
     `freedom`: degrees of freedom.
-    `error`: the standard error that this run alone gives the mean, and `correlation`: how alike neighbouring pairs may
-        be by it (`intervals.autocorrelation`). None where pairs are taken for independent.
+    `correlation`: how alike neighbouring pairs may be (`intervals.autocorrelation`); None where they are taken for
+        independent.
     """
 
     mean: float
@@ -52,7 +52,6 @@ class Interval:
     order_effect: float
     sd: float
     freedom: int
-    error: float | None = None
     correlation: float | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from specgate.contract.types import Counts, Finite
@@ -54,7 +54,8 @@ class TieLaw:
     `places`: different places whose gap and σ are known. `unknown`: places whose σ nothing tells.
     `furthest`: the largest standardised gap, and what is allowed of one among so many.
     `mean_square`: mean of their squares, at most about 1 where an engine only rounds, and what is allowed.
-    `sigma`: root mean square, over these places, of the engine's rounding error of one logit; None where not known.
+    `sigma`: root mean square, over these places, of the engine's rounding error of one logit (by rule C of the
+        second engine's); None where not known.
     """
 
     places: int
@@ -70,20 +71,15 @@ class TieLaw:
         """True if no rounding explains all the gaps together."""
         return self.mean_square > self.mean_square_allowed
 
-    @property
-    def too_far(self) -> bool:
-        """True if no rounding explains the largest gap."""
-        return self.furthest > self.furthest_allowed
-
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """The first token at which a speculative block differs from its baseline block in one slot.
 
     `position`: index into the slot's tokens.
-    `margin`: the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline; None where
-        not recorded. In runs of engines that are not to be bit-exact, the gap between the two tokens, where the engine
-        names the tokens; at least so much, where it does not show one.
+    `margin`: the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline; None
+        as long as it is not recorded. Of engines that are not to be bit-exact, the gap between the two tokens, if the
+        engine names them; at least so much, if it does not show one.
     `near_tie`: whether the margin is so small that the two batch shapes cannot be expected to agree.
     `x`: the gap in standard deviations of what rounding makes of it; None where `sigma` is, or a token is not shown.
     `sigma`: the engine's rounding error of one logit there, its standard deviation; None where nothing tells it.
@@ -96,8 +92,8 @@ class Divergence:
     position: int
     expected: int
     got: int
-    margin: float | None
-    near_tie: bool
+    margin: float | None = None
+    near_tie: bool = False
     x: float | None = None
     sigma: float | None = None
     rule: TieRule | None = None
@@ -119,37 +115,46 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Margin:
-    """Top-2 logits of the target where a spec block differs from the baseline: evidence for or against a near tie."""
+class ShownPlace:
+    """A token of a block, with what is shown of the most likely tokens at a place.
+
+    `position`: the index of the token in the text of `slot`.
+    `top`: the largest logits, or log-probabilities, from the first on. `top_tokens`: whose they are; () where the
+        engine does not name them.
+    `again`: log-probabilities of `top_tokens`, in their order, from a second pass of the same engine that computes
+        otherwise (it prefills the text that the first pass decoded, or the other way round); () where it shows none.
+    `float32`: their logits from the second engine in float32, with the options that change the target; () where it was
+        not asked.
+    `second`: the same from the second engine in the number format of the scenario. If the measured engine names no
+        tokens, `top_tokens` are the most likely ones of this engine, and `top` is ().
+    """
 
     cell: str
     prompt_set: int
     round: int
     slot: int
     position: int
-    top1: float
-    top2: float
-    top: tuple[float, ...] = ()
-    """The largest logits, or log-probabilities, from the first on, where the engine shows more than two."""
-    top_tokens: tuple[int, ...] = ()
-    """The tokens that have them, where the engine names them."""
-    again: tuple[float, ...] = ()
-    """Log-probabilities of `top_tokens`, in their order, from a second pass of the same engine that computes otherwise
-    (it prefills the text that the first pass decoded, or the other way round); () where it shows none.
-    """
-    float32: tuple[float, ...] = ()
-    """Logits of `top_tokens` from the second engine in float32, with the options that change the target; () where it
-    was not asked.
-    """
-    second: tuple[float, ...] = ()
-    """The same from the second engine in the number format of the scenario; () where it was not asked. If the measured
-    engine names no tokens, `top_tokens` are the most likely ones of this engine, and `top` is ().
-    """
+    top: tuple[float, ...] = field(default=(), kw_only=True)
+    top_tokens: tuple[int, ...] = field(default=(), kw_only=True)
+    again: tuple[float, ...] = field(default=(), kw_only=True)
+    float32: tuple[float, ...] = field(default=(), kw_only=True)
+    second: tuple[float, ...] = field(default=(), kw_only=True)
 
     @property
     def place(self) -> tuple[str, int, int, int, int]:
         """Cell, prompt set, round, slot and position."""
         return self.cell, self.prompt_set, self.round, self.slot, self.position
+
+
+@dataclass(frozen=True, slots=True)
+class Margin(ShownPlace):
+    """Top-2 logits of the target where a spec block differs from the baseline: evidence for or against a near tie.
+
+    `top` is () where the engine shows two alone.
+    """
+
+    top1: float
+    top2: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,31 +170,14 @@ class TopTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(ShownPlace):
     """Continuation by plain decoding of a speculative text, behind the token with which that left the baseline's.
 
-    `position`: the index of that token in the text of `slot`.
     `tokens`: what the baseline's role decodes greedily after the prompt and the text up to and including that token.
-    `top`, `top_tokens`: its largest logits, or log-probabilities, where `tokens` first differs from the text, and the
-        tokens that have them; () where it does not differ. `again`, `float32`, `second`: as in `Margin`.
+    What is shown is of the place where `tokens` first differs from the text; () where it does not differ.
     """
 
-    cell: str
-    prompt_set: int
-    round: int
-    slot: int
-    position: int
     tokens: tuple[int, ...]
-    top: tuple[float, ...] = ()
-    top_tokens: tuple[int, ...] = ()
-    again: tuple[float, ...] = ()
-    float32: tuple[float, ...] = ()
-    second: tuple[float, ...] = ()
-
-    @property
-    def place(self) -> tuple[str, int, int, int, int]:
-        """Cell, prompt set, round, slot and position."""
-        return self.cell, self.prompt_set, self.round, self.slot, self.position
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,9 @@ class RunFolder(Samples):
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
-        """Write run.json: a header, the whole `contract.Run`, and `extra` (per-cell data for outside readers)."""
-        self.write_json(RUN, run_json(run, extra))
+    def write_run(self, run: Run) -> None:
+        """Write run.json: a header and the whole `contract.Run`."""
+        self.write_json(RUN, run_json(run))
 
     def read_run(self) -> Run:
         """The run in run.json.

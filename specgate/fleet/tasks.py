@@ -82,7 +82,7 @@ def only(plan: Plan, points: Sequence[str]) -> Plan:
     return Plan(plan.scenarios, tuple(r for r in plan.rounds if r.point.key in keys))
 
 
-def parcelled(plan: Plan, points: Sequence[Point], slots: int, size: int | None = None) -> list[tuple[str, ...]]:
+def parcelled(points: Sequence[Point], slots: int, size: int | None = None) -> list[tuple[str, ...]]:
     """`points` in the order of the plan, cut into tasks of at most `size` points of one scenario. Without `size`, it is
     such that each of `slots` gets about `ROUNDS_OF_TASKS` tasks.
     """

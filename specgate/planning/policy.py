@@ -176,9 +176,9 @@ def _without_parameters(document: Document) -> tuple[Document, list[Parameters]]
     return replace(document, data={**document.data, "rules": bare}), parameters
 
 
-def whole_text(name_or_path: str, gates: Gates, folder: Path = SHIPPED) -> str:
+def whole_text(name_or_path: str, gates: Gates) -> str:
     """The policy as one complete YAML file that inherits nothing. Raises what `find_policy` raises."""
-    document = POLICIES.whole(load(_file_of(name_or_path, folder)))
+    document = POLICIES.whole(load(_file_of(name_or_path, SHIPPED)))
     policy = parse_policy(document, gates)
     data = {**document.data, **({"micro": list(policy.micro)} if policy.micro else {})}
     head = f"# {document.head}\n" if document.head else ""

@@ -48,15 +48,14 @@ def doubts(ledger: Ledger, on_host: str | None = None) -> Callable[[Entry], str 
     return doubt
 
 
-def doubt_of_comparison(entry: Entry, ledger: Ledger, folder: Path) -> str | None:
+def doubt_of_comparison(entry: Entry, folder: Path) -> str | None:
     """Return why the entry of a comparison, whatever its word, is not believed; None if it is.
 
     Raises InvalidResult for an entry whose signature belongs to another text.
     """
     signers = allowed_signers()
     unfit = doubt_of_signature(entry, signers) if signers else doubt_of_origin(entry, host.identity(), folder)
-    manifest = folder / MANIFEST
-    same = vouched(manifest, entry.manifest_sha256)
+    same = vouched(folder / MANIFEST, entry.manifest_sha256)
     return unfit or (None if same else f"its {MANIFEST} is not the one that the entry names")
 
 

@@ -7,11 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specgate import __version__
-from specgate.contract import (
-    Plan,
-    Promotion,
-    Run,
-)
+from specgate.contract import Plan, Promotion, Run
 from specgate.contract.scenarios.own_prompts import in_words
 from specgate.errors import UsageError
 from specgate.files.config import Config

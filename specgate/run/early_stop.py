@@ -141,16 +141,16 @@ def look_at(
 
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
-    A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
+    A host that is too disturbed to be judged on decides nothing, as it may yet become quiet. Where a point is measured
+    until it is decided, only a required rule on that keeps it open.
     """
-    ties, hosts = near_ties(policy), judge_hosts(plan, journal.blocks, machine_limits(policy), journal.engines)
-    if any(host.too_many for host in hosts.values()):
+    ties, limits, scenario = near_ties(policy), machine_limits(policy), plan.scenarios[plan.points[0].scenario]
+    hosts = judge_hosts(plan, journal.blocks, limits, journal.engines)
+    rejecting = [(rule, of) for rule, of in limits if rule.required or not scenario.until_decided]
+    if any(host.too_many for host in judge_hosts(plan, journal.blocks, rejecting, journal.engines).values()):
         return Look(len(plan.rounds), decided=False)
     aside = set_aside(hosts)
-    records, check_facts = (
-        Checked(journal.texts, asked=policy.checks, followed=journal.followed),
-        CheckFacts(journal.engines, run.bandwidth),
-    )
+    records = Checked(journal.texts, asked=policy.checks, followed=journal.followed)
     cells, comparisons = measure(
         plan,
         journal.blocks,
@@ -158,7 +158,7 @@ def look_at(
         ties,
         records,
         forced=journal.forced,
-        check_facts=check_facts,
+        check_facts=CheckFacts(journal.engines, run.bandwidth),
         known=known,
         aside=aside,
         between=run.between_runs,
@@ -177,9 +177,8 @@ def look_at(
         times=times,
         time_ends=with_now(plan, journal),
     )
-    verdicts = [v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut)]
-    verdicts = [v for v in verdicts if v.state is not State.SKIPPED]
-    scenario = plan.scenarios[plan.points[0].scenario]
+    every = (v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut))
+    verdicts = [v for v in every if v.state is not State.SKIPPED]
     if scenario.until_decided:
         verdicts = [v for v in verdicts if v.required]
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)

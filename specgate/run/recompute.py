@@ -27,20 +27,7 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
-from specgate.contract import (
-    Block,
-    Cell,
-    CellResult,
-    EngineFacts,
-    Gap,
-    Plan,
-    Point,
-    Policy,
-    Rule,
-    Run,
-    State,
-    Verdict,
-)
+from specgate.contract import Block, Cell, CellResult, EngineFacts, Gap, Plan, Point, Policy, Rule, Run, State, Verdict
 from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.contract.verdict import NOWHERE

@@ -168,7 +168,7 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         if of_tree[tree] == MOST or (tree not in of_tree and tree != this and len(of_tree.keys() - {this}) == TREES):
             continue
         folder = folder_of(entry, ledger)
-        if entry.run not in by_run and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
+        if entry.run not in by_run and folder is not None and doubt_of_comparison(entry, folder) is None:
             copied = read_compared(entry, folder)
             by_run |= {entry.run: copied} if copied else {}
             of_tree[tree] += copied is not None

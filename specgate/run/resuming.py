@@ -53,7 +53,7 @@ def check_resumable(path: Path, ledger: Ledger, *, longer: bool = False) -> None
     """
     folder = RunFolder.open(path)
     run, entry = folder.read_run(), last_entry(ledger, path.absolute().name)
-    if not (longer and undecided(path)) and (why := finished(run, entry, path)):
+    if not (longer and stored_code(path) == ExitCode.INCONCLUSIVE) and (why := finished(run, entry, path)):
         hint = (
             f"a verdict stands: specgate runs verify {path} checks it, runs show {path} prints it; or start a new run"
         )
@@ -75,15 +75,14 @@ def finished(run: Run, entry: Entry | None, path: Path) -> str | None:
         return "run.json says that the run is complete"
     if entry is not None and entry.exit_code in DECIDED:
         return f"the ledger says that it ended with {entry.state} (exit {entry.exit_code})"
-    gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
-    code = gates.get("exit_code") if isinstance(gates, dict) else None
+    code = stored_code(path)
     return f"gates.json says that it ended with exit {code}" if code in DECIDED else None
 
 
-def undecided(path: Path) -> bool:
-    """True if gates.json says that the run ended INCONCLUSIVE."""
-    gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
-    return isinstance(gates, dict) and gates.get("exit_code") == ExitCode.INCONCLUSIVE
+def stored_code(path: Path) -> object:
+    """The exit code in gates.json, or None."""
+    gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else None
+    return gates.get("exit_code") if isinstance(gates, dict) else None
 
 
 def contradictions(path: Path, entry: Entry | None, folders: frozenset[str] = FOLDERS) -> Iterator[Difference]:

@@ -15,13 +15,7 @@ from typing import Final
 
 from specgate import plugins
 from specgate.analysis.verdict import foreseeable, in_words
-from specgate.contract import (
-    Plan,
-    Point,
-    Policy,
-    Promotion,
-    Run,
-)
+from specgate.contract import Plan, Point, Policy, Promotion, Run
 from specgate.contract.protocols import DrivesAnotherEngine, TunesItself
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
@@ -78,14 +72,14 @@ Measuring = Callable[[Resolved, RunFolder, Run], Measured]
 NOBODY: Final[Mapping[str, str]] = {}
 
 
-def carry_out_each(request: Request, measuring: Measuring | None = None) -> ExitCode:
+def carry_out_each(request: Request) -> ExitCode:
     """Carry out every run that a request takes here (`defaults.runs_of`). Returns the first code that is not 0."""
     codes, requests = [], runs_of(request, machine_size())
     for each in requests:
         if requests != [request]:
             echo(f"specgate {each.kind} {' '.join(each.argv[1:])}")
             tune(each)
-        codes.append(carry_out(each, measuring))
+        codes.append(carry_out(each))
     return next((code for code in codes if code), ExitCode.PASS)
 
 

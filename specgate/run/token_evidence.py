@@ -102,13 +102,12 @@ class TokenEvidence:
     def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
         """True if blocks of `point` are not checked yet. `prompt_set`: only those of this one, if given."""
         sets = {b.prompt_set for b in self._judged(point, prompt_set)}
-        if any(self._text_steps(point, s) for s in sets):
-            return True
-        if any(True for _ in self._divergences_without_margin(point, prompt_set)):
-            return True
-        if any(True for s in sets for _ in self._not_gone_on(point, s)):
-            return True
-        return any(True for _ in self._not_followed(point, prompt_set))
+        return (
+            any(self._text_steps(point, s) for s in sets)
+            or any(True for _ in self._divergences_without_margin(point, prompt_set))
+            or any(True for s in sets for _ in self._not_gone_on(point, s))
+            or any(True for _ in self._not_followed(point, prompt_set))
+        )
 
     def gather(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
         """Check the blocks of one prompt set, while its prompts are still in the engine's cache."""
@@ -243,7 +242,8 @@ class TokenEvidence:
             if not self.ties.by_law:
                 candidates = TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
-            margin = Margin(*where, top.values[0], top.values[1], candidates.values, candidates.tokens, again)
+            top1, top2 = top.values[:2]
+            margin = Margin(*where, top1, top2, top=candidates.values, top_tokens=candidates.tokens, again=again)
             self.folder.append(margin)
             self.margins.append(margin)
 
@@ -293,8 +293,8 @@ class TokenEvidence:
             if at is not None:
                 top, second = self._candidates(engine, text.slot, (*text.given, *tokens[:at]))
                 candidates, again = shown_by_both(top or candidates, second, (text.rest[at], tokens[at]))
-            place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-            followed = Followed(*place, tokens, candidates.values, candidates.tokens, again)
+            place = text.cell.key, *text.place
+            followed = Followed(*place, tokens, top=candidates.values, top_tokens=candidates.tokens, again=again)
             self.folder.append(followed)
             self.followed.append(followed)
 
@@ -304,8 +304,7 @@ class TokenEvidence:
             return
         known = {f.place for f in self.followed}
         for text in self._parted(point):
-            place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-            if prompt_set in (None, text.prompt_set) and place not in known:
+            if prompt_set in (None, text.prompt_set) and (text.cell.key, *text.place) not in known:
                 yield text
 
     def _parted(self, point: Point) -> Iterator[Parted]:
@@ -349,15 +348,12 @@ class TokenEvidence:
             if not record.again and not record.float32:
                 yield Unseen(record, prompts[place[:-1]], tuple(expected[: d.position]))
         for text in self._parted(point):
-            answer = followed.get((text.cell.key, text.prompt_set, text.round, text.slot, text.position))
+            answer = followed.get((text.cell.key, *text.place))
             if answer is None or answer.again or answer.float32:
                 continue
             if (at := first_difference(text.rest, answer.tokens)) is not None:
-                yield Unseen(
-                    answer,
-                    prompts[text.cell.key, text.prompt_set, text.round, text.slot],
-                    (*text.given, *answer.tokens[:at]),
-                )
+                prompt = prompts[text.cell.key, *text.place[:3]]
+                yield Unseen(answer, prompt, (*text.given, *answer.tokens[:at]))
 
     def complete(self, record: Margin | Followed) -> None:
         """Store a record that says more of its place than the one before."""

@@ -319,7 +319,7 @@ def test_a_near_tie_excuses_the_token_that_is_one_and_no_other_at_the_same_place
     recorded = (right, near, *range(900_000, 900_010))
     place = timed.cell.key, timed.prompt_set, timed.round, 0, at
     again = tuple(value + (0.1 if i % 2 else -0.1) for i, value in enumerate(top))
-    margin = Margin(*place, top[0], top[1], top, recorded, again)
+    margin = Margin(*place, *top[:2], top=top, top_tokens=recorded, again=again)
 
     def counts(*came: int) -> tuple[float | None, float | None]:
         """(blocks and texts that do not repeat, divergences that a near tie excuses)."""

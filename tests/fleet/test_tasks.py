@@ -22,7 +22,7 @@ def test_every_point_is_in_one_task_whole_and_in_order(
     contexts: int, batches: int, scenarios: int, slots: int, size: int | None
 ) -> None:
     made = plan(contexts, batches, scenarios)
-    tasks = parcelled(made, made.points, slots, size)
+    tasks = parcelled(made.points, slots, size)
     assert [point for task in tasks for point in task] == [point.key for point in made.points]
     most = size or -(-len(made.points) // (slots * ROUNDS_OF_TASKS))
     assert all(1 <= len(task) <= most for task in tasks)

@@ -170,11 +170,11 @@ def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:
 
 def test_a_verdict_on_a_time_says_what_it_allows_for_between_processes_and_what_is_assumed() -> None:
     both = verdict("p50_ttft_ms", between=(OF_TIME, OF_TIME))
-    assert "paired by prompt, process to process 0.45 % (sd, assumed) in each run" in both.message
-    assert (both.evidence["process_sd_a"], both.evidence["processes_a"]) == (0.0045, None)
+    assert "paired by prompt, process to process 0.56 % (sd, assumed) in each run" in both.message
+    assert (both.evidence["process_sd_a"], both.evidence["processes_a"]) == (OF_TIME.process_sd, None)
     one = verdict("p50_ttft_ms", between=(OF_TIME, BetweenRuns(0.0021, 4)))
     assert (
-        "in A process to process 0.45 % (sd, assumed), in B process to process 0.21 % (sd, 5 measured)" in one.message
+        "in A process to process 0.56 % (sd, assumed), in B process to process 0.21 % (sd, 5 measured)" in one.message
     )
     assert (one.evidence["process_sd_b"], one.evidence["processes_b"]) == (0.0021, 5)
     assert "process" not in verdict().message and "process_sd_a" not in verdict().evidence

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specgate.contract import Block, Plan, Policy, Rule, Run, Schedule, TimeEnd
+from specgate.contract.conditions import CpuUse
 from specgate.contract.references import Earlier
 from specgate.files.journal import Journal
 from specgate.run.early_stop import Look, ended_early, interim_looks, not_continued, truncated_plan
@@ -163,6 +164,16 @@ def test_cells_that_wait_for_later_runs_alone_share_a_line() -> None:
 def test_a_look_at_a_machine_that_was_disturbed_says_so() -> None:
     (line,) = open_lines(Look(8, decided=False), 12.2, DECIDED_PLAN.scenarios)
     assert line == "open after 8 rounds: the machine was too disturbed for a verdict; 12 s left"
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_until_decided_a_disturbed_machine_keeps_a_point_open_only_where_a_required_rule_minds(required: bool) -> None:
+    busy = CpuUse(2 * 10**9, 2, 2.0, 4 * 10**9, 2 * 10**9, 10**9, 2 * 10**9, 0, 0)
+    limits = {"gpu": False, "max_other_cpu_share": 0.25, "max_cpu_wait": 0.05, "max_set_aside": 0.25}
+    quiet = Rule("quiet", "environment", required, params=limits)
+    blocks = [replace(b, cpu=busy) for b in measured(4)]
+    expected = {OPEN.key: 8 if required else 4}  # the next look, or this one
+    assert ends(blocks, policy_of(quiet, *speed_policy(1.2).rules), DECIDED_PLAN) == expected
 
 
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:

@@ -102,18 +102,25 @@ def usual_fit(model: Model, sd: float, between: BetweenRuns) -> Fit:
 
 
 def interval(
-    pairs: Pairs, between: BetweenRuns, error_low: float = ALPHA, error_high: float = ALPHA, *, alone: bool = False
+    pairs: Pairs,
+    between: BetweenRuns,
+    error_low: float = ALPHA,
+    error_high: float = ALPHA,
+    *,
+    of_processes: tuple[float, float] | None = None,
 ) -> Interval | None:
     """The interval of the mean log-ratio over runs, with these errors on its two sides; None for too few pairs.
 
     Each side is as wide as the square root of the sum of two squares: what this run leaves open, and what differs
     between runs, each at its own t-quantile. That is at least as wide as Cochran's approximate interval (1964) for two
     unknown variances, which keeps its level: a mean of squares is no less than the square of the mean.
+    `of_processes`: see `reach`, for both sides.
     """
     fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns, prior_sd(between))
     if fitted is None:
         return None
-    low, high = (reach(fitted, between, error, alone=alone) for error in (error_low, error_high))
+    sides = zip((error_low, error_high), of_processes or (None, None), strict=True)
+    low, high = (reach(fitted, between, error, process) for error, process in sides)
     return Interval(
         fitted.mean,
         fitted.mean - low,
@@ -121,20 +128,21 @@ def interval(
         fitted.order_effect,
         fitted.sd,
         fitted.freedom,
-        fitted.error,
         fitted.correlation,
     )
 
 
-def reach(fitted: Fit, between: BetweenRuns, error: float, *, alone: bool = False) -> float:
+def reach(fitted: Fit, between: BetweenRuns, error: float, of_processes: float | None = None) -> float:
     """Bound on how far the true mean lies on one side, with the chance `error`.
 
     The nearer of two bounds, each of which has half of the error: by the scatter of these pairs alone, and by a
     scatter that leans on the expected one. The chance that either is wrong is at most `error` (Bonferroni). With
-    `alone`, the first has all of it: where pairs are many, the second is never nearer.
+    `of_processes`, the error of what differs between runs, the first has all of `error`: where pairs are many, the
+    second is never nearer.
     """
-    if alone:
-        return math.hypot(t_quantile(1 - tail(error), fitted.freedom) * fitted.error, half_width(between, error))
+    if of_processes is not None:
+        own = t_quantile(1 - tail(error), fitted.freedom) * fitted.error
+        return math.hypot(own, half_width(between, of_processes))
     half = error / 2
     far = tail(half)
     own = t_quantile(1 - far, fitted.freedom) * fitted.error
@@ -164,15 +172,18 @@ def decide(
 
     The first look whose interval lies on one side of `floor` decides; later pairs change nothing. "above" is wrong with
     a chance of at most FALSE_PASS over all looks, and "below" with at most `false_fail` (Bonferroni, `spent`).
-    `alone`: see `reach`.
+
+    `alone`: by the scatter of these pairs alone (`reach`). What differs between processes is then most of an interval,
+    and the same at every look of a run. So every look allows for it at the error of the first one.
     """
+    constant = (spent(FALSE_PASS, 1), spent(false_fail, 1)) if alone else None
     decision = Decision("open", 0, len(looks), spent(FALSE_PASS, 1), 0, None, spent(false_fail, 1), between)
     for number, look in enumerate(looks, 1):
         if look > rounds:
             break
         pairs_so_far = pairs.until(look)
         low, high = spent(FALSE_PASS, number), spent(false_fail, number)
-        bounds = interval(pairs_so_far, between, low, high, alone=alone)
+        bounds = interval(pairs_so_far, between, low, high, of_processes=constant)
         decision = Decision(
             side_of(bounds, floor), number, len(looks), low, len(pairs_so_far.turns), bounds, high, between
         )

@@ -73,7 +73,7 @@ def in_words(break_even: BreakEven) -> str:
     known = [level.level for level in judged]
     without = ", ".join(f"{level.level:g}" for level in break_even.levels if level not in judged)
     if not known:
-        return f"speculation is not told from the baseline at any level: nothing is known of {without} {unit}"
+        return f"no difference from the baseline is proven at any level: nothing is known of {without} {unit}"
     first, last = known[0], known[-1]
     whole, level = f"from {first:g} to {last:g} {unit}", "known level" if without else "level"
     at = "the estimate lies outside" if break_even.value is None else f"the estimate is {break_even.value:.3g}"
@@ -86,11 +86,11 @@ def in_words(break_even: BreakEven) -> str:
         "everywhere": f"speculation pays at every {level} {whole}",
         "nowhere": f"speculation costs at every {level} {whole}",
         "crosses": stops,
-        "beyond": f"speculation pays up to {low} {unit} at least; where it stops is not told ({at})",
-        "below": f"speculation costs from {high} {unit} on; where it begins to is not told ({at})",
+        "beyond": f"speculation pays up to {low} {unit} at least; where it stops is unknown ({at})",
+        "below": f"speculation costs from {high} {unit} on; where that begins is unknown ({at})",
         "mixed": f"speculation costs at one level and pays at a greater one, {whole}",
-        "partly": f"speculation is told from the baseline at some levels only, {whole}",
-        "unclear": f"speculation is not told from the baseline at any {level} {whole}",
+        "partly": f"speculation differs from the baseline at some levels only, {whole}",
+        "unclear": f"no difference from the baseline is proven at any {level} {whole}",
     }[break_even.outcome]
     return f"{sentence}; nothing is known of {without} {unit}" if without else sentence
 

@@ -40,7 +40,7 @@ def deterministic(
         return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
     count = {"blocks": mismatches.n}
     if mismatches.value:
-        differing = f"{mismatches.value:.0f} of {mismatches.n} blocks"
+        differing = f"{mismatches.value:.0f} blocks or untimed texts"
         message = f"{differing} do not repeat the tokens of the first"
         if ties.by_law:
             message = f"{differing} leave the first one's tokens, and not at a near tie"

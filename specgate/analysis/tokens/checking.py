@@ -30,6 +30,7 @@ from specgate.contract import (
     TieLaw,
     TokenCheck,
 )
+from specgate.contract.token_check import NO_TOKEN
 
 
 def check_tokens(
@@ -127,22 +128,19 @@ def judged(
         return tuple(d.judged(None, ties) for d, _ in of), None, []
     law, standing = law_of(list(sights.values()), error / ties.cells)
     at = dict(zip(sights, standing, strict=True))
-    parted = tuple(
-        d.judged(None, ties) if m is None else standing_at(d, m, sights[d.key].gap, at[d.key], ties) for d, m in of
-    )
+    parted = tuple(d.judged(None, ties) if m is None else standing_at(d, sights[d.key], at[d.key], ties) for d, m in of)
     return parted, law, [at["behind", *d.place] for d in behind]
 
 
-def standing_at(d: Divergence, m: Margin, gap: float | None, at: Standing, ties: NearTies) -> Divergence:
-    """`d` with what the law says of its place. Of a token that is not shown, the gap is that of the last one or more.
+def standing_at(d: Divergence, of: Sight, at: Standing, ties: NearTies) -> Divergence:
+    """`d` with what the law says of its place.
 
-    A gap below the margin of `ties` is a near tie, whatever rounding there is.
+    A gap below the margin of `ties` is a near tie, whatever rounding there is, if both tokens are shown.
     """
-    if at.rule == "outside":
-        gap = m.top[0] - m.top[-1] if m.top else m.top1 - m.top2
-    d = replace(d.judged(gap, ties), x=at.x, sigma=at.sigma, rule=at.rule)
-    d = replace(d, near_tie=at.rule != "outside" and (at.near or d.near_tie))
-    return replace(d, rule="outside") if d.untold and not may_be_near(d, ties) else d
+    d = replace(d.judged(of.gap, ties), x=at.x, sigma=at.sigma, rule=at.rule)
+    d = replace(d, near_tie=not of.outside and (at.near or d.near_tie))
+    ended = NO_TOKEN in (d.expected, d.got)
+    return replace(d, rule="outside") if d.untold and (ended or not may_be_near(d, ties)) else d
 
 
 FURTHEST: Final = 6.0

@@ -31,20 +31,13 @@ Text = tuple[tuple[int, ...], Finish]
 def find_divergences(
     blocks: Sequence[Block], texts: Sequence[BaselineText] = ()
 ) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
-    """(cell, divergence, the baseline's tokens) for every slot in which a spec block differs from the baseline.
-
-    A divergence is the first token that differs. Its margin is not known yet.
-    """
+    """(cell, divergence, the baseline's tokens) for every slot in which a spec block differs from the baseline."""
     for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
         for baseline, spec in pairs_of(blocks, cell):
             for slot, got in enumerate(spec.tokens):
-                expected, why = baseline_text(baseline, slot, texts)
-                if (at := departure((expected, why), (got, spec.finish[slot]))) is not None:
-                    place = (spec.prompt_set, spec.round, slot, at)
-                    divergence = Divergence(
-                        *place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False
-                    )
-                    yield cell, divergence, expected
+                expected = baseline_text(baseline, slot, texts)
+                if divergence := divergence_in(spec, slot, expected, (got, spec.finish[slot])):
+                    yield cell, divergence, expected[0]
 
 
 def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
@@ -57,9 +50,8 @@ def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tu
             continue
         earlier = first.setdefault((block.cell, block.prompt_set), block)
         for slot, (expected, got) in enumerate(zip(earlier.tokens, block.tokens, strict=True)):
-            if (at := first_difference(expected, got)) is not None:
-                place = (block.prompt_set, block.round, slot, at)
-                yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
+            if divergence := divergence_in(block, slot, (expected, Finish.STEPS), (got, Finish.STEPS)):
+                yield block.cell, divergence, expected
 
 
 def find_text_divergences(
@@ -75,9 +67,15 @@ def find_text_divergences(
             if (text.point, text.prompt_set) != (block.point, block.prompt_set):
                 continue
             for slot, (expected, got) in enumerate(zip(block.tokens, text.tokens, strict=False)):
-                if (at := first_difference(expected, got)) is not None:
-                    place = (block.prompt_set, block.round, slot, at)
-                    yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
+                if divergence := divergence_in(block, slot, (expected, Finish.STEPS), (got, Finish.STEPS)):
+                    yield block.cell, divergence, expected
+
+
+def divergence_in(block: Block, slot: int, expected: Text, got: Text) -> Divergence | None:
+    """The first token at which `got`, of a slot of `block`, differs from `expected`; None where none does."""
+    if (at := departure(expected, got)) is None:
+        return None
+    return Divergence(block.prompt_set, block.round, slot, at, token_at(expected[0], at), token_at(got[0], at))
 
 
 def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> Text:

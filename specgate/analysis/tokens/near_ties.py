@@ -12,6 +12,8 @@ A   beside logits of the same weights in float32, which have the gap, too
 C   nothing is shown: a second engine in the run's number format beside the same in float32, times `MIMIC`
 
 To a variance by A or B a grid's own is added: where logits lie on a grid, both passes have most of its error in common.
+The largest of the shown logits may lie on a grid of two or four times the others' unit. So a gap that an engine shows
+and that is two or four units is taken for one, if the largest all lie on that grid (B).
 
 Arrays have places along their last axis, so that a simulation can judge many cells at once.
 """
@@ -20,12 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from specgate.analysis.tokens.last_place import unit_of
+from specgate.analysis.tokens.last_place import TOLERANCE, unit_of
 from specgate.contract import TieLaw
-from specgate.contract.token_check import TieRule
+from specgate.contract.token_check import ShownPlace, TieRule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,31 +51,18 @@ SEEN: Final = (1 + 5 / 6) * 1.15
 """Second moment of a gap that one pass of the engine shows, where two others chose differently, in units of 2·σ² of
 passes without a common error: 1, and 5/6 of the true gap. The rest allows for tails.
 """
+LARGEST: Final = 4
+"""Values that tell whether the largest lie on a coarser grid than the rest: by chance, these do once in four times."""
 MIMIC: Final = 1.5
 """How much more an engine may round than a second engine in the same number format."""
-
-
-class ShowsCandidates(Protocol):
-    """What is known of the most likely tokens of one place; see `contract.Margin`."""
-
-    @property
-    def top(self) -> Sequence[float]: ...
-    @property
-    def top_tokens(self) -> Sequence[int]: ...
-    @property
-    def again(self) -> Sequence[float]: ...
-    @property
-    def float32(self) -> Sequence[float]: ...
-    @property
-    def second(self) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """One place as far as it is seen.
 
-    `gap`: distance of the two tokens in logits; infinite where one of them is not among the most likely ones, None
-        where nothing is shown.
+    `gap`: distance of the two tokens in logits; None where nothing is shown.
+    `outside`: one of them is not among the most likely ones, and `gap` is the distance of these: theirs is no smaller.
     `variance`: estimate of σ², the squared rounding error of one logit; None where nothing tells it.
     `freedom`: its degrees of freedom.
     `rule`: the rule that gave them.
@@ -83,26 +72,46 @@ class Sight:
     variance: float | None = None
     freedom: int = 0
     rule: TieRule | None = None
+    outside: bool = False
 
 
-def sight(tokens: Sequence[int], shown: ShowsCandidates) -> Sight:
+def sight(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
+    of = _between(tokens, shown)
+    if of.gap != math.inf:
+        return of
+    values = shown.float32 if of.rule in ("A", "C") or not shown.top else shown.top
+    return replace(of, gap=max(values) - min(values), outside=True)
+
+
+def _between(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     names, values = shown.top_tokens, shown.top
     if not names:
         return Sight()
     whole = len(values) == len(names)
-    grid = (unit_of(values) or 0.0) ** 2 / 12 if whole else 0.0
+    unit = (unit_of(values) or 0.0) if whole else 0.0
     other = shown.again if shown.again or shown.float32 else shown.second
     if whole and len(other) == len(names):
-        return Sight(gap_between(tokens, values, names), *spread(values, other, 0.5, grid), "B")
+        gap = gap_between(tokens, values, names)
+        unit = coarser(gap, sorted(values, reverse=True)[:LARGEST], unit)
+        return Sight(gap, *spread(values, other, 0.5, unit**2 / 12), "B")
     if len(shown.float32) == len(names):
         gap = gap_between(tokens, shown.float32, names)
         if whole:
-            return Sight(gap, *spread(values, shown.float32, 1.0, grid), "A")
+            return Sight(gap, *spread(values, shown.float32, 1.0, unit**2 / 12), "A")
         if len(shown.second) == len(names):
             return Sight(gap, *spread(shown.second, shown.float32, MIMIC**2), "C")
         return Sight(gap)
     return Sight(gap_between(tokens, values, names) if whole else None)
+
+
+def coarser(gap: float, largest: Sequence[float], unit: float) -> float:
+    """Return the unit of the grid that `largest` lie on: `gap` if it is two or four times `unit` and all allow that."""
+    for wide in (2 * unit, 4 * unit) if unit else ():
+        steps = [(largest[0] - value) / wide for value in largest]
+        if abs(gap - wide) <= TOLERANCE and all(abs(n - round(n)) * wide <= TOLERANCE for n in steps):
+            return wide
+    return unit
 
 
 def gap_between(tokens: Sequence[int], values: Sequence[float], names: Sequence[int]) -> float:
@@ -189,7 +198,7 @@ def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing
     """
     import numpy as np
 
-    xs, sigmas = dict[int, float](), dict[int, float]()
+    xs, sigmas, outside = dict[int, float](), dict[int, float](), dict[int, float]()
     for seen in (True, False):
         mine = [i for i, s in enumerate(sights) if s.gap is not None and (s.rule in ("B", None)) == seen]
         if not mine:
@@ -200,23 +209,24 @@ def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing
         for i, x, s2 in zip(mine, standardised(gaps, variances, freedom, seen), variances, strict=True):
             if not math.isnan(s2):
                 sigmas[i] = math.sqrt(s2)
-                if sights[i].gap != math.inf:
-                    xs[i] = float(x)
+                (outside if sights[i].outside else xs)[i] = float(x)
     furthest, mean = limits(max(len(xs), 1), error)
+    wrong = {i for i, s in enumerate(sights) if s.gap == math.inf or outside.get(i, 0.0) > furthest}
+    squares = [sigmas[i] ** 2 / (MIMIC**2 if sights[i].rule == "C" else 1.0) for i in xs]
     law = TieLaw(
         places=len(xs),
-        unknown=sum(s.gap != math.inf for i, s in enumerate(sights) if i not in sigmas),
+        unknown=len(sights) - len(xs) - len(wrong),
         furthest=max(xs.values(), default=0.0),
         furthest_allowed=furthest,
         mean_square=math.fsum(x * x for x in xs.values()) / max(len(xs), 1),
         mean_square_allowed=mean,
-        sigma=math.sqrt(math.fsum(sigmas[i] ** 2 for i in xs) / len(xs)) if xs else None,
+        sigma=math.sqrt(math.fsum(squares) / len(xs)) if xs else None,
     )
-    return law, [_standing(s, xs.get(i), sigmas.get(i), furthest) for i, s in enumerate(sights)]
+    standing = [_standing(s, xs.get(i), sigmas.get(i), furthest) for i, s in enumerate(sights)]
+    return law, [replace(at, rule="outside") if i in wrong else at for i, at in enumerate(standing)]
 
 
 def _standing(of: Sight, x: float | None, sigma: float | None, furthest: float) -> Standing:
-    if of.gap == math.inf:
-        return Standing(False, of.gap, None, sigma, "outside")
-    rule = (of.rule or "B") if sigma is not None else None
-    return Standing(x is not None and x <= furthest, of.gap, x, sigma, rule)
+    if x is None:
+        return Standing(False, of.gap, None, None, None)
+    return Standing(x <= furthest, of.gap, x, sigma, of.rule or "B")

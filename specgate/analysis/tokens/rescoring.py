@@ -107,12 +107,11 @@ def check_scores(cell: Cell, blocks: Sequence[Block], rescoring: Rescoring, erro
     check_drawn(cell, blocks, texts, rescoring)
     looked = looked_at(cell, texts, rescoring)
     seen = [(place, sight_of(token, score, looked.get(place), rescoring)) for place, token, score in differing(texts)]
-    apart = [(place, of) for place, of in seen if of.gap != 0]
+    apart = [(place, of) for place, of in seen if of.gap != 0 or of.outside]
     law, standing = law_of([of for _, of in apart], error)
     wrong = [at.rule == "outside" or (at.x is not None and not at.near) for at in standing]
-    worst = max(
-        zip(wrong, [of.gap or 0.0 for _, of in apart], [place for place, _ in apart], strict=True), default=None
-    )
+    gaps = [math.inf if of.outside else of.gap or 0.0 for _, of in apart]
+    worst = max(zip(wrong, gaps, [place for place, _ in apart], strict=True), default=None)
     return ScoreCheck(
         engine=engine,
         scored=sum(len(text.scores) for text in texts),

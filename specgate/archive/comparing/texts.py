@@ -20,7 +20,8 @@ from operator import add, itemgetter
 from pathlib import Path
 
 from specgate.analysis.prompt_acceptance import record_of
-from specgate.analysis.tokens.comparison import departure, token_at
+from specgate.analysis.tokens.comparison import divergence_in
+from specgate.analysis.two_builds.estimates import Counts
 from specgate.archive.comparing.engines import CellId, by_cell, cell_id, columns_of, same_prompts, target_of
 from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
@@ -41,9 +42,9 @@ Place = tuple[CellId, int, int, int, int]
 def with_margins(agreement: Agreement, reference: StoredRun, ties: NearTies, folder: Path) -> Agreement:
     """`agreement` with the top-2 margin of every divergence: the gap between the two largest logits of the reference.
 
-    `Divergence.judged` says which are near ties. The engine's log goes to `folder`. If
-    no text differs, no engine is loaded. Raises InvalidResult if the run's prompts cannot be built again, and
-    BackendError if the engine does not start.
+    `Divergence.judged` says which are near ties. The engine's log goes to `folder`. If no text differs, no engine is
+    loaded. Raises InvalidResult if the run's prompts cannot be built again, and BackendError if the engine does not
+    start.
     """
     places = [place(match, d) for match in agreement.matches for d in match.divergences]
     margins = margins_at(places, reference, folder) if places else {}
@@ -107,8 +108,6 @@ def the_same_prompts(plan: Plan, reference: StoredRun) -> dict[str, Prompts]:
 
 Records = Mapping[int, AcceptanceRecord]
 """Prompt set → its acceptance record, summed over slots and rounds, as a server counts."""
-Counts = Mapping[tuple[int, int], tuple[float, float]]
-"""(prompt set, 0) → (numerator, denominator) of a figure. The 0 stands for the slot; see `two_samples.Clusters`."""
 
 
 def agreement_of(runs: Sequence[StoredRun], margin_pct: float) -> Agreement:
@@ -152,9 +151,7 @@ def matches_of(
 
 
 def incomparable(reference: Run, mine: Cell, other: Run, cell: Cell) -> str | None:
-    """Reason for which a cell's texts and acceptance may differ between the two runs; None if they must agree. None if
-    they must agree.
-    """
+    """Reason for which a cell's texts and acceptance may differ between the two runs; None if they must agree."""
     if not same_prompts(reference, mine.point, other, cell.point):
         return "other prompts"
     if target_of(reference, mine.point) != target_of(other, cell.point):
@@ -194,11 +191,11 @@ def paired(theirs: Sequence[Block], blocks: Sequence[Block]) -> Iterator[tuple[B
 
 
 def divergences_of(reference: Block, engine: Block) -> Iterator[Divergence]:
-    """For each sequence that differs from the reference's, the first place where it does. Margins are not known yet."""
-    for slot, (expected, got) in enumerate(zip(reference.tokens, engine.tokens, strict=True)):
-        if (at := departure((expected, reference.finish[slot]), (got, engine.finish[slot]))) is not None:
-            place = (reference.prompt_set, reference.round, slot, at)
-            yield Divergence(*place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False)
+    """For each sequence that differs from the reference's, the first place where it does."""
+    texts = zip(reference.tokens, reference.finish, engine.tokens, engine.finish, strict=True)
+    for slot, (expected, why, got, their_why) in enumerate(texts):
+        if divergence := divergence_in(engine, slot, (expected, why), (got, their_why)):
+            yield divergence
 
 
 # ── acceptance ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,7 +251,7 @@ def cut_record(block: Block, slot: int) -> AcceptanceRecord:
 
 
 def lengths(of: Records) -> Counts:
-    """(accepted + steps, steps) of every prompt set, whose ratio is the acceptance length."""
+    """(accepted + steps, steps) of every prompt set, whose ratio is the acceptance length. It stands for slot 0."""
     return {(prompt_set, 0): (r.accepted + r.steps, r.steps) for prompt_set, r in of.items() if r.steps}
 
 

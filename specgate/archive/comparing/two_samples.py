@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specgate.analysis.intervals.between_runs import half_width_of_two
-from specgate.analysis.stats import ALPHA, MIN_PAIRS, t_quantile
+from specgate.analysis.stats import ALPHA, MIN_PAIRS, cluster_interval, t_quantile
+from specgate.analysis.two_builds.estimates import Counts, over_prompts
 from specgate.contract import BetweenRuns
 
-Clusters = Mapping[tuple[int, int], tuple[float, float]]
-"""(prompt set, slot) → (numerator, denominator) of a ratio Σ numerators / Σ denominators."""
 Logs = Mapping[int, float]
 """Prompt set → mean, over its rounds, of the logarithm of a figure."""
 
@@ -78,34 +77,26 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(b.mean - a.mean, math.sqrt(va + vb), freedom)
 
 
-def log_ratio_of_ratios(a: Clusters, b: Clusters, *, paired: bool) -> Estimate | None:
-    """ln(r_b / r_a), where r is Σ numerators / Σ denominators over clusters (prompts).
+def log_ratio_of_ratios(a: Counts, b: Counts, *, paired: bool) -> Estimate | None:
+    """ln(r_b / r_a), where r is Σ numerators / Σ denominators over prompts.
 
-    The error is found by linearising: cluster i moves ln r by (nᵢ − r·dᵢ) / Σn. If `paired`, clusters with the same key
-    are the same prompt in a and b, and what they have in common cancels; otherwise the variances of a and b add up.
-    None if there are fewer than MIN_PAIRS clusters, or if all numerators of one side are 0.
+    If `paired`, the same keys are the same prompts in a and b, and what they have in common cancels; otherwise the
+    variances of a and b add up. None if there are fewer than MIN_PAIRS prompts, or if all numerators of one side are 0.
     """
     if paired:
-        a, b = {key: a[key] for key in a if key in b}, {key: b[key] for key in a if key in b}
-    if not (enough(len(a)) and enough(len(b))) or not all(sum(n for n, _ in side.values()) for side in (a, b)):
-        return None
-    (log_a, moves_a), (log_b, moves_b) = _linearised(a), _linearised(b)
-    if paired:
-        return _of_moves(log_b - log_a, [moves_b[key] - moves_a[key] for key in moves_a])
-    return difference(_of_moves(log_a, list(moves_a.values())), _of_moves(log_b, list(moves_b.values())))
+        together = over_prompts(a, b)
+        return Estimate(together.mean, together.error, together.freedom) if together else None
+    one, other = _log_of_ratio(a), _log_of_ratio(b)
+    return difference(one, other) if one and other else None
 
 
 def enough(n: int) -> bool:
     return n >= MIN_PAIRS
 
 
-def _linearised(clusters: Clusters) -> tuple[float, dict[tuple[int, int], float]]:
-    """ln r, and how far each cluster moves it."""
-    above, below = (sum(column) for column in zip(*clusters.values(), strict=True))
-    ratio = above / below
-    return math.log(ratio), {key: (n - ratio * d) / above for key, (n, d) in clusters.items()}
-
-
-def _of_moves(mean: float, moves: Sequence[float]) -> Estimate:
-    count = len(moves)
-    return Estimate(mean, math.sqrt(count / (count - 1) * sum(m * m for m in moves)), count - 1)
+def _log_of_ratio(counts: Counts) -> Estimate | None:
+    """ln r of one side."""
+    interval = cluster_interval([above for above, _ in counts.values()], [below for _, below in counts.values()])
+    if interval is None or not interval.mean:
+        return None
+    return Estimate(math.log(interval.mean), interval.sd / math.sqrt(len(counts)) / interval.mean, interval.freedom)

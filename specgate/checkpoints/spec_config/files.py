@@ -33,7 +33,7 @@ class Referred:
     missing: bool = False
 
 
-def referred(name: str | None, table: Table, where: str) -> Referred:
+def referred(name: str | None, table: Table) -> Referred:
     """The keys of the YAML file `name`; nothing where none is named. Raises UsageError for one that cannot be read."""
     if name is None:
         return Referred()

@@ -73,7 +73,10 @@ def anchors(out: Path, archives: tuple[Path, ...]) -> None:
     echo(f"ledger {ledger.file}: {len(last)} subject{'s' * (len(last) != 1)} with green runs")
     for key, entry in last.items():
         echo(f"{entry.kind}: {in_words(entry.subject)}")
-        for line in anchor_lines(ledger, key, list(entry.gates)):
+        names = dict.fromkeys(
+            name for e in green if key_of(e.kind, e.subject, e.fingerprint) == key for name in e.gates
+        )
+        for line in anchor_lines(ledger, key, list(names)):
             echo(f"  {line}")
 
 

@@ -1,11 +1,11 @@
 """The calls that open an engine and decode blocks, and what contradicts a request in their answers.
 
-open      load the pair                        → facts
-prefill   fill the caches                      → nanoseconds
-decode    one block                            → decoded
-serve     one block of requests under load     → decoded
-trace     one block, watched                   → traced
-close     release everything and end           (no answer)
+open      load the pair
+prefill   fill the caches
+decode    one block
+serve     one block of requests under load
+trace     one block, watched
+close     release everything and end (no answer)
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class Open(OpenRequest, Call[Opened]):
     """`Backend.open`, of the back end called `backend`. The other fields are those of `protocols.OpenRequest`."""
 
     kind: ClassVar = "open"
-    answer: ClassVar = "facts"
 
     backend: str
 
@@ -93,7 +92,6 @@ class Prefill(Call[Count]):
     """`Engine.prefill`."""
 
     kind: ClassVar = "prefill"
-    answer: ClassVar = "nanoseconds"
     field: ClassVar = "ns"
 
     prompts: Prompts
@@ -108,15 +106,11 @@ class Decode(Call[Decoded]):
     """`Engine.decode`."""
 
     kind: ClassVar = "decode"
-    answer: ClassVar = "decoded"
     field: ClassVar = "decoded"
 
     role: Role
     budget: Budget
     stop_token_ids: tuple[int, ...]
-
-    def ask(self, engine: Engine) -> object:
-        return engine.decode(self.role, self.budget, self.stop_token_ids)
 
     def wrong(self, answer: Decoded, slots: int) -> Wrong:
         return wrong_in_block(answer, slots)
@@ -127,7 +121,6 @@ class Serve(Call[Decoded]):
     """`ServesLoad.serve`."""
 
     kind: ClassVar = "serve"
-    answer: ClassVar = "decoded"
     field: ClassVar = "decoded"
 
     role: Role
@@ -163,7 +156,6 @@ class Trace(Call[Traced]):
     """
 
     kind: ClassVar = "trace"
-    answer: ClassVar = "traced"
 
     role: Role
     budget: Budget

@@ -12,14 +12,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Final
 
-from specgate.errors import (
-    BackendError,
-    CheckpointError,
-    EnvironmentRefused,
-    InvalidResult,
-    SpecgateError,
-    UsageError,
-)
+from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, InvalidResult, SpecgateError, UsageError
 
 KINDS: Final[Mapping[str, type[SpecgateError]]] = {
     kind.__name__: kind for kind in (BackendError, CheckpointError, EnvironmentRefused, InvalidResult, UsageError)

@@ -1,17 +1,17 @@
 """The calls that look into an engine after its blocks, and what contradicts a request in their answers.
 
-    top2      the two largest logits at a place    → top2
-    ranked    the most likely tokens at a place    → ranked
-    ranked_again  the same by a second pass        → ranked
-    follow    plain decoding from a text on        → followed
-    extend    more of the last block's text        → text
-    logits    hashes of the logits at places       → logits
-    score     what it thinks of another text       → scores
-    token_logits  logits of tokens at its places   → places
-    drafted   the pair's draft along that text     → accepted
-    draw      independent texts after a prompt     → drawn
-    distribution  which one tokens come from       → law
-    origin    which files its code comes from      → origin
+    top2          the two largest logits at a place
+    ranked        the most likely tokens at a place
+    ranked_again  the same by a second pass
+    follow        plain decoding from a text on
+    extend        more of the last block's text
+    logits        hashes of the logits at places
+    score         what it thinks of another text
+    token_logits  logits of tokens at its places
+    drafted       the pair's draft along that text
+    draw          independent texts after a prompt
+    distribution  which one tokens come from
+    origin        which files its code comes from
 
 An answer is None where the engine cannot give one.
 """
@@ -44,49 +44,37 @@ from specgate.contract.protocols import (
 from specgate.contract.two_builds import Origin
 from specgate.contract.types import Count, Counts, Digest, Finite
 from specgate.run.engine_process.blocks import PROMPTS, wrong_in_text
-from specgate.run.engine_process.wire import Call, Wrong, counted, shown
+from specgate.run.engine_process.wire import Call, Question, Wrong, counted, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Top2(Call[tuple[Finite, Finite] | None]):
+class Top2(Question[tuple[Finite, Finite]]):
     """`Engine.top2`."""
 
     kind: ClassVar = "top2"
-    answer: ClassVar = "top2"
     field: ClassVar = "logits"
 
     slot: int
     continuation: tuple[int, ...]
 
-    def ask(self, engine: Engine) -> object:
-        return engine.top2(self.slot, self.continuation)
-
-    def wrong(self, answer: tuple[float, float] | None, slots: int) -> Wrong:
-        if answer is not None and answer[0] < answer[1]:
+    def contradictions(self, answer: tuple[float, float], slots: int) -> Wrong:
+        if answer[0] < answer[1]:
             yield "logits", shown(str(answer)), "the larger logit comes first"
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked(Call[TopTokens | None]):
-    """`RanksTokens.ranked`. An engine that shows no more has its two largest logits, as `Engine.top2` has them."""
+class RankedAgain(Question[TopTokens]):
+    """`RanksAgain.ranked_again`."""
 
-    kind: ClassVar = "ranked"
-    answer: ClassVar = "ranked"
+    kind: ClassVar = "ranked_again"
+    needs: ClassVar = RanksAgain
     field: ClassVar = "top"
 
     slot: int
     continuation: tuple[int, ...]
     count: int
 
-    def ask(self, engine: Engine) -> object:
-        if isinstance(engine, RanksTokens):
-            return engine.ranked(self.slot, self.continuation, self.count)
-        top2 = engine.top2(self.slot, self.continuation)
-        return None if top2 is None else TopTokens(top2)
-
-    def wrong(self, answer: TopTokens | None, slots: int) -> Wrong:
-        if answer is None:
-            return
+    def contradictions(self, answer: TopTokens, slots: int) -> Wrong:
         values, tokens = answer.values, answer.tokens
         if not 2 <= len(values) <= max(self.count, 2):
             yield "values", f"a list of {len(values)}", f"2 to {self.count} of the largest logits"
@@ -97,55 +85,46 @@ class Ranked(Call[TopTokens | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class RankedAgain(Ranked):
-    """`RanksAgain.ranked_again`."""
+class Ranked(RankedAgain):
+    """`RanksTokens.ranked`. An engine that shows no more has its two largest logits, as `Engine.top2` has them."""
 
-    kind: ClassVar = "ranked_again"
+    kind: ClassVar = "ranked"
 
     def ask(self, engine: Engine) -> object:
-        if not isinstance(engine, RanksAgain):
-            return None
-        return engine.ranked_again(self.slot, self.continuation, self.count)
+        if isinstance(engine, RanksTokens):
+            return engine.ranked(self.slot, self.continuation, self.count)
+        top2 = engine.top2(self.slot, self.continuation)
+        return None if top2 is None else TopTokens(top2)
 
 
 @dataclass(frozen=True, slots=True)
-class Follow(Call[Counts | None]):
+class Follow(Question[Counts]):
     """`FollowsText.follow`."""
 
     kind: ClassVar = "follow"
-    answer: ClassVar = "followed"
+    needs: ClassVar = FollowsText
     field: ClassVar = "tokens"
 
     slot: int
     continuation: tuple[int, ...]
     new_tokens: int
 
-    def ask(self, engine: Engine) -> object:
-        if not isinstance(engine, FollowsText):
-            return None
-        return engine.follow(self.slot, self.continuation, self.new_tokens)
-
-    def wrong(self, answer: tuple[int, ...] | None, slots: int) -> Wrong:
-        if answer is not None:
-            yield from counted("tokens", answer, self.new_tokens, "tokens that were asked for")
+    def contradictions(self, answer: tuple[int, ...], slots: int) -> Wrong:
+        yield from counted("tokens", answer, self.new_tokens, "tokens that were asked for")
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Call[Text | None]):
+class Extend(Question[Text]):
     """`ExtendsText.extend`. Only the engine knows how long the text is that is extended."""
 
     kind: ClassVar = "extend"
-    answer: ClassVar = "text"
+    needs: ClassVar = ExtendsText
     field: ClassVar = "text"
 
     steps: int
 
-    def ask(self, engine: Engine) -> object:
-        return engine.extend(self.steps) if isinstance(engine, ExtendsText) else None
-
-    def wrong(self, answer: Text | None, slots: int) -> Wrong:
-        if answer is not None:
-            yield from wrong_in_text(answer, slots)
+    def contradictions(self, answer: Text, slots: int) -> Wrong:
+        yield from wrong_in_text(answer, slots)
 
 
 ShownLogits = tuple[tuple[tuple[Count, Digest], ...], ...]
@@ -153,47 +132,35 @@ ShownLogits = tuple[tuple[tuple[Count, Digest], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Logits(Call[ShownLogits | None]):
+class Logits(Question[ShownLogits]):
     """`ShowsLogits.logits`."""
 
     kind: ClassVar = "logits"
-    answer: ClassVar = "logits"
+    needs: ClassVar = ShowsLogits
     field: ClassVar = "logits"
 
     role: Role
     positions: tuple[int, ...]
 
-    def ask(self, engine: Engine) -> object:
-        return engine.logits(self.role, self.positions) if isinstance(engine, ShowsLogits) else None
-
-    def wrong(self, answer: ShownLogits | None, slots: int) -> Wrong:
-        if answer is None:
-            return
+    def contradictions(self, answer: ShownLogits, slots: int) -> Wrong:
         yield from counted("logits", answer, slots, PROMPTS)
         for slot, row in enumerate(answer):
             yield from counted(f"logits[{slot}]", row, len(self.positions), "positions")
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreText(Call[tuple[Score, ...] | None]):
+class ScoreText(Question[tuple[Score, ...]]):
     """`ScoresTokens.score`."""
 
     kind: ClassVar = "score"
-    answer: ClassVar = "scores"
+    needs: ClassVar = ScoresTokens
     field: ClassVar = "scores"
 
     prompt: tuple[int, ...]
     continuation: tuple[int, ...]
     positions: tuple[int, ...]
 
-    def ask(self, engine: Engine) -> object:
-        if not isinstance(engine, ScoresTokens):
-            return None
-        return engine.score(self.prompt, self.continuation, self.positions)
-
-    def wrong(self, answer: tuple[Score, ...] | None, slots: int) -> Wrong:
-        if answer is None:
-            return
+    def contradictions(self, answer: tuple[Score, ...], slots: int) -> Wrong:
         yield from counted("scores", answer, len(self.positions), "positions")
         for index, score in enumerate(answer):
             if score.logit > score.best_logit:
@@ -201,11 +168,11 @@ class ScoreText(Call[tuple[Score, ...] | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogits(Call[tuple[TopTokens, ...] | None]):
+class TokenLogits(Question[tuple[TopTokens, ...]]):
     """`ShowsTokenLogits.token_logits`."""
 
     kind: ClassVar = "token_logits"
-    answer: ClassVar = "places"
+    needs: ClassVar = ShowsTokenLogits
     field: ClassVar = "places"
 
     prompt: tuple[int, ...]
@@ -213,14 +180,7 @@ class TokenLogits(Call[tuple[TopTokens, ...] | None]):
     places: tuple[tuple[int, tuple[int, ...]], ...]
     count: int
 
-    def ask(self, engine: Engine) -> object:
-        if not isinstance(engine, ShowsTokenLogits):
-            return None
-        return engine.token_logits(self.prompt, self.continuation, self.places, self.count)
-
-    def wrong(self, answer: tuple[TopTokens, ...] | None, slots: int) -> Wrong:
-        if answer is None:
-            return
+    def contradictions(self, answer: tuple[TopTokens, ...], slots: int) -> Wrong:
         yield from counted("places", answer, len(self.places), "places")
         for index, (top, (_, tokens)) in enumerate(zip(answer, self.places, strict=False)):
             if len(top.values) != len(top.tokens) or len(set(top.tokens)) != len(top.tokens):
@@ -230,33 +190,28 @@ class TokenLogits(Call[tuple[TopTokens, ...] | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class DraftAlong(Call[Counts | None]):
+class DraftAlong(Question[Counts]):
     """`DraftsAlong.drafted`."""
 
     kind: ClassVar = "drafted"
-    answer: ClassVar = "accepted"
+    needs: ClassVar = DraftsAlong
     field: ClassVar = "accepted"
 
     starts: tuple[int, ...]
     k: int
 
-    def ask(self, engine: Engine) -> object:
-        return engine.drafted(self.starts, self.k) if isinstance(engine, DraftsAlong) else None
-
-    def wrong(self, answer: tuple[int, ...] | None, slots: int) -> Wrong:
-        if answer is None:
-            return
+    def contradictions(self, answer: tuple[int, ...], slots: int) -> Wrong:
         yield from counted("accepted", answer, len(self.starts), "cycles")
         if (most := max(answer, default=0)) > self.k:
             yield "accepted", str(most), f"at most {self.k}, the length of a chain"
 
 
 @dataclass(frozen=True, slots=True)
-class Draw(Call[tuple[tuple[Count, ...], ...] | None]):
+class Draw(Question[tuple[tuple[Count, ...], ...]]):
     """`DrawsTexts.draw`."""
 
     kind: ClassVar = "draw"
-    answer: ClassVar = "drawn"
+    needs: ClassVar = DrawsTexts
     field: ClassVar = "texts"
 
     role: Role
@@ -265,38 +220,26 @@ class Draw(Call[tuple[tuple[Count, ...], ...] | None]):
     first: int
     count: int
 
-    def ask(self, engine: Engine) -> object:
-        if not isinstance(engine, DrawsTexts):
-            return None
-        return engine.draw(self.role, self.prompt, self.tokens, self.first, self.count)
-
-    def wrong(self, answer: tuple[tuple[int, ...], ...] | None, slots: int) -> Wrong:
-        if answer is None:
-            return
+    def contradictions(self, answer: tuple[tuple[int, ...], ...], slots: int) -> Wrong:
         yield from counted("texts", answer, self.count, "requests")
         for index, text in enumerate(answer):
             yield from counted(f"texts[{index}]", text, self.tokens, "tokens that were asked for")
 
 
 @dataclass(frozen=True, slots=True)
-class ShowLaw(Call[TokenLaw | None]):
+class ShowLaw(Question[TokenLaw]):
     """`ShowsDistribution.distribution`."""
 
     kind: ClassVar = "distribution"
-    answer: ClassVar = "law"
+    needs: ClassVar = ShowsDistribution
     field: ClassVar = "law"
 
     prompt: tuple[int, ...]
     continuation: tuple[int, ...]
     least: float
 
-    def ask(self, engine: Engine) -> object:
-        if not isinstance(engine, ShowsDistribution):
-            return None
-        return engine.distribution(self.prompt, self.continuation, self.least)
-
-    def wrong(self, answer: TokenLaw | None, slots: int) -> Wrong:
-        if answer is not None and answer.given != self.continuation:
+    def contradictions(self, answer: TokenLaw, slots: int) -> Wrong:
+        if answer.given != self.continuation:
             yield "given", str(list(answer.given)), f"{list(self.continuation)}, the tokens that were given"
 
 
@@ -305,7 +248,6 @@ class Where(Call[Origin]):
     """The files that the process has imported the engine and specgate from."""
 
     kind: ClassVar = "origin"
-    answer: ClassVar = "origin"
     field: ClassVar = "origin"
 
     def ask(self, engine: Engine) -> object:

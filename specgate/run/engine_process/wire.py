@@ -1,7 +1,7 @@
 """A call of an engine as two messages: a request, and the answer with the request's number.
 
     {"id": 7, "request": {"kind": "follow", "slot": 0, …}}
-    {"id": 7, "kind": "followed", "tokens": [5, 6]}        or  {"id": 7, "kind": "error", …}
+    {"id": 7, "kind": "answer", "tokens": [5, 6]}          or  {"id": 7, "kind": "error", …}
 
 A call is declared once, as a subclass of `Call`. An answer is believed to be nothing but bytes until it was read here.
 Whatever is wrong with it is a BackendError: it costs the engine its cell, and the run goes on.
@@ -42,22 +42,22 @@ Wrong = Iterator[tuple[str, str, str]]
 
 
 class Call(Generic[A]):
-    """One call of an engine, whose fields are its parameters. `A`: the noun of its answer.
+    """One call of an engine, whose fields are its parameters, in order. `A`: the noun of its answer.
 
-    `kind`: the name of the request. `answer`: the name of the answer's message.
-    `field`: the field of that message with the noun. Without one, the fields of the noun are those of the message.
+    `kind`: the name of the request and of the engine's method. `field`: the field of the answer's message with the
+    noun. Without one, the fields of the noun are those of the message.
     """
 
     kind: ClassVar[str]
-    answer: ClassVar[str]
     field: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        CALLS[cls.kind] = cls
+        if hasattr(cls, "kind"):
+            CALLS[cls.kind] = cls
 
     def ask(self, engine: Engine) -> object:
-        """Return the answer of `engine`, in whose process this runs. Returns None where the engine cannot answer."""
-        raise NotImplementedError
+        """Return the answer of `engine`, in whose process this runs."""
+        return getattr(engine, self.kind)(*fields_of(type(self), self).values())
 
     def wrong(self, answer: A, slots: int) -> Wrong:
         """Yield what contradicts the request in an answer of an engine with `slots` prompts."""
@@ -67,7 +67,27 @@ class Call(Generic[A]):
     def noun(cls) -> Any:
         """Return the annotation of the answer's noun."""
         bases: tuple[Any, ...] = cls.__orig_bases__  # type: ignore[attr-defined]  # every generic class has it
-        return next(get_args(base)[0] for base in bases if get_origin(base) is Call)
+        return next(get_args(base)[0] for base in bases if get_origin(base) in (Call, Question))
+
+
+class Question(Call[A | None]):
+    """A call that only some engines can answer: those that are a `needs`. The answer of any other is None."""
+
+    needs: ClassVar[type] = object
+
+    def ask(self, engine: Engine) -> object:
+        return super().ask(engine) if isinstance(engine, self.needs) else None
+
+    def wrong(self, answer: A | None, slots: int) -> Wrong:
+        return iter(()) if answer is None else self.contradictions(answer, slots)
+
+    def contradictions(self, answer: A, slots: int) -> Wrong:
+        """Yield what contradicts the request in an answer that is not None."""
+        return iter(())
+
+    @classmethod
+    def noun(cls) -> Any:
+        return super().noun() | None
 
 
 CALLS: Final[dict[str, type[Call[Any]]]] = {}
@@ -89,7 +109,7 @@ class Failed:
 def message_of(kind: str) -> Any:
     """Return the class of the message that answers a request of this kind."""
     call = CALLS[kind]
-    head: list[Any] = [("id", int), ("kind", Literal[call.answer])]
+    head: list[Any] = [("id", int), ("kind", Literal["answer"])]
     if call.field:
         return make_dataclass("Answer", [*head, (call.field, call.noun())])
     return make_dataclass("Answer", head, bases=(call.noun(),), frozen=True, kw_only=True)
@@ -131,7 +151,7 @@ def answer_message(number: int, request: Call[Any], answer: object) -> bytes:
         answer = record(answer, noun, request.kind)
     named = {request.field: answer} if request.field else answer
     assert isinstance(named, Mapping)
-    return encoded({"id": number, "kind": request.answer, **named})
+    return encoded({"id": number, "kind": "answer", **named})
 
 
 def error_message(number: int, request: Call[Any], error: BaseException) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,9 +50,28 @@ def test_a_grid_of_the_logits_adds_its_own_variance() -> None:
     assert of.variance == pytest.approx(np.var(np.subtract(top, again), ddof=1) / 2 + (1 / 16) ** 2 / 12)
 
 
+def test_two_tokens_may_lie_on_a_coarser_grid_than_the_smaller_logits() -> None:
+    u, below = 1 / 16, (9, 21, *SOURCE.integers(22, 160, 14))
+    for units, next_two, largest in (
+        (1, (12, 16), 1),
+        (2, (12, 16), 2),
+        (3, (12, 16), 1),
+        (4, (12, 16), 4),
+        (2, (12, 17), 1),
+    ):
+        steps = (0, units, *sorted((*next_two, *(int(n) + 12 for n in below))))
+        top = tuple(-1.0 - u * n for n in steps)
+        other = (*top[:5], top[5] - u, *top[6:])
+        of = sight((NAMES[0], NAMES[1]), margin(top=top, again=other))
+        assert of.variance == pytest.approx(np.var(np.subtract(top, other), ddof=1) / 2 + (largest * u) ** 2 / 12)
+
+
 def test_what_is_not_shown_has_no_variance_and_an_unshown_token_no_gap() -> None:
     assert sight((NAMES[0], NAMES[1]), margin(top=off(0.07))).rule is None
-    assert sight((NAMES[0], 7), margin(top=off(0.07), again=off(0.07))).gap == math.inf
+    shown = off(0.07)
+    hidden = sight((NAMES[0], 7), margin(top=shown, again=off(0.07)))
+    assert hidden.outside and hidden.gap == max(shown) - min(shown)
+    assert law_of([hidden], 0.005)[1][0].rule == "outside"
     law, (standing,) = law_of([Sight(math.inf)], 0.005)
     assert standing.rule == "outside" and not standing.near and law.unknown == law.places == 0
     law, (standing,) = law_of([Sight(0.1)], 0.005)
@@ -88,6 +108,23 @@ def test_each_of_the_two_tests_has_half_the_error(places: int, error: float) -> 
     furthest, mean = limits(places, error)
     assert places * 2 * stats.norm.sf(furthest) == pytest.approx(error / 2)
     assert stats.chi2.sf(mean * places, places) == pytest.approx(error / 2)
+
+
+def test_a_token_that_is_not_among_few_close_ones_is_neither_wrong_nor_a_near_tie() -> None:
+    close = Margin("cell", 0, 0, 0, 5, 0.0, 0.0, top=(-1.0, -1.05), top_tokens=(1, 2), again=(-1.02, -1.01))
+    one = sight((1, 3), close)
+    law, (standing,) = law_of([one], 0.005)
+    assert one.outside and one.gap == pytest.approx(0.05)
+    assert standing.rule is None and not standing.near and law.unknown == 1 and law.places == 0
+    known = [Sight(0.05, 0.003, 19, "B")] * 3
+    law, standings = law_of([*known, one], 0.005)
+    assert standings[-1].rule is None and law.unknown == 1 and law.places == 3
+    assert law_of([*known, replace(one, gap=1.0)], 0.005)[1][-1].rule == "outside"
+
+
+def test_rule_c_says_how_the_second_engine_rounds_and_nothing_of_the_first() -> None:
+    law, (standing,) = law_of([Sight(0.05, (MIMIC * 0.08) ** 2, 19, "C")], 0.005)
+    assert law.sigma == pytest.approx(0.08) and standing.sigma == pytest.approx(MIMIC * 0.08)
 
 
 def test_few_values_tell_no_variance_unless_three_places_do() -> None:

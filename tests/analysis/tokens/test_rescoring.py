@@ -182,7 +182,7 @@ def test_a_token_that_is_not_chosen_is_judged_by_its_gap_in_float32(gap: float, 
     check = check_scores(samples[0].block.cell, measured(), looked_at(samples, 1, gap), ERROR)
     assert (check.near_ties, check.wrong, check.settled) == (near_ties, wrong, int(not gap))
     if gap:
-        assert check.law is not None and check.law.sigma == pytest.approx(1.5 * SIGMA, rel=0.5)
+        assert check.law is not None and check.law.sigma == pytest.approx(SIGMA, rel=0.35)
         assert check.gap_max == pytest.approx(gap) and check.worst is not None
 
 

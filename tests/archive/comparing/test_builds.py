@@ -83,7 +83,7 @@ def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy_and_two_ass
     of_a, of_b = (list(logs_by_set(folder).values()) for folder in (a, b))
     within = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
     middle, half = (within.low + within.high) / 2, (within.high - within.low) / 2
-    reach = math.hypot(half, stats.norm.ppf(0.975) * 0.0045, stats.norm.ppf(0.975) * 0.0045)
+    reach = math.hypot(half, stats.norm.ppf(0.975) * 0.0056, stats.norm.ppf(0.975) * 0.0056)
     assert ends(figure) == pytest.approx([middle - reach, middle + reach])
     assert figure.n == 4
 

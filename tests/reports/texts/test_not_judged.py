@@ -60,6 +60,14 @@ def test_the_headline_gives_the_code_and_what_to_do() -> None:
     assert nothing.reason == "No required rule judged a cell of this run."
 
 
+@each
+def test_a_rule_that_cannot_judge_gives_its_own_reason_and_no_advice_about_the_policy(render: Render) -> None:
+    open_ = replace(GREEN.verdicts[0], state=State.NOT_JUDGED, message="nothing tells how it rounds", next_step="ask")
+    text = render(replace(GREEN, verdicts=(open_, *GREEN.verdicts[1:])))
+    assert "nothing tells how it rounds" in text and "ask" in text
+    assert "equired rule judge" not in text and "otherwise: true" not in text
+
+
 def test_of_a_red_run_it_is_said_too_and_only_there_beside_the_headline() -> None:
     red = tuple(replace(v, state=State.FAIL) for v in GREEN.verdicts)
     assert not_judged(SILENT) == []

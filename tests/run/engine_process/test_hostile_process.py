@@ -64,7 +64,7 @@ def test_an_answer_that_is_larger_than_any_block_is_not_read(apart: OpenedApart)
 
 
 def test_an_answer_that_was_sent_in_advance_is_not_believed(apart: OpenedApart) -> None:
-    body = b'{"id":9,"kind":"decoded"}'
+    body = b'{"id":9,"kind":"answer"}'
     error = error_of(apart, f"harness().sendall({HEADER.pack(MARK, len(body)) + body!r})")
     assert type(error) is BackendError and "malformed answer to decode" in error.message
 

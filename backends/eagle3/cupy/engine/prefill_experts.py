@@ -16,15 +16,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_sinks
-from specgate.backends.eagle3.cupy.engine.prefill import (
-    CHUNK,
-    PrefillMode,
-    add,
-    cache_heads,
-    capture,
-    chunks,
-    embed,
-)
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, add, cache_heads, capture, chunks, embed
 from specgate.backends.eagle3.cupy.engine.prefill_attention import split_heads
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads

@@ -48,7 +48,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     plain = [f"--{word[len(OF_A_TRAINER) :]}" if word.startswith(OF_A_TRAINER) else word for word in argv]
     flags = from_argv(plain, FLAGS, where)
     lengths = [float(match[1]) for word in argv if (match := LENGTH.match(word)) and float(match[1]) > 0]
-    config = of(flags, referred(flags.text("config"), FLAGS, where), where, lengths[-1] if lengths else None)
+    config = of(flags, referred(flags.text("config"), FLAGS), where, lengths[-1] if lengths else None)
     if (
         overlap := [match[1] for word in argv if (match := OVERLAP.match(word))]
     ) and "disable_overlap_schedule" not in flags:

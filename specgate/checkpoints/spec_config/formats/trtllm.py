@@ -55,7 +55,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     Raises UsageError for a file that cannot be read and for bad values.
     """
     flags = from_argv(argv, FLAGS, where)
-    file = referred(flags.text("config"), FLAGS, where)
+    file = referred(flags.text("config"), FLAGS)
     free = [word for word in operands(argv, FLAGS, program(argv)) if word != "serve"]
     target = free[0] if free and program(argv).endswith("trtllm-serve") else None
     file_values, one_by_one = file.given.values, dict(settings(argv, where))

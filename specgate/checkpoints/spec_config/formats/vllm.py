@@ -96,7 +96,7 @@ def of(
     """`over`, `compiled`: keys of the section and of the compilation that were given one by one. `alone`: nothing but
     the section was read.
     """
-    file = referred(flags.text("config"), FLAGS, where)
+    file = referred(flags.text("config"), FLAGS)
     of_file = file.given if file.given.values else flags if where.endswith((".yaml", ".yml")) else Given()
     false = sorted(of_file.names[key] for key, value in of_file.values.items() if value is False)
     notes = [f"{name}: false: releases before {FALSE_COUNTS} pass over it in a file" for name in false]
