@@ -98,6 +98,7 @@ def test_a_baseline_that_says_it_ended_is_held_against_what_was_asked(cheating: 
 def test_a_speed_up_that_verification_or_the_baselines_own_pace_rules_out_is_invalid(
     cheating: Cheating, cli: Cli, engine: str, code: str, words: str
 ) -> None:
+    cli.scenario(spec=[3])
     exit_code, run = fed(lambda: cheating(engine), cli.newest, lambda end: code in codes(end[1]))
     assert exit_code == 6
     assert words in {v.reason_code: v.message for v in objections(run)}[code]
