@@ -65,8 +65,9 @@ def parted(check: TokenCheck, allowed: float) -> str:
     message = f"{len(check.divergences)} of {check.sequences} texts part, all at near ties"
     if (ties := check.law) is not None and ties.sigma is not None:
         message += (
-            f": furthest {ties.furthest:.1f} σ, together {ties.mean_square:.1f} σ² (σ {ties.sigma:.2g} logits, at most "
-            f"{sigma_at(allowed, ties.places):.2g})"
+            f": furthest {ties.furthest:.1f} σ (at most {ties.furthest_allowed:.1f}), mean square "
+            f"{ties.mean_square:.1f} σ² (at most {ties.mean_square_allowed:.1f}), σ {ties.sigma:.2g} logits "
+            f"(at most {sigma_at(allowed, ties.places):.2g})"
         )
     message += f"; {check.compared_tokens:,} tokens were compared"
     if (followed := check.followed) is not None and followed.sequences:

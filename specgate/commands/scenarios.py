@@ -14,8 +14,7 @@ from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
 if TYPE_CHECKING:
-    from specgate.contract import PairRef, Plan, Point, Policy, RunKind, Scenario
-    from specgate.planning.ad_hoc import Question
+    from specgate.contract import PairRef, Plan, Point, RunKind, Scenario
     from specgate.planning.request import Request
 
 KINDS: Final = click.Choice(("micro", "full", "load"))
@@ -68,6 +67,7 @@ def show(name: str | None, kind: RunKind, **options: Any) -> None:
     With --context, --prompts and the like, the scenario that a run with these options would measure: written to a file,
     it can be named, changed and kept.
     """
+    from specgate.planning.ad_hoc import asked
     from specgate.planning.defaults import machine_size
     from specgate.planning.resolution import chosen_scenarios
     from specgate.planning.scenario import dump, find
@@ -78,15 +78,9 @@ def show(name: str | None, kind: RunKind, **options: Any) -> None:
     if name is None:
         chosen = chosen_scenarios(question, (), None, kind, machine_size())
     else:
-        chosen = asked_of(find(name), question)
+        scenario = find(name)
+        chosen = asked(question, [scenario], scenario.kind, scenario.needs)
     echo("\n".join(map(dump, chosen)), nl=False)
-
-
-def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
-    """The scenario with what the question asks in its place."""
-    from specgate.planning.ad_hoc import asked
-
-    return asked(question, [scenario], scenario.kind, scenario.needs)
 
 
 @scenarios.command("check", short_help="Check scenario files.")
@@ -151,20 +145,15 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     for line in lengths:
         echo(line)
     if request.pair or request.target or request.draft:
-        for line in outlook(planned, policy, request):
+        from specgate.planning.byte_outlook import byte_outlook
+
+        for line in byte_outlook(planned, named_pair(request, None), policy):
             echo(line)
     elif policy:
         echo(
             f"what the speed gates of {request.policy} take is said of a pair: name it with --pair, or --target and "
             "--draft"
         )
-
-
-def outlook(plan: Plan, policy: Policy | None, request: Request) -> list[str]:
-    """Return what the bytes of the named pair say of the plan."""
-    from specgate.planning.byte_outlook import byte_outlook
-
-    return list(byte_outlook(plan, named_pair(request, None), policy))
 
 
 def named_pair(request: Request, usual: str | None) -> PairRef:

@@ -223,13 +223,13 @@ class Coordinator:
         self._note(ended, "measured")
         self.failures.update(done.failures)
         self._measured += len(ended.task.points)
-        self._say(f"[{self._measured}/{self._points} points] {ended.slot.name}: {ended.task.name}, {blocks} blocks")
+        echo(f"[{self._measured}/{self._points} points] {ended.slot.name}: {ended.task.name}, {blocks} blocks")
 
     def _leave_out(self, ended: Ended, how: str, why: str) -> None:
         """Give the slot no more, and its task to another one."""
         self._why_retired[ended.slot.name] = why
         self._note(ended, how, why)
-        self._say(f"{ended.slot.name} is left out, {why}")
+        echo(f"{ended.slot.name} is left out, {why}")
         self._waiting.appendleft(ended.waiting)
 
     def _lost_again(self, ended: Ended, why: str) -> None:
@@ -251,10 +251,10 @@ class Coordinator:
         self._lost += 1
         self._note(ended, "lost", why)
         if waiting.tries < TRIES:
-            self._say(f"{slot.name} lost {ended.task.name}: {why}; it is measured again")
+            echo(f"{slot.name} lost {ended.task.name}: {why}; it is measured again")
             self._waiting.append(waiting)
             return
-        self._say(f"{slot.name} lost {ended.task.name}: {why}; given up after {TRIES} tries")
+        echo(f"{slot.name} lost {ended.task.name}: {why}; given up after {TRIES} tries")
         reasons = "; ".join(f"{name}: {how}" for name, how in waiting.lost.items())
         self.failures.update(
             dict.fromkeys(waiting.points, f"lost {TRIES} times by the machines of the fleet: {reasons}")
@@ -268,9 +268,6 @@ class Coordinator:
             return BackendError(f"every machine of the fleet was lost, {left} points are left: {retired}", hint=hint)
         hint = "begin the run on one of the machines that are to measure"
         return EnvironmentRefused(f"no machine of the fleet can measure: {retired}", hint=hint)
-
-    def _say(self, line: str) -> None:
-        echo(line)
 
     def _note(self, ended: Ended, how: str, why: str | None = None) -> None:
         generations = ended.task.generations

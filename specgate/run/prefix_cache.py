@@ -14,7 +14,7 @@ on leaves that without it, the server without it is asked for its logits there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -151,11 +151,9 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     def opened(switch: Switch) -> Iterator[EngineWorker]:
         say(f"{config.backend}: prefix cache {switch}: {len(requests)} requests per role")
         request = replace(base, options={**config.options, OPTION: switch})
-        engine = EngineWorker(config.backend, request, wish.timeout_s, logs / f"cache-{switch}.log")
-        try:
+        log = logs / f"cache-{switch}.log"
+        with closing(EngineWorker(config.backend, request, wish.timeout_s, log)) as engine:
             yield engine
-        finally:
-            engine.close()
 
     budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
     facts, divergences = both_passes(opened, requests, role, budget, warmup, apart=apart)

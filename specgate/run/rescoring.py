@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -167,8 +168,7 @@ class Rescorer:
         }
         samples = {point: of for point, (_, of) in seeded.items()}
         undrafted = self._why_undrafted(next(iter(pending)))
-        engine = SecondEngine(lambda: self._open(samples))
-        try:
+        with closing(SecondEngine(lambda: self._open(samples))) as engine:
             for point, (seed, of) in seeded.items():
                 began, scored, unseen = time.monotonic_ns(), Scored((), undrafted), list[Unseen]()
                 try:
@@ -200,14 +200,9 @@ class Rescorer:
                     self._store(rescoring)
             in_float32 = [p for p in doubtful if p.rescoring.dtype == "float32"]
             self._look_again(in_float32, engine, evidence)
-        finally:
-            engine.close()
         others = [p for p in doubtful if p.rescoring.dtype != "float32"]
-        engine = SecondEngine(lambda: self._open({p.point: p.draws for p in others}, "float32"))
-        try:
+        with closing(SecondEngine(lambda: self._open({p.point: p.draws for p in others}, "float32"))) as engine:
             self._look_again(others, engine, evidence)
-        finally:
-            engine.close()
 
     def _look_again(self, points: Sequence[Pending], engine: SecondEngine, evidence: TokenEvidence) -> None:
         """Have tokens that were not chosen, and places where texts part, looked at in float32, and store what is known.

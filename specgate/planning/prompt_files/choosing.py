@@ -221,10 +221,11 @@ class OwnPrompts:
         remedy = "" if any(contradictions(fewer)) else f"prompt_sets: {len(chosen) // batch}, or "
         load = self.scenario.load
         size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
+        ways = [*(["other lengths"] if least > 1 or most is not None else []), *([less] if batch > 1 else [])]
         return UsageError(
             f"{self.file}: {sets} sets × {size} = {sets * batch} prompts are needed, and {len(chosen)} that "
             f"differ have {range_} ({file})",
-            hint=f"right would be {remedy}other lengths, {less} or more prompts",
+            hint=f"right would be {remedy}{', '.join(ways)}{' or ' if ways else ''}more prompts",
         )
 
 

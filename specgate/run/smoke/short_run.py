@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -152,7 +152,7 @@ def decoded(
         logs=logs,
         baseline=wish.baseline,
     )
-    with opened(backend, request, wish.timeout_s, logs / LOG) as engine:
+    with closing(EngineWorker(backend, request, wish.timeout_s, logs / LOG)) as engine:
         facts = engine.facts()
         evidence = replace(evidence, facts=facts)
         say(f"open: {facts.backend} on {facts.device}" + (f", {facts.engine_version}" if facts.engine_version else ""))
@@ -166,15 +166,6 @@ def decoded(
             plain = engine.decode(BASELINE, budget, facts.eos_token_ids)
             evidence = replace(evidence, baseline=block_of(backend, len(ids), BASELINE, prefill_ns, plain))
     return evidence
-
-
-@contextmanager
-def opened(backend: str, request: OpenRequest, timeout_s: float, log: Path) -> Iterator[EngineWorker]:
-    engine = EngineWorker(backend, request, timeout_s, log)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def block_of(backend: str, context: int, role: Role, prefill_ns: int, decoded: Decoded) -> Block:

@@ -43,19 +43,30 @@ def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
     plugins.registered.cache_clear()
 
 
+def two_points(cli: Cli) -> None:
+    tiny = cli.folder / "tiny.yaml"
+    tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
+
+
 def token_verdicts(run: Run) -> list[tuple[str, str, str]]:
     return [(v.state, v.reason_code, v.message) for v in run.verdicts if v.gate == "tokens"]
 
 
-def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, cli: Cli) -> None:
-    code, run, (results,) = scored("Rough")
-    assert (code, results.dtype) == (0, "bfloat16") and results.again is not None and results.again.unscored is None
-    doubted = {m.place for m in results.again.places}
-    assert doubted >= {(t.cell, t.prompt_set, t.round, t.slot, t.positions[0]) for t in results.texts}
-    assert all(len(m.second) == len(m.float32) == len(m.top_tokens) == CANDIDATES for m in results.again.places)
+def test_a_rounding_of_the_second_engine_is_settled_by_one_engine_in_float32_for_all_points(
+    scored: Scored, cli: Cli
+) -> None:
+    two_points(cli)
+    code, run, results = scored("Rough")
+    assert code == 0 and len({look.point for look in results}) == 2
+    for look in results:
+        assert look.dtype == "bfloat16" and look.again is not None and look.again.unscored is None
+        doubted = {m.place for m in look.again.places}
+        assert doubted >= {(t.cell, t.prompt_set, t.round, t.slot, t.positions[0]) for t in look.texts}
+        assert all(len(m.second) == len(m.float32) == len(m.top_tokens) == CANDIDATES for m in look.again.places)
     for result in run.cells:
         assert result.rescored is not None and result.rescored.wrong == 0 < result.rescored.settled
     assert {state for state, _, _ in token_verdicts(run)} == {"PASS"}
+    assert len(list((cli.newest() / "logs").glob("rescoring*"))) == 2, "one log of each dtype"
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
@@ -74,8 +85,7 @@ def test_a_token_that_is_wrong_in_float32_too_stays_wrong(scored: Scored) -> Non
 def test_tokens_are_not_judged_while_float32_has_not_settled_them(
     scored: Scored, cli: Cli, second: str, why: str
 ) -> None:
-    tiny = cli.folder / "tiny.yaml"
-    tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
+    two_points(cli)
     code, run, result = scored(second)
     assert code == 8 and len(result) == 2
     for look in (f.again for f in result):
@@ -83,15 +93,6 @@ def test_tokens_are_not_judged_while_float32_has_not_settled_them(
     verdicts = token_verdicts(run)
     assert all((state, reason) == ("NOT_JUDGED", "scores_not_settled") for state, reason, _ in verdicts)
     assert all(f"it was not asked in float32: {why}" in message for _, _, message in verdicts)
-
-
-def test_points_share_one_engine_in_float32(scored: Scored, cli: Cli) -> None:
-    tiny = cli.folder / "tiny.yaml"
-    tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
-    code, _, result = scored("Rough")
-    assert code == 0 and all(f.again is not None and f.again.places for f in result)
-    assert len({f.point for f in result}) == 2
-    assert len(list((cli.newest() / "logs").glob("rescoring*"))) == 2, "one log of each dtype"
 
 
 def test_a_cache_in_fewer_bits_is_looked_at_as_it_rounds_in_float32(scored: Scored) -> None:

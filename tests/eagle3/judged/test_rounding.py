@@ -19,6 +19,7 @@ from specgate.backends.eagle3.transformers.backend import BACKEND
 from specgate.contract import Margin, Run, Verdict
 from specgate.contract.protocols import OpenRequest
 from specgate.files.run_folder import RunFolder
+from tests.support.clocks.starved import fed
 from tests.support.command import Cli
 from tests.support.engines.plugged import Plugged
 
@@ -91,17 +92,23 @@ def measured(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measured]:
     plugins.registered.cache_clear()
 
     def run(backend: str, second: str = "none", **rule: object) -> tuple[int, Run, Verdict]:
-        cli.scenario(spec=[3], batch=8, sets=2, rounds=1, budget="steps: 40")
+        cli.scenario(spec=[3], batch=8, sets=2, rounds=1, budget="steps: 24")
         text = (cli.folder / "tiny.yaml").read_text().replace("warmup_rounds: 1", "warmup_rounds: 0")
         cli.write("tiny.yaml", text + "dtype: bfloat16\n")
         policy = yaml.safe_load((cli.folder / "policy.yaml").read_text())
         policy["rules"][1] |= {"max_sigma": 0.15, **rule}
         policy["checks"] = {"rescored_by": second}
         cli.write("policy.yaml", yaml.safe_dump(policy))
-        done = cli.micro("--backend", backend, "-o", "device=cpu", "--plain")
-        measured = RunFolder.open(cli.newest()).read_run()
-        (verdict,) = (v for v in measured.verdicts if v.gate == "tokens" and v.state != "SKIPPED")
-        return done.returncode, measured, verdict
+
+        def attempt() -> tuple[int, Run, Sequence[Verdict]]:
+            done = cli.micro("--backend", backend, "-o", "device=cpu", "--plain")
+            measured = RunFolder.open(cli.newest()).read_run()
+            verdicts = [v for v in measured.verdicts if v.gate == "tokens" and v.state != "SKIPPED"]
+            return done.returncode, measured, verdicts
+
+        # Its only round may be set aside on a machine that had no CPU for it.
+        code, measured, (verdict,) = fed(attempt, cli.newest, lambda end: len(end[2]) == 1)
+        return code, measured, verdict
 
     yield run
     plugins.registered.cache_clear()

@@ -135,6 +135,7 @@ def test_too_few_prompts_are_said_with_what_the_file_has(tmp_path: Path, tokeniz
     assert "p.jsonl: 4 sets × batch 1 = 4 prompts are needed, and 2 that differ have 29 to 64 tokens" in message
     assert "(those in the file: 1 to 30)" in message
     assert "prompt_sets" not in message, "two prompts are too few for any scenario"
+    assert message.endswith("right would be other lengths or more prompts"), "no batch is smaller than 1"
 
 
 def test_fewer_sets_are_offered_only_where_the_scenario_may_have_them(tmp_path: Path, tokenizer: Path) -> None:

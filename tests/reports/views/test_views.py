@@ -349,5 +349,5 @@ def test_a_comparison_says_of_its_times_that_the_spread_between_processes_is_ass
     shown = plugins.view("builds").render(contrast(a, b), "plain")
     times = next(line for line in shown.splitlines() if line.lstrip().startswith("step_ms"))
     lengths = next(line for line in shown.splitlines() if line.lstrip().startswith("acceptance_length"))
-    assert "process to process 0.45 % assumed in A and B" in times
+    assert "process to process 0.56 % assumed in A and B" in times
     assert "process" not in lengths
