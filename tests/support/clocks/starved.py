@@ -19,6 +19,8 @@ STARVED_NS: Final = 30_000_000
 STOOD_STILL_NS: Final = 200_000_000
 """More than this is not the call to an engine's process."""
 ATTEMPTS: Final = 4
+IN_ONE_PIECE: Final = ("seen in one piece", "came at once")
+"""What is said where all tokens of a stub's answer were there before its client got a CPU."""
 
 T = TypeVar("T")
 
