@@ -1,8 +1,8 @@
 """Ask a second engine what it thinks of a sample of the tokens that were emitted, after all timing.
 
 The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
-computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
-the tokens are the engine's own word. A process that is ended, hangs or fails gets a second try, in a new one.
+computes in the measured engine's number format. Where it cannot score, the journal gets the reason, and the report
+says that the tokens are the engine's own word. A process that is ended, hangs or fails gets a second try, in a new one.
 
 Along the texts it runs the pair's own draft, where the engine drafts chains with it and shows its cycles.
 
@@ -70,7 +70,7 @@ class Scored:
 
 @dataclass(slots=True)
 class Pending:
-    """A point whose second engine has been asked in the scenario's dtype."""
+    """A point whose second engine has been asked in the measured engine's number format."""
 
     point: Point
     rescoring: Rescoring
@@ -157,7 +157,13 @@ class Rescorer:
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         scenario, undrafted = self.plan.scenarios[point.scenario], self._why_undrafted(point)
-        return scenario.dtype, scenario.rope, scenario.sampling, undrafted, tuple(self._options(point).items())
+        return (
+            self._number_format(point),
+            scenario.rope,
+            scenario.sampling,
+            undrafted,
+            tuple(self._options(point).items()),
+        )
 
     def _score_points(self, pending: Mapping[Point, Sequence[Block]], evidence: TokenEvidence) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
@@ -328,13 +334,13 @@ class Rescorer:
     def opened(self, point: Point, longest: int, log: str, dtype: str | None = None, k: int = 0) -> EngineWorker:
         """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
 
-        `dtype`: what it computes with in the place of the scenario's. `k`: the longest chain that it is to draft.
+        `dtype`: a number format in the place of the measured engine's. `k`: the longest chain that it is to draft.
         """
         scenario = self.plan.scenarios[point.scenario]
         pair = replace(self.config.pair, rope=scenario.rope_keys) if scenario.rope else self.config.pair
         request = OpenRequest(
             pair=pair,
-            dtype=dtype or scenario.dtype,
+            dtype=dtype or self._number_format(point),
             max_batch=1,
             max_positions=longest,
             max_k=k,
@@ -351,6 +357,10 @@ class Rescorer:
             what = f"back end {self.asked.rescored_by} loaded a target with the SHA-256 {loaded}"
             raise OtherCode(what, hint=f"before the first engine it was {self.target_sha256}: measure anew")
         return worker
+
+    def _number_format(self, point: Point) -> str:
+        """The number format of the engine that measured `point`. The second engine computes in the same."""
+        return self.engines[point.key].computes_in(self.plan.scenarios[point.scenario].dtype)
 
     def _options(self, point: Point, *, drafting: bool = False) -> dict[str, str]:
         """The options that make the second engine's target, and when `drafting` its draft, those that were measured."""

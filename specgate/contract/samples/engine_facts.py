@@ -159,6 +159,19 @@ class EngineFacts:
         """True if it says that it computes on a CPU."""
         return self.device == "cpu" or self.details.get("servers run on") == "cpu"
 
+    def computes_in(self, dtype: str) -> str:
+        """Return the number format of its logits in a scenario whose `dtype` is this.
+
+        A server that runs already was not told the scenario's. What it reports counts. If it reports none, it is not
+        taken to be as exact as float32, which is the format of scenarios for machines without a GPU.
+        """
+        if not self.attached:
+            return dtype
+        reported = self.identity.settings.get("dtype") if self.identity else None
+        if reported in ("float32", "bfloat16", "float16"):
+            return reported
+        return "bfloat16" if dtype == "float32" else dtype
+
     @property
     def target(self) -> str | None:
         """Identity of the target: the SHA-256 of its weights, or the model that a server says it serves."""
