@@ -98,7 +98,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("subject", "how", "step"), [("run", "killed", 2), ("fleet", "disk full", 2), ("comparison", "killed", 2)]
+    ("subject", "how", "step"), [("run", "killed", 1), ("fleet", "disk full", 2), ("comparison", "killed", 2)]
 )
 def test_an_ending_that_is_cut_before_any_of_its_writes_is_finished_as_if_nothing_had_cut_it(
     subject: str, how: How, step: int, compared: Path, tmp_path: Path
