@@ -252,7 +252,7 @@ class DecodingEngine:
             lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, self.sizes.rows_of(k))
             in_part = self._partial_counters(k, kinds, decoded)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
 from tests.eagle3.cupy.kernels.host import Host
@@ -57,6 +58,18 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit
     assert len(common) > 4 * 3 + 8
     assert all(torch.equal(logits[at], wanted[at]) for at in common)
     assert sum(a for row in block.accepted for a in row) > 8, block.accepted
+
+
+@pytest.mark.slow("runs whole steps from their source")
+def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> None:
+    """All at once; `kernels/trees` has each beside a chain, and a GPU every pair in whole runs."""
+    made = Decoder.of(DYNAMIC, kv=KvModes("fp8", "fp8"), experts=True)
+    text, wanted = made.decode(0, 14)
+    block, logits = made.decode(3, 3, text.tokens)
+    common = [at for at in logits if at in wanted]
+    assert len(common) > 3 * 3 + 6
+    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert sum(a for row in block.accepted for a in row) > 6, block.accepted
 
 
 def first_drafts(*decoders: Decoder) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
@@ -125,8 +126,13 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
             yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
-    for tree in TREES if pair.target.experts is None else ():
-        growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
+    dense = pair.target.experts is None
+    few = TREES[
+        ::3
+    ]  # what a tree's numbers choose of the code, all of them choose in a dense target's with a plain cache
+    for tree, kv in (*product(TREES if dense else few, [AS_COMPUTED]), *product(few, [KvModes("fp8", "fp8")])):
+        sizes = Sizes(4 if dense else 1, positions, tree.rows, tree=tree, kv=kv)
+        growing = Cycle(target, draft, sizes, sizes.slots, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(stems))
     if pair.target.experts is None:
