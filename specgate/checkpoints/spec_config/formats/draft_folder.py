@@ -11,6 +11,7 @@ from typing import Final
 from specgate.checkpoints.auxiliary_layers import (
     AuxiliaryLayers,
     by_default,
+    converted,
     nested,
     nested_plain,
     resolve_boundaries,
@@ -20,6 +21,7 @@ from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.hf_keys import Keys, read_config
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms
 from specgate.checkpoints.spec_config.terms import Said
+from specgate.checkpoints.turbomind import is_draft
 from specgate.errors import CheckpointError
 
 READINGS: Final[Mapping[str, Callable[[Keys, int], AuxiliaryLayers]]] = {
@@ -77,14 +79,14 @@ def boundaries_of(draft: Keys, target: str | None, reading: str | None) -> tuple
     if reading is None or layers is None:
         return None
     try:
-        return READINGS[reading](draft, layers).boundaries
+        return (converted(draft) or READINGS[reading](draft, layers)).boundaries
     except CheckpointError:
         return None
 
 
 def config_of(folder: str | None) -> Keys | None:
     """The config of a checkpoint that lies on this machine."""
-    if not folder or not isfile(f"{folder}/config.json"):
+    if not folder or not (isfile(f"{folder}/config.json") or is_draft(Path(folder))):
         return None
     try:
         return read_config(Path(folder))
