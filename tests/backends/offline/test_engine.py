@@ -189,14 +189,38 @@ def test_a_pipelines_block_is_like_that_of_a_server(lmdeploy: OfflineEngine) -> 
     assert all(block.tokens == text(21) and not block.step_ns for block in blocks.values())
     served = blocks[SPEC].served
     assert served is not None and served.acceptance is not None and served.acceptance.k == 3
-    cycles = {tuple(p): len(r.chunk_ns) - 1 for p, r in zip(PROMPTS, served.requests, strict=True)}
-    took = [accepted(list(p), i, 3) for p, n in cycles.items() for i in range(n)]
-    record = served.acceptance
+    record, counters = served.acceptance, blocks[SPEC].counters
     record.check()
-    assert (record.steps, record.accepted, record.drafted) == (len(took), sum(took), 3 * len(took))
-    by_step = lmdeploy.options.own["engine"] == "pytorch"
-    assert record.hist == (tuple(took.count(i) for i in range(4)) if by_step else ())
-    assert blocks[SPEC].counters["undrafted_steps"] == 0
+    steps = [(p, i) for p, r in zip(PROMPTS, served.requests, strict=True) for i in range(len(r.chunk_ns) - 1)]
+    took = [accepted(p, i, 3) for p, i in steps]
+    assert record.steps == len(steps) and counters["undrafted_steps"] == 0
+    if lmdeploy.options.own["engine"] == "pytorch":
+        assert record.hist == tuple(took.count(i) for i in range(4)) and record.drafted == 3 * len(steps)
+        assert "rewound_tokens" not in counters
+        return
+    rows = [row for prompt in PROMPTS for row in turbomind_steps(prompt, 21)]
+    kept = [max(took, 1) for _, took in rows]
+    assert record.emitted == 40 == sum(kept) and record.accepted == 40 - len(rows) and not record.hist
+    assert counters == {
+        "undrafted_steps": 0,
+        "cache_hit_tokens": 0,
+        "reported_accepted_tokens": sum(took for _, took in rows),
+        "rewound_tokens": sum(planned for planned, _ in rows) - 40,
+        "rewind_steps": sum(planned > k for (planned, _), k in zip(rows, kept, strict=True)),
+        "steps_accept_ge2": sum(k >= 2 for k in kept),
+        "committed_extras": record.accepted,
+        "max_tokens_per_seq": 3,
+        "max_accepted_len": 3,
+    }
+
+
+def turbomind_steps(prompt: list[int], limit: int) -> Iterator[tuple[int, int]]:
+    """(draft tokens, accepted ones) of every step. The first draft token stands in the place of the step's own."""
+    made, cycle = 1, 0
+    while made < limit:
+        planned = min(3, limit - made)
+        yield planned, accepted(prompt, cycle, planned)
+        made, cycle = made + max(1, accepted(prompt, cycle, planned)), cycle + 1
 
 
 def test_a_pipelines_engine_tells_what_its_configuration_has(lmdeploy: OfflineEngine) -> None:
@@ -261,6 +285,28 @@ def test_known_lines_of_the_engines_log_are_evidence_beside_the_block(pair: tupl
         ("I2", "lmdeploy-pipeline-spec-3.log:1"),
         ("I1", "engine.log:1"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "counted"),
+    [
+        ("", {"spec.enable_target_tree": "true"}, ("tree_draft_tokens", "tree_target_tokens", "tree_accepted_tokens")),
+        ("", {"config.tp": "2"}, ("rewound_tokens", "committed_extras")),
+    ],
+)
+def test_what_turbomind_counts_besides_is_kept(
+    fault: str, options: dict[str, str], counted: tuple[str, ...], pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind", **options}, fault=fault)
+    with opened("lmdeploy-pipeline", request) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, TOKENS, ()), SPEC, TOKENS, engine)
+    assert block.served is not None and block.served.acceptance is not None
+    record, numbers = block.served.acceptance, [block.counters[name] for name in counted]
+    if options.get("config.tp"):  # one draft token per step, which is the step's own
+        assert record.drafted == record.steps == 40 and record.accepted == 0 and numbers == [0, 0]
+    else:
+        assert numbers == [record.drafted, record.drafted, block.counters["reported_accepted_tokens"]]
 
 
 def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(
