@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgate.checkpoints.files import NotReadHere, weight_files
-from specgate.checkpoints.hf_keys import Keys, read_yaml
-from specgate.checkpoints.turbomind import CONFIG, SECTION, TARGET, check_target, draft_files, is_draft
+from specgate.checkpoints.hf_keys import Keys
+from specgate.checkpoints.turbomind import TARGET, check_target, draft_files, is_draft, weights_config
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing
 
@@ -79,14 +79,14 @@ def arrays_of_file(file: Path) -> dict[str, StoredArray]:
 
 
 def check_converted(folder: Path, config: Keys) -> None:
-    """Check the weights of a pair's folder that was converted for TurboMind. `config`: what `read_config` reads there.
+    """Check the weights of a pair's folder that was converted for TurboMind. `config`: what `read_either` reads there.
 
     Raises CheckpointError for files that are missing, or of another size than the config says.
     """
     if is_draft(folder):
         arrays_of_folder(folder)
     else:
-        check_target(folder, read_yaml(folder / TARGET / CONFIG).part(SECTION), config)
+        check_target(folder, weights_config(folder / TARGET), config)
 
 
 CONVERT: Final = (
@@ -102,7 +102,7 @@ def arrays_of_folder(folder: Path) -> dict[str, StoredArray]:
     torch reads.
     """
     if is_draft(folder):
-        raw = draft_files(read_yaml(folder / CONFIG).part(SECTION))
+        raw = draft_files(weights_config(folder))
         return {
             name: StoredArray(file, dtype, shape, 0, file.stat().st_size) for name, (file, dtype, shape) in raw.items()
         }

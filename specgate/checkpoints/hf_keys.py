@@ -13,7 +13,6 @@ from os.path import isdir, isfile
 from pathlib import Path
 from typing import Final, TypeGuard
 
-from specgate.checkpoints import turbomind
 from specgate.errors import CheckpointError, UsageError
 from specgate.files import yamlfile
 from specgate.files.json_text import parse_json, read_bytes
@@ -135,16 +134,12 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def read_config(folder: Path) -> Keys:
-    """`folder/config.json`; of a draft that was converted for TurboMind, its `config.yaml` in the same keys.
-
-    Raises CheckpointError where folder or file is missing, or the text is not what it should be.
-    """
-    if turbomind.is_draft(folder):
-        return turbomind.in_hugging_face_keys(read_yaml(folder / turbomind.CONFIG).part(turbomind.SECTION))
+    """`folder/config.json`. Raises CheckpointError where folder or file is missing or the text is not a JSON object."""
     return read_json(folder / "config.json")
 
 
 def read_yaml(file: Path) -> Keys:
+    """Read a YAML file that holds one mapping. Raises CheckpointError with file and line."""
     try:
         return Keys(file, yamlfile.load(file).data)
     except UsageError as error:

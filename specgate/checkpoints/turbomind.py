@@ -14,12 +14,10 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from os.path import isdir, isfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from specgate.checkpoints.hf_keys import Keys, read_config, read_yaml
 from specgate.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from specgate.checkpoints.hf_keys import Keys
 
 CONFIG: Final = "config.yaml"
 SECTION: Final = "model_config"
@@ -112,6 +110,19 @@ def converted_weights(folder: Path) -> Path | None:
     if is_draft(folder):
         return folder
     return weights if isdir(weights := folder / TARGET) else None
+
+
+def read_either(folder: Path) -> Keys:
+    """The config of a target's or a draft's folder, in Hugging Face's keys also where a draft was converted.
+
+    Raises CheckpointError as `read_config` and `in_hugging_face_keys` do.
+    """
+    return in_hugging_face_keys(weights_config(folder)) if is_draft(folder) else read_config(folder)
+
+
+def weights_config(weights: Path) -> Keys:
+    """The section `model_config` of the `config.yaml` beside converted weights."""
+    return read_yaml(weights / CONFIG).part(SECTION)
 
 
 def raw_files(weights: Path) -> tuple[Path, ...]:

@@ -10,7 +10,7 @@ from specgate import plugins
 from specgate.checkpoints.hf.any_target import read_any_target, read_served_target
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
-from specgate.checkpoints.turbomind import TARGET, is_draft
+from specgate.checkpoints.turbomind import TARGET, is_draft, read_either
 from specgate.contract import AcceptanceSource, PairRef
 from specgate.errors import UsageError
 
@@ -94,7 +94,7 @@ def unknown(name: str) -> UsageError:
 
 def of_folders(name: str, target: Path, draft: Path) -> PairRef:
     """The pair in two folders. It counts as planted where the draft's config says so."""
-    planted = PLANTED in read_config(draft)
+    planted = PLANTED in read_either(draft)
     source: AcceptanceSource = "planted" if planted else "real"
     return PairRef(name, target, draft, source)
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from specgate.checkpoints.arrays import arrays_of_folder
 from specgate.checkpoints.auxiliary_layers import resolve_boundaries
 from specgate.checkpoints.files import checkpoint_sha256
-from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.turbomind import read_either
 from specgate.cli import cli
 from specgate.errors import CheckpointError, UsageError
 from specgate.pairs.resolve import resolve_pair
@@ -45,7 +45,7 @@ def diagnosed(pair: tuple[Path, Path], code: int) -> str:
 
 
 def test_the_draft_of_gpt_oss_is_read_although_its_heads_are_wider_than_it(gpt_oss: Path) -> None:
-    config = read_config(gpt_oss)
+    config = read_either(gpt_oss)
     assert [config.count(key) for key in ("hidden_size", "num_key_value_heads", "head_dim")] == [2880, 8, 64]
     assert resolve_boundaries(config, 36).boundaries == (2, 18, 33)
     arrays = arrays_of_folder(gpt_oss)

@@ -17,9 +17,8 @@ from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_bound
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_served_target
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
-from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.planted import from_seed
-from specgate.checkpoints.turbomind import converted_weights, is_draft
+from specgate.checkpoints.turbomind import converted_weights, is_draft, read_either
 from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
@@ -40,7 +39,7 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
     for folder in (request.pair.target, request.pair.draft):
         if folder is None or options.url:
             continue
-        config = read_config(folder)
+        config = read_either(folder)
         if from_seed(config):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
@@ -87,7 +86,7 @@ def server_facts(
     draft = pair.draft if request.max_k and options.drafter == "eagle3" else None
     meant = engines = window = None
     if draft is not None and sizes.layers is not None:
-        config = read_config(draft)
+        config = read_either(draft)
         meant, engines = resolve_boundaries(config, sizes.layers), adapter.capture(config, sizes.layers)
         window = window_of(DraftKeys.of(config).layer)
     gguf = "target_gguf" in options.own

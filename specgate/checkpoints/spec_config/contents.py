@@ -12,8 +12,7 @@ import numpy as np
 from specgate.checkpoints.arrays import StoredArray, arrays_of_folder
 from specgate.checkpoints.files import contents_sha256, weight_files
 from specgate.checkpoints.heads.names import head_names
-from specgate.checkpoints.hf_keys import read_config
-from specgate.checkpoints.turbomind import TENSORS, is_draft
+from specgate.checkpoints.turbomind import TENSORS, is_draft, read_either
 from specgate.errors import CheckpointError
 
 PIECE: Final = 1 << 24
@@ -44,7 +43,7 @@ def other_content(first: str, second: str) -> str | None:
 
 def differences(a: Path, b: Path) -> Iterator[str]:
     """Sentences about the configs and weights of two folders. Raises CheckpointError where one cannot be read."""
-    ours, theirs = (read_config(folder).values for folder in (a, b))
+    ours, theirs = (read_either(folder).values for folder in (a, b))
     named = ours.keys() | theirs.keys()
     if is_draft(a) != is_draft(b):  # a converted draft's config says less, and a Hugging Face one may leave to defaults
         named = ours.keys() & theirs.keys()

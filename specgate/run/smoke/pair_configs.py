@@ -19,8 +19,8 @@ from specgate.checkpoints.heads.maps import check_map
 from specgate.checkpoints.heads.names import head_names
 from specgate.checkpoints.heads.reading import read_head, read_map
 from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, OtherTarget, window_of
-from specgate.checkpoints.hf_keys import PLANTED, Keys, read_config
-from specgate.checkpoints.turbomind import IDS, converted_weights, is_draft
+from specgate.checkpoints.hf_keys import PLANTED, Keys
+from specgate.checkpoints.turbomind import IDS, converted_weights, is_draft, read_either
 from specgate.contract import PairRef
 from specgate.errors import CheckpointError, UnsupportedDraft
 
@@ -37,13 +37,13 @@ def configs_of(pair: PairRef) -> PairConfigs:
     problems: list[str] = []
     configs = PairConfigs()
     folder = pair.tokenizer.parent if pair.weights == "server" else pair.target
-    target = tried(lambda: read_config(folder), problems) if folder == pair.target or has_config(folder) else None
+    target = tried(lambda: read_either(folder), problems) if folder == pair.target or has_config(folder) else None
     if target is not None:
         configs = tried(lambda: with_target(configs, target), problems) or configs
         if converted_weights(folder) is not None:
             tried(lambda: check_converted(folder, target), problems)
     drafts = pair.draft
-    draft = tried(lambda: read_config(drafts), problems) if drafts is not None else None
+    draft = tried(lambda: read_either(drafts), problems) if drafts is not None else None
     if draft is not None:
         for add in (with_draft, with_files):
             configs = tried(partial(add, configs, draft), problems) or configs

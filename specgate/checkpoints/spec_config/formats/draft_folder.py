@@ -18,10 +18,10 @@ from specgate.checkpoints.auxiliary_layers import (
     top_level,
 )
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
-from specgate.checkpoints.hf_keys import Keys, read_config
+from specgate.checkpoints.hf_keys import Keys
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms
 from specgate.checkpoints.spec_config.terms import Said
-from specgate.checkpoints.turbomind import is_draft
+from specgate.checkpoints.turbomind import is_draft, read_either
 from specgate.errors import CheckpointError
 
 READINGS: Final[Mapping[str, Callable[[Keys, int], AuxiliaryLayers]]] = {
@@ -89,7 +89,7 @@ def config_of(folder: str | None) -> Keys | None:
     if not folder or not (isfile(f"{folder}/config.json") or is_draft(Path(folder))):
         return None
     try:
-        return read_config(Path(folder))
+        return read_either(Path(folder))
     except CheckpointError:
         return None
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
@@ -28,7 +27,7 @@ from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_dr
 from specgate.checkpoints.spec_config.tables.lmdeploy import CACHES, FLAGS, TURBOMIND
 from specgate.checkpoints.spec_config.tables.lmdeploy import SECTION as FIELDS
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
-from specgate.checkpoints.turbomind import CAPTURED, CONFIG, SECTION
+from specgate.checkpoints.turbomind import CAPTURED, CONFIG, SECTION, read_either
 from specgate.errors import CheckpointError, UsageError
 
 EXPRESSES: Final = frozenset({
@@ -172,7 +171,7 @@ def read_draft(folder: Path) -> StatedConfig:
     """
     where = folder / CONFIG
     try:
-        config = read_config(folder)
+        config = read_either(folder)
     except CheckpointError as error:
         raise UsageError(error.message, hint=error.hint) from error
     terms: Terms = {
