@@ -51,6 +51,8 @@ class Variant:
     """How tokens are drawn, in the place of what the scenario says; None: as the scenario says."""
     draws: Draws | None = None
     """The texts to draw of every role; None: as the scenario says."""
+    backend: Text = "*"
+    """A glob pattern of the back ends that have its options; others leave the variant out."""
 
     def __post_init__(self) -> None:
         if not self.options and self.sampling is None:
@@ -128,6 +130,8 @@ class Scenario:
     """The requests that a server gets in a scenario of `kind: load`."""
     options: Options = field(default_factory=dict)
     """Options of the engine that belong to this scenario, as `-o` has them. A command line cannot set them again."""
+    backend: Text = "*"
+    """A glob pattern of the back ends that it is meant for."""
     variants: Annotated[Mapping[VariantName, Variant], Length(most=VALUES)] = field(default_factory=dict)
     """Name → what is measured beside the scenario itself, under the name `SCENARIO+VARIANT`."""
 
