@@ -27,7 +27,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, require
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, never_tuned, require
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
 from specgate.backends.eagle3.lib.layout import target_tensors
@@ -170,7 +170,11 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),
         mode=mode,
-        warnings=(*other_target(request, draft, target), *kv_warnings(request, kv, drafts=draft is not None)),
+        warnings=(
+            *other_target(request, draft, target),
+            *kv_warnings(request, kv, drafts=draft is not None),
+            *never_tuned(tuned, request.pair, ranks),
+        ),
         lengths=lengths,
         plan=partial_plan if draft else None,
         positions=request.max_positions,

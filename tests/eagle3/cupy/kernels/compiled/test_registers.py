@@ -98,7 +98,7 @@ def test_what_the_tuner_tries_on_a_gpu_that_ships_no_tuned_file_has_registers(
     weight = (1 + (epilogue is Epilogue.SWIGLU)) * n, k
     configs = dict.fromkeys([*candidates(*weight), *retilings(GemmConfig(), *weight, GPUS[architecture].count)])
     specs = without_twins([MatmulRows(n, k, epilogue, 8, config).spec for config in configs])[::8]
-    assert len(compiler.uses_of(architecture, specs)) == len(specs) > 8
+    assert len(compiler.uses_of(architecture, specs)) == len(specs) > 4
 
 
 @pytest.mark.parametrize("device", SHIPPED_FOR)
