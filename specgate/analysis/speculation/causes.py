@@ -13,9 +13,11 @@ from specgate.analysis.speculation.configs import found, line_about, ruled_out, 
 from specgate.analysis.speculation.drafting import Drafting, short_of, shortness_in_words
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.contract import MAY_NOT_DRAFT, Block, Finish
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.samples.counters import NO_DRAFT_COUNTERS
+from specgate.contract.samples.counters import NO_DRAFT_COUNTERS, REWOUND
+from specgate.errors import InvalidResult
 
 ENOUGH_STEPS: Final = 8
 """Steps with a draft from which on none accepted is no accident."""
@@ -226,6 +228,19 @@ def forced_shape(e: Evidence) -> Finding:
     return ruled_out("forced_shape", check, f"{record.steps} steps agree with {counts}")
 
 
+def unexpected_rewind(e: Evidence) -> Finding:
+    """The engine rewinds its KV cache by other tokens than those of rejected drafts: its text may be cut or repeat."""
+    check = "rewound tokens against rejected drafts, where the engine counts them"
+    if e.block is None or REWOUND not in e.block.counters:
+        return unchecked("unexpected_rewind", check, "not counted")
+    try:
+        check_rewinds([e.block])
+    except InvalidResult as error:
+        todo = "TurboMind: LMDEPLOY_EAGLE_KV_DEBUG=1 logs every rewind; block size and batch must be the cache's own"
+        return found("unexpected_rewind", check, str(error), todo)
+    return ruled_out("unexpected_rewind", check, f"{e.block.counters[REWOUND]} tokens, as drafts were rejected")
+
+
 def looks_made_up(e: Evidence) -> Finding:
     """Acceptance that looks forced, of an engine that does not say so."""
     check = "whether the counts of accepted drafts spread as those of text do"
@@ -316,6 +331,7 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     made_up,
     forced_shape,
     looks_made_up,
+    unexpected_rewind,
     other_text,
 )
 HARMLESS: Final = frozenset({
@@ -353,6 +369,7 @@ TITLES: Final[Mapping[str, str]] = {
     "made_up": "acceptance is not the draft's",
     "forced_shape": "forced acceptance of another distribution",
     "looks_made_up": "acceptance that looks forced",
+    "unexpected_rewind": "the KV cache is rewound by other tokens than those of rejected drafts",
     "other_text": "the text is not the baseline's",
 }
 """Cause → what it is, in a few words."""

@@ -150,6 +150,8 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "forced, with the right mean and too wide": (forced([5, 0, 0, 5], 2.5), {"made_up", "forced_shape"}),
     "forced without a word": (evidence(served([0, 70, 0, 0])), {"looks_made_up"}),
     "a loop": (evidence(stepped([3] * 20, tokens=[5, 6, 7, 8] * 20 + [5])), {"looping"}),
+    "committed tokens rewound": (evidence(served([2, 3, 4, 1], 0, {"rewound_tokens": 17})), {"unexpected_rewind"}),
+    "rejected tokens rewound": (evidence(served([2, 3, 4, 1], 0, {"rewound_tokens": 16})), set()),
     "forced": (evidence(GOOD, facts=replace(FACTS, acceptance="forced")), {"made_up"}),
     "another text": (evidence(GOOD, baseline=stepped([0] * 17, 0, tokens=[1, 2, 9, *range(4, 19)])), {"other_text"}),
 }
