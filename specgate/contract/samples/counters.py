@@ -61,6 +61,11 @@ SPECPV_COUNTED: Final = (
 )
 """All of these."""
 
+FMHA_TILES: Final = {use: f"fmha_tiles_{use}" for use in ("total", "span_empty", "mask_empty", "executed")}
+"""Use of the KV-cache tiles that attention kernels were launched for → its counter. `span_empty`: beyond a slot's
+length. `mask_empty`: hidden as a whole by the length or the window.
+"""
+
 
 def speculation_counters(
     accepted: Sequence[Sequence[int]], finish: Sequence[str], drafted: Sequence[Sequence[int]] | int
