@@ -233,7 +233,7 @@ def store(state: State, verdict: str, best: Best | None) -> None:
         device=facts.device,
         dtype=facts.dtype,
         pair=settings.pair.name,
-        target_sha256=facts.target_sha256,
+        engine=facts.details,
         points=tuple(
             SweptPoint(s.name, p.context, p.batch)
             for s in settings.scenarios.values()

@@ -23,8 +23,15 @@ FMHA: Final = "fmha"
 """The option that has a configuration, and is swept."""
 OF_ATTENTION: Final = ("kv", "draft_kv", "tp", "draft_tp")
 """Other options that attention's kernels depend on: an engine takes a sweep's result only under the same ones."""
+HEADS: Final = "target heads"
+"""The detail of an engine that says which attention its target has."""
 REACH: Final = 2
 """An engine takes the result of a sweep at prompts of N tokens from N positions on, below so many times N."""
+
+
+def heads_in_words(layers: int, heads: int, kv_heads: int, head_dim: int) -> str:
+    """Attention of a target, as `HEADS` has it."""
+    return f"{heads} of {head_dim}, {kv_heads} cached, in {layers} layers"
 
 
 def parse_config(text: str) -> AttentionConfig:
@@ -40,10 +47,12 @@ def parse_config(text: str) -> AttentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an engine wants a configuration for: `slots` requests of up to `positions` positions each."""
+    """What an engine wants a configuration for: `slots` requests of up to `positions` positions each, of a target whose
+    attention is as `heads` says.
+    """
 
     device: str
-    target_sha256: str
+    heads: str
     slots: int
     positions: int
     options: Mapping[str, str]
@@ -76,7 +85,7 @@ def chosen_in(file: Path, device: str) -> AttentionConfig:
 def keep(sweep: Sweep) -> Path:
     """Store a sweep in the user's cache, where engines find it; one of the same points is replaced."""
     points = "-".join(f"{p.batch}x{p.context}" for p in sweep.points)
-    of = f"{sweep.target_sha256} {[sweep.options.get(name) for name in OF_ATTENTION]}"
+    of = f"{sweep.engine.get(HEADS)} {[sweep.options.get(name) for name in OF_ATTENTION]}"
     device = re.sub(r"[^a-z0-9]+", "-", sweep.device.lower()).strip("-")
     file = kept_in() / f"{device}-{points}-{hashlib.sha256(of.encode()).hexdigest()[:8]}.json"
     write_json(file, {"schema": SWEEP, **to_plain(Sweep, sweep)})
@@ -97,7 +106,7 @@ def kept_config(wanted: Wanted) -> AttentionConfig | None:
 
 def fitting(sweep: Sweep, wanted: Wanted) -> Iterator[tuple[int, AttentionConfig]]:
     """Yield (context, configuration) for each point of `sweep` that is like what is wanted."""
-    same = (sweep.device, sweep.target_sha256) == (wanted.device, wanted.target_sha256)
+    same = (sweep.device, sweep.engine.get(HEADS)) == (wanted.device, wanted.heads)
     if not same or any(sweep.options.get(name) != wanted.options.get(name) for name in OF_ATTENTION):
         return
     if (config := best_of(sweep)) is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.nouns.fmha import (
+    HEADS,
     Wanted,
     best_of,
     chosen_in,
@@ -27,14 +28,14 @@ SWEEP = Sweep(
     device="NVIDIA H200",
     dtype="bfloat16",
     pair="demo",
-    target_sha256="abc",
+    engine={HEADS: "32 of 128"},
     points=(SweptPoint("micro-16k-b4", 16384, 4),),
     options={"tile_stats": "on"},
     trials=(Trial({"fmha": "kv_tile:1024,warps:8"}),),
     best=BEST,
     verdict="the default stays: kv_tile:1024 gains no 1 %",
 )
-WANTED = Wanted("NVIDIA H200", "abc", 4, 16700, {})
+WANTED = Wanted("NVIDIA H200", "32 of 128", 4, 16700, {})
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def test_a_kept_sweep_is_taken_by_engines_of_its_pair_device_batch_and_context_a
     assert kept_config(WANTED) == {"kv_tile": 1024, "warps": 8}
     for other in (
         replace(WANTED, device="NVIDIA H100"),
-        replace(WANTED, target_sha256="abd"),
+        replace(WANTED, heads="32 of 64"),
         replace(WANTED, slots=1),
         replace(WANTED, positions=16000),
         replace(WANTED, positions=2 * 16384),

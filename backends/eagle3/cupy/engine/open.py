@@ -43,7 +43,7 @@ from specgate.backends.eagle3.lib.pair import (
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import NAMES, SPECPV, PartialPlan
 from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
-from specgate.backends.eagle3.nouns.fmha import Wanted, chosen_in, kept_config, parse_config
+from specgate.backends.eagle3.nouns.fmha import Wanted, chosen_in, heads_in_words, kept_config, parse_config
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
@@ -142,7 +142,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
     sizes = replace(sizes, kv=kv)
-    swept = None if fmha else kept_fmha(request, target.sha256, sizes)
+    swept = None if fmha else kept_fmha(request, geometry, sizes)
     tiling = fmha or swept
     sizes = replace(sizes, fmha=tiling) if tiling else sizes.usual(part)
     tree_option.check_memory(sizes, part)
@@ -242,10 +242,10 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
     return config_of(chosen_in(Path(text), torch.cuda.get_device_name()) if in_file else parse_config(text))
 
 
-def kept_fmha(request: OpenRequest, target_sha256: str, sizes: Sizes) -> FmhaConfig | None:
+def kept_fmha(request: OpenRequest, g: TargetGeometry, sizes: Sizes) -> FmhaConfig | None:
     """The configuration that a kept sweep proved faster for such an engine; None without one."""
-    device = torch.cuda.get_device_name()
-    config = kept_config(Wanted(device, target_sha256, sizes.slots, request.max_positions, request.options))
+    device, heads = torch.cuda.get_device_name(), heads_in_words(g.layers, g.heads, g.kv_heads, g.head_dim)
+    config = kept_config(Wanted(device, heads, sizes.slots, request.max_positions, request.options))
     return config_of(config) if config is not None else None
 
 
