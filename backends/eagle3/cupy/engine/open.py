@@ -27,11 +27,18 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, require
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, never_tuned, require
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
-from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
-from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
+from specgate.backends.eagle3.lib.layout import target_tensors
+from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, weight_bytes
+from specgate.backends.eagle3.lib.pair import (
+    DraftCheckpoint,
+    TargetCheckpoint,
+    load_draft,
+    load_target_parts,
+    target_warnings,
+)
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import NAMES, PartialPlan
 from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
@@ -121,9 +128,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     check_partial_target(partial_plan, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
-    targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
-    target, part = targets[0], targets[0].shard.geometry(targets[0].geometry)
-    draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
+    part = Shard(0, ranks).geometry(geometry)
+    draft, draft_error = usable_draft(request, geometry, device) if request.max_k else (None, None)
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
         where = (request.pair.draft or Path()) / "config.json"
@@ -140,15 +146,17 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
+    wanted = Shard(0, ranks).wanted(target_tensors(geometry))
+    limits.require({"weights": weight_bytes(wanted, DTYPE), **memory}, sizes, min(devices, key=free_bytes))
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
+        targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
+        target = targets[0]
         models = models_of(targets, draft, sizes.positions, devices, draft_ranks=draft_ranks)
         model, head = models[0]
         kind = FULL if sizes.partial else PLAIN
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode, ranks=ranks)
-        fullest = min(devices, key=free_bytes)
-        limits.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
         buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
     others = [
@@ -162,7 +170,11 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),
         mode=mode,
-        warnings=kv_warnings(request, kv, drafts=draft is not None),
+        warnings=(
+            *other_target(request, draft, target),
+            *kv_warnings(request, kv, drafts=draft is not None),
+            *never_tuned(tuned, request.pair, ranks),
+        ),
         lengths=lengths,
         plan=partial_plan if draft else None,
         positions=request.max_positions,
@@ -255,7 +267,7 @@ def plain_on_draft_error(request: OpenRequest) -> bool:
 
 
 def usable_draft(
-    request: OpenRequest, target: TargetCheckpoint, device: torch.device
+    request: OpenRequest, target: TargetGeometry, device: torch.device
 ) -> tuple[DraftCheckpoint | None, str | None]:
     """The draft; or, where the request would go on without one, None and why it cannot be used."""
     capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
@@ -268,13 +280,20 @@ def usable_draft(
 
 
 def own_draft(
-    request: OpenRequest, target: TargetCheckpoint, device: torch.device, capture: Sequence[int] | None
+    request: OpenRequest, target: TargetGeometry, device: torch.device, capture: Sequence[int] | None
 ) -> DraftCheckpoint:
     folder = request.pair.draft
     assert folder is not None
-    draft = load_draft(folder, target.geometry, DTYPE, device, capture, target.sha256)
+    draft = load_draft(folder, target, DTYPE, device, capture)
     positions = request.max_positions
-    check_chain(request.max_k, str(folder), {}, target=target.geometry, draft=draft.geometry, positions=positions)
+    check_chain(request.max_k, str(folder), {}, target=target, draft=draft.geometry, positions=positions)
     limits.check_geometry(draft.geometry, folder / "config.json")
     limits.check_window(draft.geometry, folder / "config.json")
     return draft
+
+
+def other_target(request: OpenRequest, draft: DraftCheckpoint | None, target: TargetCheckpoint) -> tuple[str, ...]:
+    """Return a warning where the draft's config names another target."""
+    if draft is None or request.pair.draft is None:
+        return ()
+    return target_warnings(read_config(request.pair.draft), target.sha256)
