@@ -96,8 +96,14 @@ def find(
     settings: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float
 ) -> Found:
     """Reduce the journals of both sides at an error of `error` a side. `then`: what the next look may spend."""
+    old, new = samples_of(settings, journals)
+    return compare_builds(old, new, processes, replace(settings.margins, error=error), then)
+
+
+def samples_of(settings: Asked, journals: Mapping[SideName, Journal]) -> tuple[SideSamples, SideSamples]:
+    """The samples of the old and the new side, as they are reduced."""
     planned = plans(settings, schedules(settings))
-    sides = [
+    old, new = (
         SideSamples(
             name=name,
             plan=planned[name],
@@ -114,8 +120,8 @@ def find(
             bandwidth=settings.bandwidth,
         )
         for name in SIDES
-    ]
-    return compare_builds(sides[0], sides[1], processes, replace(settings.margins, error=error), then)
+    )
+    return old, new
 
 
 def warnings_of(

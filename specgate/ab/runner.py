@@ -16,8 +16,21 @@ from dataclasses import dataclass, replace
 from specgate.ab.folder import AbFolder, Processes
 from specgate.ab.recording import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
+from specgate.analysis.tokens.comparison import first_difference
 from specgate.checkpoints.parameters import least_weight_bytes
-from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
+from specgate.contract import (
+    Block,
+    Budget,
+    EngineFacts,
+    Margin,
+    NearTies,
+    Plan,
+    Point,
+    Role,
+    Round,
+    TokenChecks,
+    TopTokens,
+)
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import Origin, Process, SideName
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
@@ -258,6 +271,34 @@ class AbRunner:
         for name in names:
             with named(name):
                 self.evidence[name].gather(self._own(name, visit.point), visit.prompt_set, workers[name], number)
+        with named(names[-1]):
+            self._weigh_partings(visit, number, names[-1], workers[names[-1]])
+
+    def _weigh_partings(self, visit: Visit, number: int, name: SideName, worker: EngineWorker) -> None:
+        """Record how close the two largest logits of one side are wherever the texts of both sides part in this visit:
+        another order of additions parts them at near ties alone.
+        """
+        ranked: dict[tuple[int, tuple[int, ...]], TopTokens | None] = {}
+        for role in dict.fromkeys(q.role for q in visit.groups):
+            mine, theirs = (self._first_block(side, visit, number, role) for side in (name, other(name)))
+            if mine is None or theirs is None:
+                continue
+            for slot, texts in enumerate(zip(mine.tokens, theirs.tokens, strict=True)):
+                if (at := first_difference(*texts)) is None:
+                    continue
+                place = slot, texts[0][:at]
+                if place not in ranked:
+                    ranked[place] = worker.ranked(*place, 2)
+                if (top := ranked[place]) is not None:
+                    where = mine.cell.key, visit.prompt_set, mine.round, slot, at
+                    margin = Margin(*where, *top.values[:2])
+                    self.folder.sides[name].append(margin)
+
+    def _first_block(self, name: SideName, visit: Visit, number: int, role: Role) -> Block | None:
+        """The first block of a role in this visit on one side, which may have ended before."""
+        point = self._own(name, visit.point)
+        of = (b for b in self.blocks[name] if b.worker_generation == number and b.role == role)
+        return next((b for b in of if b.point == point and b.prompt_set == visit.prompt_set), None)
 
     def _prefill(
         self, visit: Visit, running: Mapping[SideName, Running], names: Sequence[SideName]

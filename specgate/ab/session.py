@@ -45,11 +45,12 @@ def carry_out(request: AbRequest) -> ExitCode:
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
     with isolated(request.isolate, request.out):
-        return begin(request)
+        _, result = begin(request)
+    return result.code
 
 
-def begin(request: AbRequest) -> ExitCode:
-    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`."""
+def begin(request: AbRequest) -> tuple[AbFolder, TwoBuilds]:
+    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`. Returns it, as stored."""
     check(request)
     Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
@@ -60,7 +61,7 @@ def begin(request: AbRequest) -> ExitCode:
             folder.write_asked(settings)
             keep_logs(folder, Path(logs))
             processes = Processes(beside=not (request.apart or request.isolate))
-            return finish(request.plain, sides, settings, prompts, folder, processes)
+            return folder, finish(request.plain, sides, settings, prompts, folder, processes)
 
 
 def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
@@ -86,7 +87,7 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
             processes = without_unfinished(folder, before.processes)
             resumed = (*processes.resumed, resumption(before, now()))
             processes = replace(processes, failure=None, code=None, ended="", resumed=resumed)
-            return finish(plain, sides, before.asked, prompts, folder, processes)
+            return finish(plain, sides, before.asked, prompts, folder, processes).code
 
 
 def finish(
@@ -96,7 +97,7 @@ def finish(
     prompts: Mapping[str, Prompts],
     folder: AbFolder,
     processes: Processes,
-) -> ExitCode:
+) -> TwoBuilds:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
     for line in own_prompts(prompts):
@@ -111,7 +112,7 @@ def finish(
     print_result(folder, result, plain, failure)
     if problem is not None:
         raise problem
-    return result.code
+    return result
 
 
 def print_result(
@@ -249,9 +250,11 @@ def measure(
     prompts: Mapping[str, Prompts],
     folder: AbFolder,
     processes: Processes,
+    *,
+    until_decided: bool = True,
 ) -> SpecgateError | KeyboardInterrupt | None:
     """Run the schedule from look to look, as far as `processes` have not, while the machine is being watched. Returns
-    what ended it before its time.
+    what ended it before its time. `until_decided`: end after the first look that gives a word.
     """
     pairs = schedules(settings)
     planned = plans(settings, pairs)
@@ -272,7 +275,7 @@ def measure(
                     done, until = runner.processes.whole(), running_until(settings, look)
                     left = [pair for pair in pairs[:until] if pair.number not in done]
                     runner.run(left, blocks_of(pairs[:until]))
-                    if look < settings.pairs and decided(settings, folder, runner.processes, look):
+                    if until_decided and look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error
