@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import Final
 
 from specgate.backends.offline.replies import Emitted, Loop, Request, Step
+from specgate.backends.offline.spec_info import counters_of, spec_counts
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.blocks import record_of, request_block
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
@@ -199,23 +201,23 @@ def of_requests(
         stopped = tokens[-1] in eos and not budget.ignore_eos
         answers.append(answer_of(tokens, times, length, budget, stopped, eos, here))
         spec += counts_of(request, role.k, here)
-    return block_of_requests(role, answers, spec, sum(request.cached for request in answered), vocab, where)
+    block = block_of_requests(role, answers, spec, sum(request.cached for request in answered), vocab, where)
+    return replace(
+        block, counters={**block.counters, **counters_of(r.totals for r in answered if r.totals is not None)}
+    )
 
 
 def counts_of(request: Request, k: int, where: str) -> SpecCounts:
     """The drafts of a request. Raises BackendError where an output has the tokens of several steps, so that the counts
     of all but one of them are lost.
     """
-    spec_infos = [output.spec for output in request.outputs if output.spec is not None]
-    if not spec_infos:
-        return NOTHING
-    if (total := spec_infos[-1])[0] is not None:  # summed over the request so far
-        return SpecCounts(total[0], total[1], total[2])
+    if request.totals is not None:
+        return spec_counts(request.totals)
     counts = NOTHING
     for output in request.outputs:
         if output.spec is None or not output.tokens:
             continue
-        _, drafted, accepted = output.spec
+        drafted, accepted = output.spec
         if len(output.tokens) > accepted + 1 or not 0 <= accepted <= k:
             raise BackendError(
                 f"{where}: an output of {len(output.tokens)} tokens says that {accepted} drafts were accepted",

@@ -44,8 +44,8 @@ class ExpertLayer:
         tree: TreeNodes | None = None,
         ranks: int = 1,
     ) -> None:
-        """`tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which `geometry` has the
-        part of one.
+        """`tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which `geometry` has
+        the part of one.
         """
         g, most, heads = geometry, slots * rows, sizes.heads(geometry)
         assert g.experts is not None

@@ -15,7 +15,7 @@ from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, r
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.protocols import OpenRequest
-from specgate.errors import BackendError, UsageError
+from specgate.errors import BackendError
 from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [*range(40, 53), 9, 9, 2, 17, 4]]
