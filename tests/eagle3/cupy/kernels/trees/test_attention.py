@@ -147,11 +147,11 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
             cache.restored(left)
             kept, kept_values = cache.rows(slot, length, rows)
             assert torch.equal(kept[path], keys) and torch.equal(kept_values[path], values)
-    held = [cache.rows(slot, 0, length) for slot, length in enumerate(lengths)]
+    older = [cache.rows(slot, 0, length) for slot, length in enumerate(lengths)]
     scales = [] if cache.scales is None else [cache.scales.clone()]
     cache.restored(before)
     for slot, length in enumerate(lengths):  # nothing else of the cache has changed
-        assert all(torch.equal(*both) for both in zip(held[slot], cache.rows(slot, 0, length), strict=True))
+        assert all(torch.equal(*both) for both in zip(older[slot], cache.rows(slot, 0, length), strict=True))
     assert all(torch.equal(one, other) for one, other in zip(scales, before[2:], strict=True))
 
 
