@@ -226,7 +226,9 @@ def of_requests(
         spec += counts_of(request, role.k, here)
     cached = sum(request.cached for request in answered)
     block = block_of_requests(role, answers, spec, cached, vocab, where, tree)
-    return replace(block, counters=block.counters | counters_of(r.totals for r in answered if r.totals is not None))
+    return replace(
+        block, counters={**block.counters, **counters_of(r.totals for r in answered if r.totals is not None)}
+    )
 
 
 def counts_of(request: Request, k: int, where: str) -> SpecCounts:

@@ -52,14 +52,14 @@ def varied(scenario: Scenario, name: str) -> Scenario:
         options={**scenario.options, **variant.options},
         sampling=variant.sampling or scenario.sampling,
         draws=variant.draws or scenario.draws,
-        backend=variant.backend if variant.backend != "*" else scenario.backend,
+        backend=variant.backend or scenario.backend,
         variants={},
     )
 
 
 def meant_for(backend: str, scenarios: Sequence[Scenario]) -> list[Scenario]:
     """The scenarios that the back end of this name can be asked. Raises UsageError if there is none."""
-    if fitting := [scenario for scenario in scenarios if fnmatchcase(backend, scenario.backend)]:
+    if fitting := [scenario for scenario in scenarios if fnmatchcase(backend, scenario.backend or "*")]:
         return fitting
     s = scenarios[0]
     raise UsageError(f"scenario {s.name}: backend: {s.backend!r}: not {backend!r}", hint=f"--backend {s.backend}")

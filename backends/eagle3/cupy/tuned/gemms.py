@@ -37,11 +37,10 @@ def parts(epilogue: Epilogue) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A product of a step, and whether its weight's configuration was found. `required`: whether one should be."""
+    """A product of a step, and whether its weight's configuration was found."""
 
     shape: GemmShape
     hit: bool
-    required: bool = True
 
 
 class Configurations(Protocol):
@@ -52,10 +51,6 @@ class Configurations(Protocol):
 
     def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
         """The same for a product of experts."""
-
-    @property
-    def knows_experts(self) -> bool:
-        """Return whether products of experts have been tuned for this device at all."""
 
 
 class Gemms:
@@ -94,9 +89,7 @@ class Gemms:
         assert g.experts is not None
         shape = GemmShape(tag, n, k, rows, g.experts.count, g.experts.per_token)
         config = self.tuned.find_experts(shape)
-        # The tuner of experts is newer than the engine that runs them. Until it has been used on a kind of GPU, their
-        # usual division is no oversight there.
-        self.lookups.append(Lookup(shape, config is not None, required=self.tuned.knows_experts))
+        self.lookups.append(Lookup(shape, config is not None))
         return config
 
     @property
@@ -105,6 +98,5 @@ class Gemms:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counters that a block of this step reports, of the products that should be tuned."""
-        hits = [lookup.hit for lookup in self.lookups if lookup.required]
-        return {"tuned_total": len(hits), "tuned_hits": sum(hits)}
+        """Counters that a block of this step reports."""
+        return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}

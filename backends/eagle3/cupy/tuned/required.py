@@ -23,27 +23,35 @@ COMMAND_OF_PARTS = (
 
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
     """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
-    hits = [lookup.hit for lookup in lookups if lookup.required]
     files = " and ".join(source.file.name for source in tuned.sources)
-    beside = f", {len(lookups) - len(hits)} of experts not tuned" if len(lookups) > len(hits) else ""
-    return f"{sum(hits)} of {len(hits)}" + (f" from {files}" if files else "") + beside
+    known = "" if tuned.knows_device else f", never tuned on {tuned.device}"
+    return f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}" + (f" from {files}" if files else "") + known
+
+
+def never_tuned(tuned: Tuned, pair: PairRef, ranks: int = 1) -> tuple[str, ...]:
+    """Return a warning on a kind of GPU on which nothing was tuned; see `require`."""
+    if tuned.knows_device:
+        return ()
+    how = command(pair) if ranks == 1 else COMMAND_OF_PARTS
+    return (f"nothing was tuned on {tuned.device}: kernels divide their work by its limits. Tune them: {how}",)
 
 
 def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
-    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product that should be tuned is not. `ranks`:
-    among how many GPUs the target is divided, so that a product is that of a part.
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product is not tuned. `ranks`: among how many
+    GPUs the target is divided, so that a product is that of a part.
     """
     print(f"tuned products: {describe(tuned, lookups)}", flush=True)
-    missed = [lookup for lookup in lookups if not lookup.hit]
-    refused = [lookup.shape for lookup in missed if lookup.required] if perf_mode else []
-    if refused:
+    missed = [lookup.shape for lookup in lookups if not lookup.hit]
+    if not missed:
+        return
+    how = command(pair) if ranks == 1 else COMMAND_OF_PARTS
+    if perf_mode:
         raise EnvironmentRefused(
-            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(refused)} of "
-            f"{sum(lookup.required for lookup in lookups)} products: {explained(tuned, refused)}",
-            hint=f"tune them: {command(pair) if ranks == 1 else COMMAND_OF_PARTS}",
+            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(missed)} of {len(lookups)} products: "
+            f"{explained(tuned, missed)}",
+            hint=f"tune them: {how}",
         )
-    if missed:
-        print(f"not tuned: {explained(tuned, [lookup.shape for lookup in missed])}", flush=True)
+    print(f"not tuned: {explained(tuned, missed)}\n  tune them: {how}", flush=True)
 
 
 def explained(tuned: Tuned, missed: Sequence[GemmShape]) -> str:
