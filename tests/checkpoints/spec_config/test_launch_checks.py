@@ -34,7 +34,7 @@ def test_a_tree_is_described_and_its_paths_have_the_roles_length(tmp_path: Path)
     )
     (tmp_path / "eagle_tree.yaml").write_text("choices: [[0], [1], [0, 0]]\n")
     assert check_mapping("turbomind", {**draft, "max_decoding_tokens": 8}, 3, "spec-3") == (
-        "static tree of 3 nodes of up to 7 draft tokens"
+        "static tree of up to 7 draft tokens"
     )
     with pytest.raises(UsageError, match="max_path_len = 2 is less than num_speculative_tokens = 3"):
         check_mapping("turbomind", {**draft, "max_path_len": 2}, 3, "spec-3")

@@ -27,7 +27,6 @@ from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_dr
 from specgate.checkpoints.spec_config.tables.lmdeploy import CACHES, FLAGS, TURBOMIND
 from specgate.checkpoints.spec_config.tables.lmdeploy import SECTION as FIELDS
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
-from specgate.checkpoints.trees.file import read_tree
 from specgate.checkpoints.turbomind import CAPTURED, CONFIG, SECTION, read_either
 from specgate.errors import CheckpointError, UsageError
 
@@ -153,7 +152,7 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
     if keys.get("enable_target_tree"):
         terms["tree"] = Said("target tree", "stated", "enable_target_tree")
     elif tree_file.is_file():
-        terms["tree"] = Said(f"static tree of {read_tree(tree_file).nodes} nodes", "stated", str(tree_file))
+        terms["tree"] = Said("static tree", "stated", str(tree_file))
     default(terms, tree="chain")
     if keys.get("enable_specpv"):
         terms["window"] = Said("partial KV in verification (SpecPV)", "stated", "enable_specpv")
