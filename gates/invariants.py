@@ -1,4 +1,8 @@
-"""Gate `invariants`: did every PERF_MODE invariant hold? If one is broken, no speed of the cell may be quoted."""
+"""Gate `invariants`: did every PERF_MODE invariant hold? If one is broken, no speed of the cell may be quoted.
+
+A required rule judges cells without a certificate not at all. A run with such cells is NOT_JUDGED
+(`analysis.verdict`), unless the policy gives up `invariants` there, with a reason.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ class Invariants(CellGate):
     """
 
     name = "invariants"
+    kinds = ("invariants",)
     needs = "a certificate"
     judges_setup: Literal[True] = True
     params: Mapping[str, type | UnionType] = {"accept_unseen": str, "accept_broken": str | None}
