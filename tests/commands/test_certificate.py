@@ -45,6 +45,21 @@ def test_an_engines_own_trace_is_no_proof_for_a_policy_that_wants_one(cli: Cli) 
 
 
 @pytest.mark.parametrize(
+    ("rule", "code", "last"),
+    [
+        (SCRIPTED, 8, "verdict NOT_JUDGED (exit 8), invariants not judged"),
+        (SCRIPTED.replace("required: true", "required: false"), 0, "verdict PASS (exit 0)"),
+    ],
+)
+def test_a_required_rule_on_invariants_is_not_green_without_perf_mode(
+    cli: Cli, rule: str, code: int, last: str
+) -> None:
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + rule)
+    done = cli.micro("--backend", "fake", "--no-perf-mode")
+    assert done.returncode == code and done.stdout.splitlines()[-1] == last
+
+
+@pytest.mark.parametrize(
     ("fault", "id_", "code"),
     [
         ("fallback_kernel=cutlass_gemm", "I1", "fallback_kernel"),

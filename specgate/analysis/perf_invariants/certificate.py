@@ -46,7 +46,7 @@ def certify(
     invariants = (
         from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
-        always_drafting(result, blocks, budget),
+        always_drafting(result, blocks, budget, facts),
         intact(blocks),
         laid_out(result, blocks),
         from_outside(quiet_loop(trace), trace),
