@@ -24,7 +24,11 @@ class Invariants(CellGate):
     name = "invariants"
     needs = "a certificate"
     judges_setup: Literal[True] = True
-    params: Mapping[str, type | UnionType] = {"accept_unseen": str, "accept_broken": str | None, "accept_off": bool | None}
+    params: Mapping[str, type | UnionType] = {
+        "accept_unseen": str,
+        "accept_broken": str | None,
+        "accept_off": bool | None,
+    }
 
     def concerns(self, result: CellResult, run: RunView) -> bool:
         """True if the decode loop of the cell can be looked at."""

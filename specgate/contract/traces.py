@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.types import Count, Size
 
 TraceSource = Literal["profiler", "engine", "server-profiler"]
@@ -88,6 +89,7 @@ class BlockTrace:
     `findings`: what the engine says itself, in its log or by its flags.
     `allowed`: patterns (`fnmatch`) of the kernels that may run in the loop, where the user has given them.
     `notes`: what whoever reads the trace should know, such as which ranges tell its steps.
+    `spans`: cache and trees in steps of another untimed run of the cell; None where the engine shows none.
     """
 
     cell: str
@@ -105,6 +107,7 @@ class BlockTrace:
     findings: tuple[Finding, ...] = ()
     allowed: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    spans: ShownSpans | None = None
 
 
 class Held(StrEnum):

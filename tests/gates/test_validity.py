@@ -155,9 +155,7 @@ def test_drafts_shorter_than_k_are_said_with_what_they_make_of_the_acceptance_ra
     )
 
 
-@pytest.mark.parametrize(
-    ("details", "state"), [({}, State.INVALID), ({"chains go on": "1 at 1 request"}, State.PASS)]
-)
+@pytest.mark.parametrize(("details", "state"), [({}, State.INVALID), ({"chains go on": "1 at 1 request"}, State.PASS)])
 def test_a_single_draft_in_every_step_is_no_spec_3_unless_chains_end_early_as_asked(
     details: dict[str, str], state: State
 ) -> None:

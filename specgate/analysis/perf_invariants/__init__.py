@@ -15,6 +15,7 @@ harness starts and whose file the harness reads, can do both, and is named besid
 
     certificate.py   the seven of a cell, or of all cells of a run, and who says so
     loop.py          invariants of the decode loop, its kernels and its slots
+    spans.py         I4: cache spans and masks, of drawn steps that the engine shows
     drafting.py      I3: no request-step without drafts
     same_texts.py    I7: rounds, roles and the traced block have the same tokens
     evidence.py      what all of them need: evidence, and what is not observable

@@ -54,25 +54,6 @@ def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
     return Invariant("I2", Held.HELD, "all_tuned", f"all {total} look-ups found their tuned configuration", evidence)
 
 
-KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
-TREES = "tree_tokens"
-"""The counter of draft tokens in trees: blocks that have it were decoded with attention masks."""
-
-
-def intact(blocks: Sequence[Block]) -> Invariant:
-    """I4: the engine counts no broken cache span in any timed block, and where it drafts trees, no broken mask."""
-    for counter, broken in ((KV, "kv_integrity"), (MASKS, "mask_integrity")):
-        if total := sum(block.counters.get(counter, 0) for block in blocks):
-            message = f"{counter} = {total} over {len(blocks)} timed blocks"
-            return Invariant("I4", Held.BROKEN, broken, message, {counter: total})
-    counters = (KV, MASKS) if any(TREES in block.counters for block in blocks) else (KV,)
-    if missing := [counter for counter in counters if total_of(counter, blocks) is None]:
-        message = f"the engine does not count {' and '.join(missing)} in every block"
-        return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(counters) - set(missing), 0))
-    message = f"{', '.join(f'{counter} = 0' for counter in counters)} over {len(blocks)} timed blocks"
-    return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(counters, 0))
-
-
 def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
     """I5: the tokens of every slot account for its steps. The measurement checks this identity; a cell that breaks it
     has failed.
