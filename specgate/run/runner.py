@@ -417,6 +417,8 @@ class Runner:
                 findings=activity.findings,
                 allowed=activity.allowed,
                 notes=activity.notes,
+                products=activity.products,
+                launches=activity.launches,
                 spans=self._spans(Cell(point, role), worker),
             )
             self.folder.append(trace)

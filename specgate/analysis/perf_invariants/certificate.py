@@ -46,7 +46,7 @@ def certify(
     """
     invariants = (
         from_outside(own_kernels(facts, trace), trace),
-        tuned_kernels(blocks),
+        from_outside(tuned_kernels(blocks, trace), trace),
         always_drafting(result, blocks, budget, facts),
         from_outside(intact(blocks, trace), trace),
         laid_out(result, blocks),

@@ -11,6 +11,7 @@ from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols.engines import Activity, Decoded, Text
 from specgate.contract.samples.spans import ShownSpans
+from specgate.contract.traces import TunedProduct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +77,18 @@ class ShowsSpans(Protocol):
         last of `steps` (ascending, from 0), stopping at each of these. It need not be fast.
 
         Returns what is read at these steps; fewer of them where every slot has finished before.
+        """
+
+
+@runtime_checkable
+class StatesProducts(Protocol):
+    """An engine that says how its tuned configurations have products launched. Optional: PERF_MODE's I2 compares it
+    with the launches that the harness's profiler sees.
+    """
+
+    def products(self, role: Role, budget: Budget) -> tuple[TunedProduct, ...]:
+        """The products of the steps that `decode` runs under `role` and `budget` over the prompts in the cache, each
+        as the tuned configuration of its weight has it launched. It is asked after `decode`, outside of any block.
         """
 
 

@@ -25,6 +25,7 @@ from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.contract.samples.spans import ShownSpans, StepSpans
+from specgate.contract.traces import TunedProduct
 from specgate.errors import BackendError
 
 
@@ -102,6 +103,15 @@ class ForensicEngine(RetilingEngine):
             tokens = text_of(slots, count).tokens
         self._check(self._faults())
         return ShownSpans(BLOCK, self.sizes.blocks, tokens, tuple(kept))
+
+    def products(self, role: Role, budget: Budget) -> tuple[TunedProduct, ...]:
+        """As `protocols.StatesProducts.products`."""
+        k = 0 if self.draft_error is not None else self._drafts(role)
+        count = len(self.first.of_prompts.prompts)
+        kinds = dict.fromkeys(kinds_of(self.sizes, k, self._prompt_lengths, most_steps(budget)))
+        gemms = [self._cycle(k, count, kind=kind).gemms for kind in kinds]
+        stated = (product for of in gemms for product in of.products(torch.cuda.current_device()))
+        return tuple(dict.fromkeys(stated))
 
     def _rows_run_again(self, kind: Kind) -> Tensor | None:
         """Return how many rows [S] of the next step come before that of the newest token; None of one that runs none

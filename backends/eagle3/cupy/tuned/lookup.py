@@ -120,14 +120,6 @@ class Tuned:
         useful = (source for source in self.sources if why_not(source, shape, self.device) is None)
         return next((entry(source, shape) for source in useful), None)
 
-    @property
-    def knows_experts(self) -> bool:
-        """Return whether a file of this device holds some product of experts, be it of other sizes or no longer
-        of use.
-        """
-        own = (source.tuned.gemms for source in self.sources if source.tuned.device == self.device)
-        return any(gemm.experts for gemms in own for gemm in gemms)
-
     def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
         """Yield why `shapes` were not found: a sentence per reason and file."""
         if not self.sources:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MANY_ROWS
 from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.nouns.gemms import GemmShape
@@ -23,27 +24,30 @@ COMMAND_OF_PARTS = (
 
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
     """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
-    hits = [lookup.hit for lookup in lookups if lookup.required]
     files = " and ".join(source.file.name for source in tuned.sources)
-    beside = f", {len(lookups) - len(hits)} of experts not tuned" if len(lookups) > len(hits) else ""
-    return f"{sum(hits)} of {len(hits)}" + (f" from {files}" if files else "") + beside
+    by_rule = sum(not lookup.searched for lookup in lookups)
+    beside = f", {by_rule} of more than {MANY_ROWS} rows by a rule" if by_rule else ""
+    return f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}" + (f" from {files}" if files else "") + beside
 
 
 def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
-    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product that should be tuned is not. `ranks`:
-    among how many GPUs the target is divided, so that a product is that of a part.
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product is not tuned that a search knows.
+    `ranks`: among how many GPUs the target is divided, so that a product is that of a part.
     """
     print(f"tuned products: {describe(tuned, lookups)}", flush=True)
-    missed = [lookup for lookup in lookups if not lookup.hit]
-    refused = [lookup.shape for lookup in missed if lookup.required] if perf_mode else []
-    if refused:
+    missed = [lookup.shape for lookup in lookups if not lookup.found]
+    if refused := [lookup.shape for lookup in lookups if lookup.searched and not lookup.found and perf_mode]:
         raise EnvironmentRefused(
-            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(refused)} of "
-            f"{sum(lookup.required for lookup in lookups)} products: {explained(tuned, refused)}",
+            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(refused)} of {len(lookups)} products: "
+            f"{explained(tuned, refused)}",
             hint=f"tune them: {command(pair) if ranks == 1 else COMMAND_OF_PARTS}",
         )
     if missed:
-        print(f"not tuned: {explained(tuned, [lookup.shape for lookup in missed])}", flush=True)
+        print(f"not tuned: {explained(tuned, missed)}", flush=True)
+    if perf_mode and not all(lookup.searched for lookup in lookups):
+        print(
+            f"PERF_MODE: steps of more than {MANY_ROWS} rows break I2, since no search knows their products", flush=True
+        )
 
 
 def explained(tuned: Tuned, missed: Sequence[GemmShape]) -> str:

@@ -56,10 +56,6 @@ class Trial:
         tried = self.tried.get((shape.key, shape.m))
         return tried if isinstance(tried, ExpertConfig) else self.tuned.find_experts(shape)
 
-    @property
-    def knows_experts(self) -> bool:
-        return self.tuned.knows_experts
-
 
 class Steps:
     """A baseline's and spec-k's steps at the points of `request`. The stream of `stream` must be current."""

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -123,15 +123,20 @@ def of_one_product(shapes: Sequence[GemmShape]) -> dict[Key, TunedGemm]:
     return {s.key: experts(s) if s.experts else gemm(s.n, s.k) for s in shapes if s.tag != EXPERT_GATE_UP}
 
 
+def of_no_experts(shapes: Sequence[GemmShape]) -> dict[Key, TunedGemm]:
+    """Every product but the experts'."""
+    return {s.key: gemm(s.n, s.k) for s in shapes if not s.experts}
+
+
 GATE_UP, DOWN = f"{EXPERT_GATE_UP} 128 x 512 of 8 experts", f"{EXPERT_DOWN} 512 x 64 of 8 experts"
 
 
 @pytest.mark.parametrize(
     ("tuned", "missing"),
-    [(of_one_product, (GATE_UP,)), (of_other_experts, (GATE_UP, DOWN))],
-    ids=["the other product is tuned", "other experts are tuned"],
+    [(of_one_product, (GATE_UP,)), (of_other_experts, (GATE_UP, DOWN)), (of_no_experts, (GATE_UP, DOWN))],
+    ids=["the other product is tuned", "other experts are tuned", "no experts are tuned"],
 )
-def test_perf_mode_refuses_experts_where_others_are_tuned_with_device_shape_and_command(
+def test_perf_mode_refuses_experts_that_are_not_tuned_with_device_shape_and_command(
     tuned: Callable[[Sequence[GemmShape]], dict[Key, TunedGemm]],
     missing: Sequence[str],
     request_: OpenRequest,
@@ -168,55 +173,17 @@ def goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("goes_on")
-@pytest.mark.parametrize("perf_mode", [True, False])
-def test_where_no_experts_are_tuned_the_usual_division_is_taken_and_said(
-    perf_mode: bool, request_: OpenRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shapes = BACKEND.gemm_shapes(request_.pair, (request_.max_batch,), (request_.max_k,))
-    file = written(tmp_path / "t.json", *{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values())
-    with pytest.raises(WentOnError):
-        BACKEND.open(replace(request_, perf_mode=perf_mode, options={"tuned": str(file)}))
-    assert f"""\
-tuned products: 13 of 13 from {file.name}, 2 of experts not tuned
-not tuned: {GATE_UP}, {DOWN}
-  {file}: does not hold them
-""" in (capsys.readouterr().out)
-
-
-def test_where_no_experts_are_tuned_perf_mode_still_refuses_other_products(request_: OpenRequest) -> None:
-    with pytest.raises(EnvironmentRefused, match="no tuned configuration for 13 of 13 products: ") as refused:
-        BACKEND.open(request_)
-    assert "of 8 experts" not in str(refused.value)
-
-
-@pytest.mark.usefixtures("goes_on")
 def test_without_perf_mode_a_miss_is_said_and_the_engine_goes_on(
     request_: OpenRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(WentOnError):
         BACKEND.open(replace(request_, perf_mode=False))
     text = capsys.readouterr().out
-    assert "tuned products: 0 of 13, 2 of experts not tuned\n" in text and "not tuned: " in text
-
-
-def test_experts_are_known_by_any_entry_in_a_file_of_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(lookup, "SHIPPED", tmp_path / "shipped")
-    assert not Tuned.on(DEVICE).knows_experts
-    shipped = written(tmp_path / "shipped" / "nvidia-t4.json", gemm(2880, 2880))
-    assert not Tuned.on(DEVICE).knows_experts
-    user = written(tmp_path / "cache" / "tuned" / "nvidia-t4.json", experts(SHAPE))
-    assert Tuned.on(DEVICE).knows_experts and not Tuned.on(DEVICE, shipped).knows_experts
-    user.unlink()
-    written(shipped, experts(SHAPE, source_sha256="0" * 64))  # of no use any more: they have been tuned all the same
-    assert Tuned.on(DEVICE).knows_experts
-    assert not Tuned.on("NVIDIA A100", shipped).knows_experts
+    assert "tuned products: 0 of 15\n" in text and "not tuned: " in text
 
 
 def test_of_parts_of_a_pair_the_command_begins_with_a_log(tmp_path: Path) -> None:
-    lookups, pair = [Lookup(SHAPE, hit=False)], PairRef("p", tmp_path, tmp_path)
+    lookups, pair = [Lookup(SHAPE, cast(Any, None), found=False)], PairRef("p", tmp_path, tmp_path)
     with pytest.raises(
         EnvironmentRefused, match=r"-o log_shapes=shapes\.json, then specgate engine tune gemm --missing "
     ):
