@@ -98,8 +98,8 @@ def span_fault(step: StepSpans, spans: ShownSpans) -> str | None:
             holders.setdefault(block, set()).add(slot)
     if len(set(step.free)) < len(step.free):
         return "a block is free twice"
-    if held := set(step.free) & holders.keys():
-        return f"block {min(held)} is free, and slot {min(holders[min(held)])} has it"
+    if taken := set(step.free) & holders.keys():
+        return f"block {min(taken)} is free, and slot {min(holders[min(taken)])} has it"
     for slot, (first, end) in enumerate(step.writes):
         if step.lengths[slot] < 0:
             continue

@@ -15,11 +15,11 @@ def before_writing(cycle: Cycle, b: Buffers) -> StepSpans:
     slots, kv, count = b.slots, b.kv, cycle.slots
     running = set(slots.active[: int(slots.active_count)].tolist())
     begins = b.partial.verified if cycle.kind == FULL and b.partial is not None else slots.length
-    lengths, held = slots.length[:count].tolist(), kv.held[:count].tolist()
+    lengths, sizes = slots.length[:count].tolist(), kv.held[:count].tolist()
     return StepSpans(
         step=int(slots.step),
         lengths=tuple(length if slot in running else -1 for slot, length in enumerate(lengths)),
-        tables=tuple(tuple(row[:own]) for row, own in zip(kv.block_table[:count].tolist(), held, strict=True)),
+        tables=tuple(tuple(row[:size]) for row, size in zip(kv.block_table[:count].tolist(), sizes, strict=True)),
         writes=tuple(
             # From the position before the first: the draft writes that of the newest committed token.
             (max(0, begin - 1), begin + cycle.reserved) if slot in running else (0, 0)

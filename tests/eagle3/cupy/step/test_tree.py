@@ -82,8 +82,8 @@ def test_the_harness_finds_spans_and_trees_of_steps_intact_and_a_block_of_anothe
     decoded, fault = read(b.slots, 3, k, [1] * 4, [0] * 4)
     timed = block_of(decoded, Role(k), LENGTHS)
     shown = ShownSpans(BLOCK, made.sizes.blocks, decoded.tokens, tuple(steps))
-    held = shown_intact(shown, timed, trees=k > 0)
-    assert not fault and (held.held, held.evidence["shown_steps"]) == (Held.HELD, 4), held.message
+    intact = shown_intact(shown, timed, trees=k > 0)
+    assert not fault and (intact.held, intact.evidence["shown_steps"]) == (Held.HELD, 4), intact.message
     b.kv.block_table[1, int(b.slots.length[1]) // BLOCK] = int(b.kv.block_table[0, 0])
     broken = replace(shown, steps=(*steps, before_writing(cycle, b)))
     assert (

@@ -155,8 +155,8 @@ def test_the_launches_of_a_step_are_those_of_the_tuned_file_and_others_break_i2(
     running = step(monkeypatch, pair, k, 2, tuned=tuned)
     products = tuple(running.cycle.gemms.products(0))
     assert len(products) == running.cycle.gemms.counters["tuned_total"] > 4
-    held = tuned_kernels([], block_trace(products, running.launches))
-    assert (held.held, held.reason_code) == (Held.HELD, "launched_as_tuned"), held.message
+    as_tuned = tuned_kernels([], block_trace(products, running.launches))
+    assert (as_tuned.held, as_tuned.reason_code) == (Held.HELD, "launched_as_tuned"), as_tuned.message
     # The same table, and a step that was made without it, as by a cycle that somebody forgot to give it to.
     forgotten = tuned_kernels([], block_trace(products, step(monkeypatch, pair, k, 2).launches))
     assert (forgotten.held, forgotten.reason_code) == (Held.BROKEN, "untuned_kernel")
