@@ -240,7 +240,7 @@ def touched_experts(logits: Tensor, rows: int, experts: ExpertGeometry) -> float
     """
     if logits.is_meta:
         return independent_touched(experts, rows)
-    return float(logits[:rows].topk(experts.per_token).indices.unique().numel())
+    return float(len({*logits[:rows].topk(experts.per_token).indices.flatten().tolist()}))
 
 
 def route(kernel: Route, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:

@@ -29,6 +29,7 @@ from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, kv_modes
 from specgate.backends.eagle3.lib.memory import refusing_overflow
+from specgate.backends.eagle3.lib.trees.options import TREE, WIDTH
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 from specgate.contract import Role
 from specgate.contract.protocols import OpenRequest
@@ -39,7 +40,7 @@ SMALL: Final = 256 << 10
 TABLE: Final = 4
 """A tensor that is so many times larger than what a launch moves is a table, of which the launch reads a few rows."""
 
-KNOWN: Final = (KV, DRAFT_KV, tree_option.TREE, tree_option.WIDTH)
+KNOWN: Final = (KV, DRAFT_KV, TREE, WIDTH)
 """Options of an engine that a benchmark of its kernels takes."""
 
 TAGS: Final = {
@@ -182,7 +183,7 @@ def chosen_tree(request: KernelBenchRequest) -> DraftTree | None:
         geometry = Geometry.of(request.pair, drafts=True)
         assert geometry.draft is not None
         tree_option.check_target(shape, geometry.target)
-        tree_option.check_draft(shape, request.options[tree_option.TREE], geometry.draft)
+        tree_option.check_draft(shape, request.options[TREE], geometry.draft)
     return shape
 
 
