@@ -13,6 +13,8 @@ import pytest
 
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.speculation.drafting import check_draft_counts
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.checkpoints.files import files_sha256
@@ -261,6 +263,29 @@ def test_engines_that_read_no_converted_draft_refuse_it(pair: tuple[Path, Path],
     assert "Hugging Face" in (caught.value.hint or "")
 
 
+def test_a_tree_of_a_library_is_counted_by_its_accepted_path(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {"engine": "turbomind", "spec.enable_target_tree": "true", "spec.max_decoding_tokens": "8"}
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options, fault="tree_nodes=7")) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, TOKENS, ()), SPEC, TOKENS, engine)
+        assert engine.facts().details["draft tree"] == "target tree of up to 7 draft tokens"
+    assert block.served is not None and block.served.acceptance is not None
+    record = block.served.acceptance
+    assert record.drafted == 3 * record.steps and block.counters["tree_tokens"] == 7 * record.steps
+    check_draft_counts([block])
+    check_rewinds([block])
+    assert block.counters["rewound_tokens"] > record.drafted - record.accepted
+
+
+def test_a_speculative_config_that_breaks_a_rule_is_refused_before_anything_is_loaded(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind", "spec.max_path_len": "2"})
+    with pytest.raises(UsageError, match=r"spec-3: .*max_path_len = 2 is less than num_speculative_tokens = 3"):
+        backend("lmdeploy-pipeline").open(request)
+    assert not list(tmp_path.glob("*.log"))
+
+
 def test_a_converted_draft_that_was_cut_is_refused_before_anything_is_loaded(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -302,6 +327,24 @@ def test_what_turbomind_counts_besides_is_kept(
         assert record.drafted == record.steps == 40 and record.accepted == 0 and numbers == [0, 0]
     else:
         assert numbers == [record.drafted, record.drafted, block.counters["reported_accepted_tokens"]]
+
+
+def test_what_turbomind_logs_of_its_steps_stands_beside_the_invariants(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {
+        "engine": "turbomind",
+        "spec.eagle_metrics_debug": "true",
+        "env.LMDEPLOY_EAGLE_KV_DEBUG": "1",
+        "env.TM_EAGLE3_FMHA_TILE_STATS": "1",
+    }
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options)) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block, seen = engine.trace(SPEC, TOKENS)
+    of = {f.reason_code: f for f in seen.findings}
+    assert set(of) == {"tiles_logged", "rewinds_logged", "steps_logged"}
+    rewound, accepted_ = block.counters["rewound_tokens"], block.counters["reported_accepted_tokens"]
+    assert of["rewinds_logged"].text == f"slots {block.counters['rewind_steps']}, rewound_tokens {rewound}"
+    assert of["steps_logged"].text.endswith(f"accepted_tokens {accepted_}")
+    assert of["tiles_logged"].text == "tiles 96, outside_spans 12, masked 4, computed 80"
 
 
 def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(
