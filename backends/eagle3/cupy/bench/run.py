@@ -175,10 +175,10 @@ def chosen_tree(request: KernelBenchRequest) -> DraftTree | None:
     CheckpointError for a bad pair.
     """
     most = max(role.k for role in request.roles)
-    asked = OpenRequest(
+    opening = OpenRequest(
         *(request.pair, "bfloat16", request.batch, request.context, most), perf_mode=True, options=request.options
     )
-    shape = tree_option.chosen_tree(asked)
+    shape = tree_option.chosen_tree(opening)
     if shape is not None:
         geometry = Geometry.of(request.pair, drafts=True)
         assert geometry.draft is not None
