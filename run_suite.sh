@@ -5,6 +5,8 @@
 #                             download, tuned first; else the demo pair, which is fetched: two minutes on two cores
 #   ./run_suite.sh micro --scenario cpu-1k-single,cpu-512-batch4   a longer look on a CPU; options go to specgate
 #   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
+#   ./run_suite.sh suite      micro as often as it is missing, then full (specgate full --micro-first): what SCENARIOS=… alone does,
+#                             as in SCENARIOS=baseline,single,batch,large-context,stress ./run_suite.sh
 #   ./run_suite.sh test       set up .venv, then lint, types and tests; what follows goes to pytest
 #   ./run_suite.sh test harness   the same without the tests of the EAGLE-3 engine (tests/eagle3)
 #   ./run_suite.sh test --quick   the same without the tests that take long (marked slow, with the reason): before a commit
@@ -15,8 +17,9 @@
 #                             one, with the planted pairs of 8B size: smoke, micro and load, and all of them side by side
 #   ./run_suite.sh setup      set up .venv only
 #
-# Environment: SCENARIOS (names or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face folders of
-# target and draft; default: the demo pair), WARMUP_RUNS, MEASUREMENT_RUNS (rounds per prompt set), PERF_MODE (0 or 1), PYTHON.
+# Environment: SCENARIOS (names, families or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face
+# folders of target and draft; default: the demo pair), WARMUP_RUNS, MEASUREMENT_RUNS (rounds per prompt set), MICRO_STEPS (of
+# micro), PERF_MODE (0 or 1), PYTHON.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -25,7 +28,8 @@ unset PYTHONDONTWRITEBYTECODE
 
 PYTHON=${PYTHON:-python3}
 VENV=.venv
-command=${1:-micro}
+command=${1:-${SCENARIOS:+suite}}
+command=${command:-micro}
 [ $# -gt 0 ] && shift
 
 say() { printf '\n== %s\n' "$*"; }
@@ -114,6 +118,10 @@ arguments() {
     [ -z "${SPEC_MODEL_PATH:-}" ] || printf '%s\0' --draft "$SPEC_MODEL_PATH"
     [ -z "${WARMUP_RUNS:-}" ] || printf '%s\0' --warmup-runs "$WARMUP_RUNS"
     [ -z "${MEASUREMENT_RUNS:-}" ] || printf '%s\0' --measurement-runs "$MEASUREMENT_RUNS"
+    if [ -n "${MICRO_STEPS:-}" ]; then
+        [ "$command" = micro ] || { echo "MICRO_STEPS=$MICRO_STEPS: the gates before full have their own: ./run_suite.sh micro" >&2; exit 2; }
+        printf '%s\0' --steps "$MICRO_STEPS"
+    fi
     case "${PERF_MODE:-}" in
     '') ;;
     1) printf '%s\0' --perf-mode ;;
@@ -124,7 +132,8 @@ arguments() {
 
 # What is measured where nothing says it, specgate itself chooses: planted pairs on a GPU, else the demo pair, fetched once.
 measure() {
-    local extras=torch args=()
+    local extras=torch args=() words=("$command")
+    [ "$command" != suite ] || words=(full --micro-first)
     arguments >/dev/null # so that a bad variable stops us before anything is installed
     if has_gpu; then
         extras=cuda13
@@ -134,8 +143,8 @@ measure() {
     fi
     setup "$extras"
     mapfile -d '' -t args < <(arguments)
-    say "specgate $command ${args[*]} $*"
-    exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"
+    say "specgate ${words[*]} ${args[*]} $*"
+    exec "$VENV/bin/specgate" "${words[@]}" "${args[@]}" "$@"
 }
 
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v chrome; }
@@ -288,11 +297,11 @@ servers_gpu() {
 }
 
 case "$command" in
-micro | full) measure "$@" ;;
+micro | full | suite) measure "$@" ;;
 test) tests "$@" ;;
 kernels) kernels "$@" ;;
 servers) if [ "${1:-}" = --gpu ]; then servers_gpu; else servers "$@"; fi ;;
 setup) setup torch ;;
--h | --help) sed -n '2,21s/^# \{0,1\}//p' "$0" ;;
-*) echo "unknown command: $command (micro, full, test, kernels, servers, setup)" >&2; exit 2 ;;
+-h | --help) sed -n '2,24s/^# \{0,1\}//p' "$0" ;;
+*) echo "unknown command: $command (micro, full, suite, test, kernels, servers, setup)" >&2; exit 2 ;;
 esac

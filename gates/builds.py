@@ -23,7 +23,9 @@ STATES: Mapping[str | None, tuple[State, str]] = {
 
 class Compared:
     """`base`: the git revision that the old build must have been made from, or the commit where the branch left it.
-    `scenarios`: names of the scenarios that must have been compared, with spaces between them.
+
+    Every micro scenario of the run that the rule selects must have been compared. Whole requests are not: they come
+    after micro runs of the same policy, and `specgate ab` compares steps.
 
     A comparison counts if its new build is what this run measures: the same source tree, packages, plug-ins, weights
     and device. The newest one decides; but a loss that was found is not measured away by a later comparison of the same
@@ -32,7 +34,7 @@ class Compared:
 
     name = "builds"
     needs = "the software that was measured"
-    params: Mapping[str, type] = {"base": str, "scenarios": str}
+    params: Mapping[str, type] = {"base": str}
 
     def judges(self, rule: Rule) -> tuple[Kind, ...]:
         """Return no kind."""
@@ -42,15 +44,15 @@ class Compared:
         """Return the revision that the build has to be compared with."""
         return str(rule.params["base"])
 
-    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
-        """Refuse a rule that names no scenario."""
-        if not str(rule.params["scenarios"]).split():
-            yield "scenarios", "empty: name at least one"
-
     def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
-        names = str(rule.params["scenarios"]).split()
-        for name in names:
+        for name in scenarios_of(rule, run):
             yield judged(rule, run, name, run.builds or Builds())
+
+
+def scenarios_of(rule: Rule, run: RunView) -> list[str]:
+    """Names of the micro scenarios of `run` that the rule selects."""
+    names = dict.fromkeys(result.cell.point.scenario for result in run.cells if rule.matches(result.cell))
+    return [name for name in names if not run.scenarios[name].whole_requests]
 
 
 def judged(rule: Rule, run: RunView, scenario: str, builds: Builds) -> Verdict:
@@ -112,7 +114,7 @@ def command(rule: Rule, run: RunView, base: str) -> str:
     """The command that makes the comparison."""
     backend = next((cell.cell.point.backend for cell in run.cells), None)
     parts = ["specgate", "ab", "--base", base]
-    for name in str(rule.params["scenarios"]).split():
+    for name in scenarios_of(rule, run):
         parts += ["--scenario", name]
     parts += ["--backend", backend] if backend else []
     return shlex.join([*parts, *kept(run.argv)])

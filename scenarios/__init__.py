@@ -2,6 +2,7 @@
 
 `specgate micro`, `full` and `load` without `--scenario` run every scenario of their kind that is meant for this
 machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), except those that say `default: false`.
+`--scenario FAMILY` means those of them of one family: baseline, single, batch, large-context, stress, load.
 
 | scenario | kind | needs | context | batch | spec | asks |
 |---|---|---|---|---|---|---|
@@ -15,11 +16,9 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `cpu-specpv` | micro | cpu | 1K | 1 | 3 | verification over a part of the cache (not by default) |
 | `cpu-engines` | full | cpu | 256, 1K, 2K | 1 | 3 | other engines beside the reference (not by default) |
 | `micro-16k-b4`, `micro-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | the two gates before any full run |
-| `full-16k-b4`, `full-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | the same cells as whole requests |
+| `full-16k-b4`, `full-32k-single` | full | gpu | 16K, 32K | 4, 1 | 2–5 | the same cells as whole requests |
 | `baseline` | full | gpu | 8K | 1 | 2–5 | the anchor: equal work in every block |
-| `single` | full | gpu | 8K | 1 | 2–5 | natural ends |
 | `batch` | full | gpu | 8K | 4, 8 | 2–5 | more requests at once |
-| `large-context` | full | gpu | 16K, 32K | 1 | 2–5 | longer prompts |
 | `micro-8b-16k-b4`, `micro-8b-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | 8B size, planted (not by default) |
 | `full-8b-16k-b4`, `full-8b-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | whole requests of it (not by default) |
 | `micro-8b-4k-sampled` | micro | gpu | 4K | 4 | 3 | 8B size at temperature 1, coupled (not by default) |
@@ -37,5 +36,5 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `load-rates` | load | gpu | 1K | 32 | 3 | up to how many requests per second (not by default) |
 | `load-gpt-oss` | load | gpu | 1K | 4–64 | 3 | MLPerf's limits for gpt-oss-120b (not by default) |
 | `cpu-load` | load | cpu | 256 | 1–8 | 3 | the same as `load-sweep` on a CPU |
-| `stress` | full | gpu | 32K + 5, 64K | 1 | 2–5 | odd and very long prompts |
+| `stress` | full | gpu | 32K + 5, 64K | 1 | 2–5 | odd and very long prompts; LMDeploy: two cache sizes |
 """

@@ -7,6 +7,7 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     commands/     one file per command: its options, and what is called with them
     selftest/     known faults, and the demand that each of them is seen
     archive/      stored runs: read, verified, rendered, compared, laid side by side, followed in time
+    sweep/        settings of an engine: halved by speed, the best compared with the default
     ab/           two builds of an engine in one session: which one is slower
     fleet/        one run on many machines, each point whole on one of them
     run/          one run: from request to samples, figures, verdicts and exit code

@@ -35,6 +35,7 @@ FLOORS = (
     ("run",),
     ("fleet",),
     ("ab",),
+    ("sweep",),
     ("archive",),
     ("selftest",),
     ("commands",),

@@ -58,8 +58,11 @@ def test_what_is_asked_for_is_handed_to_specgate_which_chooses_the_rest(checkout
     assert ran(checkout, gpu=gpu) == (0, ["micro"])
     assert ran(checkout, "full", "--policy", "merge", gpu=gpu) == (0, ["full --policy merge"])
     body = {"SCENARIOS": "a,b.yaml", "BACKEND": "reference", "MEASUREMENT_RUNS": "4", "PERF_MODE": "0"}
-    message = "micro --scenario a --scenario b.yaml --backend reference --measurement-runs 4 --no-perf-mode"
-    assert ran(checkout, gpu=gpu, **body) == (0, [message])
+    options = "--scenario a --scenario b.yaml --backend reference --measurement-runs 4"
+    assert ran(checkout, gpu=gpu, **body) == (0, [f"full --micro-first {options} --no-perf-mode"])
+    assert ran(checkout, "suite", gpu=gpu, MICRO_STEPS="64") == (2, []), "the gates have steps of their own"
+    looked = ran(checkout, "micro", gpu=gpu, MICRO_STEPS="64", **body)
+    assert looked == (0, [f"micro {options} --steps 64 --no-perf-mode"])
     assert ran(checkout, gpu=gpu, failing="micro")[0] == 3
     assert ran(checkout, gpu=gpu, PERF_MODE="yes") == (2, [])
     recorder = checkout / ".venv" / "bin" / "specgate"

@@ -300,7 +300,7 @@ class DecodeRun:
         rows = zip(self.accepted, self.drafted, strict=True)
         rewound = [d - a for accepts, drafts in rows for a, d in zip(accepts, drafts, strict=True) if a >= 0]
         return {
-            "rewound_tokens": sum(rewound),
+            "rewound_tokens": sum(rewound) + self.engine.script.committed_rewound,
             "rewind_steps": sum(r > 0 for r in rewound),
             "disabled_multitoken_eos": finish.count("eos"),
             "disabled_multitoken_stop": finish.count("stop"),

@@ -70,6 +70,8 @@ class Script:
     """The target's text repeats after this many tokens."""
     lost_tokens: int = 0
     """Tokens falsely reported as truncated, so that the counts no longer add up to the emitted tokens."""
+    committed_rewound: int = 0
+    """Tokens that every spec block says to have rewound beyond those of rejected drafts."""
     fail_open: str | None = None
     """Opening the engine fails with this message."""
     die_after_blocks: int | None = None

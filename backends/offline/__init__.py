@@ -10,6 +10,7 @@
     library.py        what a library needs to be opened for a role
     driver/           the driver of each library; imports nothing of specgate
     replies.py        a driver's answers, checked
+    spec_info.py      what TurboMind's EAGLE-3 counts of a request, in the terms of a block
     blocks.py         steps of an engine's loop, or requests with their times, made into a block
 
 Facts of a pair, secrets, known failures and the supervisor are those of `backends/servers/`. docs/engines.md says how

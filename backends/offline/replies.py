@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final, TypeVar
 
+from specgate.backends.offline.spec_info import spec_counts
 from specgate.backends.servers.exchange import SpecCounts
 from specgate.contract import TopTokens
 from specgate.contract.protocols import masked
@@ -54,21 +55,25 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of a request. `spec`: [drafts, draft tokens, accepted tokens], where `drafts` is None for one step."""
+    """One output of a request. `spec`: (draft tokens, accepted tokens) of its step; None where it had no draft."""
 
     ns: int
     tokens: tuple[int, ...]
-    spec: tuple[int | None, int, int] | None
+    spec: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as LMDeploy's driver reports it. `status`: of its last output."""
+    """A request as LMDeploy's driver reports it. `status`: of its last output.
+
+    `totals`: the counts of its `spec_info` where that is summed over the request, by name; None where it is not.
+    """
 
     sent_ns: int
     outputs: tuple[Output, ...]
     status: str
     cached: int
+    totals: Mapping[str, int] | None = None
 
 
 def began_of(reply: object, where: str) -> int:
@@ -125,17 +130,19 @@ def requests_of(reply: object, slots: int, where: str) -> tuple[Request, ...]:
 def request_of(raw: object) -> Request:
     request = fields(raw)
     outputs = tuple(output_of(chunk) for chunk in items(request["chunks"]))
-    return Request(count(request["sent"]), outputs, str(request["status"]), count(request["cached"]))
+    totals = request["totals"]
+    summed = None if totals is None else {str(name): count(value) for name, value in fields(totals).items()}
+    if summed is not None:
+        spec_counts(summed)
+    return Request(count(request["sent"]), outputs, str(request["status"]), count(request["cached"]), summed)
 
 
 def output_of(raw: object) -> Output:
     ns, tokens, spec = items(raw)
     if spec is None:
         return Output(count(ns), counts(tokens), None)
-    drafts, drafted, accepted = items(spec)
-    return Output(
-        count(ns), counts(tokens), (None if drafts is None else count(drafts), count(drafted), count(accepted))
-    )
+    drafted, accepted = items(spec)
+    return Output(count(ns), counts(tokens), (count(drafted), count(accepted)))
 
 
 def ranking_of(

@@ -11,12 +11,12 @@ from specgate import __version__, plugins
 from specgate.ab.folder import PAGE, AbFolder, Asked, Processes
 from specgate.ab.judging import interim_looks, plans, result_of, running_until, schedules
 from specgate.ab.recording import decide, store
-from specgate.ab.request import AbRequest, Build, builds, check
+from specgate.ab.request import USUAL_LOOKS, AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.contract import Plan, Point
 from specgate.contract.conditions import Sample
-from specgate.contract.protocols import OpenRequest
+from specgate.contract.protocols import DrivesAnotherEngine, OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.json_text import to_plain
@@ -45,11 +45,12 @@ def carry_out(request: AbRequest) -> ExitCode:
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
     with isolated(request.isolate, request.out):
-        return begin(request)
+        _, result = begin(request)
+    return result.code
 
 
-def begin(request: AbRequest) -> ExitCode:
-    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`."""
+def begin(request: AbRequest) -> tuple[AbFolder, TwoBuilds]:
+    """Carry out the comparison under the sandbox that is current, if any: see `carry_out`. Returns it, as stored."""
     check(request)
     Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
@@ -60,7 +61,7 @@ def begin(request: AbRequest) -> ExitCode:
             folder.write_asked(settings)
             keep_logs(folder, Path(logs))
             processes = Processes(beside=not (request.apart or request.isolate))
-            return finish(request.plain, sides, settings, prompts, folder, processes)
+            return folder, finish(request.plain, sides, settings, prompts, folder, processes)
 
 
 def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
@@ -86,7 +87,7 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
             processes = without_unfinished(folder, before.processes)
             resumed = (*processes.resumed, resumption(before, now()))
             processes = replace(processes, failure=None, code=None, ended="", resumed=resumed)
-            return finish(plain, sides, before.asked, prompts, folder, processes)
+            return finish(plain, sides, before.asked, prompts, folder, processes).code
 
 
 def finish(
@@ -96,7 +97,7 @@ def finish(
     prompts: Mapping[str, Prompts],
     folder: AbFolder,
     processes: Processes,
-) -> ExitCode:
+) -> TwoBuilds:
     """Measure what is still to be measured, judge everything, store and print it."""
     echo(f"comparison folder {folder.path}")
     for line in own_prompts(prompts):
@@ -111,7 +112,7 @@ def finish(
     print_result(folder, result, plain, failure)
     if problem is not None:
         raise problem
-    return result.code
+    return result
 
 
 def print_result(
@@ -188,13 +189,14 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
     old, new = sides["old"].config, sides["new"].config
     if (old.pair.target, old.pair.draft) != (new.pair.target, new.pair.draft):
         raise UsageError(f"old measures pair {old.pair.name}, new measures {new.pair.name}", hint="name one pair")
+    looks = request.looks or USUAL_LOOKS[any(attached(build) for build in sides.values())]
     prompts = fitting_prompts(build_plan(tuple(old.scenarios.values()), old.backend), old)
     settings = Asked(
         sides={name: build.side for name, build in sides.items()},
         pair=old.pair,
         policy=old.policy,
         scenarios=old.scenarios,
-        pairs=request.looks[-1],
+        pairs=looks[-1],
         visits=request.visits,
         quads=request.quads,
         margins=request.margins,
@@ -203,12 +205,18 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         argv=("specgate", *request.argv),
         tool_version=__version__,
         bandwidth=bandwidth_of(request.out),
-        looks=request.looks,
+        looks=looks,
         begun_with=begun_with(sides),
     )
     if why := settings.contradiction():
         raise UsageError(why, hint="fewer --processes, --quads or --visits")
     return settings, prompts
+
+
+def attached(build: Build) -> bool:
+    """True if a side is a server that somebody else has started."""
+    backend = plugins.backend(build.config.backend)
+    return isinstance(backend, DrivesAnotherEngine) and backend.attaches(build.config.options)
 
 
 def begun_with(sides: Mapping[SideName, Build]) -> dict[str, str | None]:
@@ -242,9 +250,11 @@ def measure(
     prompts: Mapping[str, Prompts],
     folder: AbFolder,
     processes: Processes,
+    *,
+    until_decided: bool = True,
 ) -> SpecgateError | KeyboardInterrupt | None:
     """Run the schedule from look to look, as far as `processes` have not, while the machine is being watched. Returns
-    what ended it before its time.
+    what ended it before its time. `until_decided`: end after the first look that gives a word.
     """
     pairs = schedules(settings)
     planned = plans(settings, pairs)
@@ -258,13 +268,14 @@ def measure(
 
     with progress(plain, planned[SIDES[0]].scenarios) as report:
         checks, ties = settings.policy.checks, near_ties(settings.policy)
-        runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
+        runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, processes)
         try:
             with watching(folder.top.watch_file, 0, gpus):
                 for look in settings.looks:
                     done, until = runner.processes.whole(), running_until(settings, look)
-                    runner.run([pair for pair in pairs[:until] if pair.number not in done])
-                    if look < settings.pairs and decided(settings, folder, runner.processes, look):
+                    left = [pair for pair in pairs[:until] if pair.number not in done]
+                    runner.run(left, blocks_of(pairs[:until]))
+                    if until_decided and look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error

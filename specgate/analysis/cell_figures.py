@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from specgate.analysis.block_figures import JOINT, block_figures, ms_per_token
 from specgate.analysis.checks.drafting import left_multi_token_mode, missed_steps
@@ -20,7 +21,7 @@ from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Budget, CellResult, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.samples.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
+from specgate.contract.samples.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS, STEPS_ACCEPT_GE2
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Value]:
@@ -97,6 +98,17 @@ def active_counts(blocks: Sequence[Block]) -> list[int]:
     return [len(row) for row in active_rows(blocks)]
 
 
+def decoding_in(block: Block) -> Iterator[tuple[int, int]]:
+    """(requests that decode at the same time, for how many ns) of a server's block, but for times when none does."""
+    requests = block.served.requests if block.served else ()
+    changes = sorted([(r.chunk_ns[0], 1) for r in requests] + [(r.chunk_ns[-1], -1) for r in requests])
+    running = 0
+    for (at, change), (until, _) in pairwise(changes):
+        running += change
+        if running and until > at:
+            yield running, until - at
+
+
 def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
     """Prompt tokens that a cache saved from prefill. Where there are any, the prefill time says nothing about the
     engine.
@@ -136,7 +148,8 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block], budget: Budge
     """The `eagle_speculation` block of run.json; None for a baseline cell or a cell without blocks.
 
     `disabled_multitoken_other` is the harness's count where the blocks show their steps. The other counters are the
-    engine's.
+    engine's, summed over the blocks; of those named `max_…`, the largest. `active_count` is over steps; of a server,
+    over the time in which any request decodes.
     """
     record = result.acceptance
     if record is None:
@@ -145,11 +158,14 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block], budget: Budge
     counters: dict[str, int] = defaultdict(int)
     for block in mine:
         for name, count in block.counters.items():
-            counters[name] += count
+            counters[name] = max(counters[name], count) if name.startswith("max_") else counters[name] + count
     if (left := left_multi_token_mode(mine, budget)) is not None:
         counters["disabled_multitoken_other"] = left
-    active = active_counts(mine)
+    active = [(count, 1) for count in active_counts(mine)] or [part for block in mine for part in decoding_in(block)]
     effective = result.values.get("emitted_per_step")
+    multi_token = record.multi_token_share
+    if STEPS_ACCEPT_GE2 in counters and record.steps:
+        multi_token = counters[STEPS_ACCEPT_GE2] / record.steps
     return {
         "enabled": True,
         "num_drafts": record.steps,
@@ -157,11 +173,11 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block], budget: Budge
         "total_accepted_tokens": record.accepted,
         "mean_acceptance_rate": record.draft_acceptance_rate,
         "mean_acceptance_length": record.acceptance_length,
-        "multi_token_step_share": record.multi_token_share,
+        "multi_token_step_share": multi_token,
         "active_count": {
-            "min": min(active, default=None),
-            "avg": statistics.fmean(active) if active else None,
-            "max": max(active, default=None),
+            "min": min((count for count, _ in active), default=None),
+            "avg": sum(count * part for count, part in active) / sum(part for _, part in active) if active else None,
+            "max": max((count for count, _ in active), default=None),
         },
         "effective_accept_per_active_slot": effective.value if effective else None,
         **dict(sorted(counters.items())),

@@ -2,6 +2,7 @@
 
 geometry.py            every size and switch of a target and of a draft
 hf/                    Hugging Face `config.json` → geometry
+turbomind.py           pairs that were converted for TurboMind: config.yaml and raw weights
 hf_keys.py             such a file, read strictly: errors name the file, the key and the value
 planted.py             the section of a config by which a pair was made from a seed
 files.py               the files of a checkpoint folder, and the digest that names them

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgate.checkpoints.files import NotReadHere, weight_files
+from specgate.checkpoints.hf_keys import Keys
+from specgate.checkpoints.turbomind import TARGET, check_target, draft_files, is_draft, weights_config
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing
 
@@ -76,6 +78,17 @@ def arrays_of_file(file: Path) -> dict[str, StoredArray]:
     }
 
 
+def check_converted(folder: Path, config: Keys) -> None:
+    """Check the weights of a pair's folder that was converted for TurboMind. `config`: what `read_either` reads there.
+
+    Raises CheckpointError for files that are missing, or of another size than the config says.
+    """
+    if is_draft(folder):
+        arrays_of_folder(folder)
+    else:
+        check_target(folder, weights_config(folder / TARGET), config)
+
+
 CONVERT: Final = (
     "to have it checked, convert it there: python -c 'import torch, safetensors.torch as s; "
     's.save_file(torch.load("pytorch_model.bin", weights_only=True), "model.safetensors")\''
@@ -83,9 +96,16 @@ CONVERT: Final = (
 
 
 def arrays_of_folder(folder: Path) -> dict[str, StoredArray]:
-    """Name → tensor of a checkpoint folder. Raises CheckpointError for damaged files, NotReadHere where there is none,
-    and for a `pytorch_model.bin`, which only torch reads.
+    """Name → tensor of a checkpoint folder; of a draft that was converted for TurboMind, name of the file → tensor.
+
+    Raises CheckpointError for damaged files, NotReadHere where there is none, and for a `pytorch_model.bin`, which only
+    torch reads.
     """
+    if is_draft(folder):
+        raw = draft_files(weights_config(folder))
+        return {
+            name: StoredArray(file, dtype, shape, 0, file.stat().st_size) for name, (file, dtype, shape) in raw.items()
+        }
     arrays: dict[str, StoredArray] = {}
     for file in weight_files(folder):
         if file.suffix == ".bin":

@@ -7,6 +7,8 @@ the final norm. Draft configs state boundaries in several ways. The rule that wa
     nested     eagle_config.eagle_aux_hidden_state_layer_ids   ids of the layers whose *output* is read, so id + 1
                (SpecForge, ModelOpt; SGLang, TensorRT-LLM). No layer has id n: where n occurs, they are boundaries.
     nested     eagle_config.layer_ids                          the boundaries themselves (vLLM)
+    top-level  eagle_capture_layers                            ids of layers whose output is read, so id + 1 (drafts
+               that were converted for TurboMind)
     no ids     the EAGLE authors' 2, n // 2, n - 3             (every engine)
 
 Keys that contradict each other are refused, because engines differ in which one they obey. Layers that are off by one
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.checkpoints.hf_keys import Keys
+from specgate.checkpoints.turbomind import CAPTURED
 from specgate.errors import CheckpointError, UsageError
 
 IDS: Final = "eagle_aux_hidden_state_layer_ids"
@@ -56,7 +59,8 @@ def resolve_boundaries(
         capture = AuxiliaryLayers(tuple(boundaries), f"override: boundaries {shown(boundaries)}")
         check(capture, target_layers, f"{config.file}: capture override")
         return capture
-    stated = [c for c in (top_level(config), nested(config, target_layers), nested_plain(config)) if c is not None]
+    readings = (top_level(config), nested(config, target_layers), nested_plain(config), converted(config))
+    stated = [c for c in readings if c is not None]
     stated = [c for c in stated if len(c.boundaries) == features] or stated
     if len({c.boundaries for c in stated}) > 1:
         raise CheckpointError(
@@ -128,6 +132,13 @@ def nested(config: Keys, target_layers: int) -> AuxiliaryLayers | None:
 def nested_plain(config: Keys) -> AuxiliaryLayers | None:
     ids = config.part("eagle_config").ids("layer_ids")
     return AuxiliaryLayers(ids, f"eagle_config.layer_ids {shown(ids)} are boundaries") if ids else None
+
+
+def converted(config: Keys) -> AuxiliaryLayers | None:
+    if not (ids := config.ids(CAPTURED)):
+        return None
+    bounds = tuple(i + 1 for i in ids)
+    return AuxiliaryLayers(bounds, f"{CAPTURED} {shown(ids)} are outputs of layers: boundaries {shown(bounds)}")
 
 
 def by_default(target_layers: int) -> AuxiliaryLayers:

@@ -12,6 +12,7 @@ from threading import Event
 from typing import Final
 
 from specgate.checkpoints.hf_keys import read_json
+from specgate.checkpoints.turbomind import converted_weights, raw_files
 from specgate.errors import CheckpointError
 from specgate.files.json_text import shown
 
@@ -68,10 +69,13 @@ def content_sha256(file: Path, stop: Event) -> str:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The weight files of `folder`, looked for in the same order as Hugging Face does.
+    """The weight files of `folder`, looked for in the same order as Hugging Face does; all of TurboMind's, if it was
+    converted for that.
 
     Raises CheckpointError where there are none, or where shards of the index are missing.
     """
+    if (converted := converted_weights(folder)) is not None:
+        return raw_files(converted)
     if (single := folder / "model.safetensors").is_file():
         return (single,)
     if (index := folder / INDEX).is_file():

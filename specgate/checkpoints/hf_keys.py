@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Final, TypeGuard
 
-from specgate.errors import CheckpointError
+from specgate.errors import CheckpointError, UsageError
+from specgate.files import yamlfile
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
 
@@ -32,17 +33,22 @@ MOST_IDS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """One JSON object of `file`. `section` is its dotted path inside the file. A null counts as an absent key."""
+    """One JSON object of `file`. `section` is its dotted path inside the file. A null counts as an absent key.
+
+    `names`: key → its name in the file, where that is another.
+    """
 
     file: Path
     values: Mapping[str, object]
     section: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def path(self, key: str) -> str:
         """The dotted path of `key` inside the file."""
+        key = self.names.get(key, key)
         name = key if key.isprintable() else ascii(key)
         return f"{self.section}.{name}" if self.section else name
 
@@ -130,6 +136,14 @@ def is_integer(value: object) -> TypeGuard[int]:
 def read_config(folder: Path) -> Keys:
     """`folder/config.json`. Raises CheckpointError where folder or file is missing or the text is not a JSON object."""
     return read_json(folder / "config.json")
+
+
+def read_yaml(file: Path) -> Keys:
+    """Read a YAML file that holds one mapping. Raises CheckpointError with file and line."""
+    try:
+        return Keys(file, yamlfile.load(file).data)
+    except UsageError as error:
+        raise CheckpointError(error.message, hint=error.hint) from error
 
 
 def read_json(file: Path) -> Keys:

@@ -12,7 +12,8 @@
     machine/        `machine`: doctor, calibrate, selftest, backends
     scenarios.py    `scenarios`: list, show, check, plan
     policy.py       `policy`: floors for the scenarios of measured runs, and a policy with all that it inherits
-    engine.py       `engine`, whose commands are those of plug-ins, and `engine pairs`
+    engine.py       `engine`, whose other commands are those of plug-ins, and `engine pairs`
+    sweep.py        `engine sweep`: settings of an engine, and the one that is faster than the default
     options.py      options of the commands that load an engine for one prompt
     numbers.py      numbers on the command line: bounded, and finite
     output.py       options of the commands that render stored runs, and where their files go

@@ -1,4 +1,4 @@
-"""`specgate engine`, whose commands are those of plug-ins, and `specgate engine pairs`: list and fetch pairs."""
+"""`specgate engine`: commands of plug-ins, `engine sweep`, and `engine pairs`: list and fetch pairs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import OpenGroup
+from specgate.commands.sweep import sweep
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.contract.assets import Asset
+    from specgate.contract.scenarios.assets import Asset
 
 
-@click.group(cls=OpenGroup, short_help="Time, tune and feed the built-in engine: pairs, trees, kernels.")
+@click.group(cls=OpenGroup, short_help="Sweep any engine; time, tune and feed the built-in one.")
 def engine() -> None:
-    """Time, tune and feed the built-in engine: pairs, trees, kernels.
+    """Sweep the settings of any engine; time, tune and feed the built-in one: pairs, trees, kernels.
 
     \b
     Example: specgate engine pairs list
     """
+
+
+engine.add_command(sweep)
 
 
 @engine.group(cls=OpenGroup, above="pairs.", short_help="List, fetch and check target/draft pairs.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ from specgate.commands.door import command
 from specgate.commands.numbers import BUDGET, RUNS, WARMUP_RUNS, count
 from specgate.commands.options import PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
 from specgate.errors import UsageError
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.contract import RunKind
@@ -95,21 +98,25 @@ def micro(**options: Any) -> None:
     click.option(
         "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
     ),
+    click.option("--micro-first", is_flag=True, help="Run the micro gates first, until they are green often enough."),
     click.option("--status", is_flag=True, help="Only say whether it could begin, and which micro runs are missing."),
     click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object."),
 )
-def full(status: bool, as_json: bool, **options: Any) -> None:
+def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None:
     """Measure whole requests, prefill included, and judge them.
 
     \b
     Example: specgate full --scenario full-32k-single --policy seed
 
     The run is refused (exit 5) until the policy's micro gates have been green three times in a row; --status says what
-    is missing. With --override-order it begins nevertheless, and the ledger and the first line of every report state
-    the REASON.
+    is missing, and --micro-first runs it. With --override-order it begins nevertheless, and the ledger and the first
+    line of every report state the REASON.
     """
     if as_json and not status:
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
+    if micro_first and (other := next((name for name in NOT_FIRST if status or options.get(name)), None)):
+        name = "status" if status else other.replace("_", "-")
+        raise UsageError(f"--micro-first with --{name}", hint="run `specgate micro` by itself")
     if status:
         from specgate.commands.status import show_status
         from specgate.sandbox.isolation import isolated
@@ -118,8 +125,38 @@ def full(status: bool, as_json: bool, **options: Any) -> None:
         request = request_of("full", options)
         with isolated(request.isolate, request.out):
             show_status(request, as_json=as_json)
-    else:
-        _measure("full", options)
+        return
+    if micro_first:
+        rest = dict(options)
+        take_machines(rest)
+        run_micro_gates(request_of("full", rest))
+    _measure("full", options)
+
+
+NOT_FIRST: Final = ("on", "resume", "override_order")
+"""Options of a full run that leave its micro gates to somebody else."""
+
+
+def run_micro_gates(request: Request) -> None:
+    """Run the micro gates of a full run as often as they are missing, by the command that `--status` says.
+
+    Each is a process of its own, since green runs of one process count once. Ends this process with the code of the
+    first that is not green. Green ones that do not count are not run again: the full run says why.
+    """
+    from specgate.planning.defaults import machine_size, runs_of
+    from specgate.promotion.standing import promotion_status
+    from specgate.run.session import tune
+
+    requests = runs_of(request, machine_size())
+    for each in requests:
+        if requests != [request]:
+            tune(each)
+        promotion = promotion_status(each).promotion
+        for _ in range(promotion.needed - promotion.streak):
+            echo(promotion.command)
+            words = [*shlex.split(promotion.command)[1:], *(["--plain"] if request.plain else [])]
+            if code := subprocess.run([sys.executable, "-m", "specgate", *words], check=False).returncode:
+                sys.exit(code)
 
 
 @command(short_help="Up to which concurrency does speculation pay on a server?")

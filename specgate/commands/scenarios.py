@@ -91,14 +91,14 @@ def check_files(files: tuple[str, ...]) -> None:
     \b
     Example: specgate scenarios check FILE
     """
-    from specgate.planning.scenario import load_scenario, variants_in_words
+    from specgate.planning.scenario import load_scenarios, variants_in_words
 
     problems = []
     for file in files:
         try:
-            scenario = load_scenario(Path(file))
-            contents = f"{axes(scenario)}{own_file(scenario)}{variants_in_words(scenario.variants)}"
-            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {contents}")
+            for scenario in load_scenarios(Path(file)):
+                contents = f"{axes(scenario)}{own_file(scenario)}{variants_in_words(scenario.variants)}"
+                echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {contents}")
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -127,6 +127,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     from specgate.planning.policy import find_policy
     from specgate.planning.request import Request
     from specgate.planning.resolution import chosen_scenarios
+    from specgate.planning.scenario import meant_for
 
     question, named = take_question(options), dict(key_value(o) for o in options.pop("options"))
     request = Request(
@@ -139,7 +140,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     engine = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     if isinstance(engine, ChecksOptions):
         engine.check_options(named)
-    chosen, lengths = with_own_prompts(chosen, engine.name, request)
+    chosen, lengths = with_own_prompts(meant_for(engine.name, chosen), engine.name, request)
     planned = build_plan(chosen, engine.name)
     show_plan(planned, estimate_seconds(planned, COST[size]), size, plain=plain or not sys.stdout.isatty())
     for line in lengths:

@@ -22,7 +22,7 @@
     load.py           the load that a server is offered, and the level up to which speculation pays
     references/        earlier runs and builds that a run is compared with
     two_builds.py      two builds of an engine, measured in turns in one session
-    assets.py          pinned wheels that pairs and prompts are made of
+    sweeps.py          settings of an engine, each beside the default, and the best
     protocols/         what a back end, a gate, a report and other plug-ins implement
     types.py           constraints that fields carry, and aliases that several nouns share
     reading.py         from data to a noun: every problem with its key and what would be right

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from specgate.contract.assets import Asset
+from specgate.contract.scenarios.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.cache import cache_dir
 from specgate.terminal import echo

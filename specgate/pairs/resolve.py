@@ -10,6 +10,7 @@ from specgate import plugins
 from specgate.checkpoints.hf.any_target import read_any_target, read_served_target
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
+from specgate.checkpoints.turbomind import TARGET, is_draft, read_either
 from specgate.contract import AcceptanceSource, PairRef
 from specgate.errors import UsageError
 
@@ -93,17 +94,25 @@ def unknown(name: str) -> UsageError:
 
 def of_folders(name: str, target: Path, draft: Path) -> PairRef:
     """The pair in two folders. It counts as planted where the draft's config says so."""
-    planted = PLANTED in read_config(draft)
+    planted = PLANTED in read_either(draft)
     source: AcceptanceSource = "planted" if planted else "real"
     return PairRef(name, target, draft, source)
 
 
 def checkpoint(option: str, folder: Path) -> Path:
-    """`folder` as an absolute path. Raises UsageError where it holds no Hugging Face checkpoint."""
+    """`folder` as an absolute path. Raises UsageError where it holds neither a Hugging Face checkpoint nor one that was
+    converted for TurboMind.
+    """
     if not folder.is_dir():
         raise UsageError(f"{option} {folder}: no such folder", hint="it must be a Hugging Face folder with config.json")
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{option} {folder}: holds no config.json", hint="it must be a Hugging Face folder")
+    if (folder / TARGET).is_dir() and not (folder / "config.json").is_file():
+        raise UsageError(
+            f"{option} {folder}: holds {TARGET}, but no config.json",
+            hint="copy the target's *.json there, as LMDeploy 0.7.3 and later do",
+        )
+    if not (folder / "config.json").is_file() and not is_draft(folder):
+        hint = "it must be a Hugging Face folder, or a draft that was converted for TurboMind (config.yaml)"
+        raise UsageError(f"{option} {folder}: holds no config.json", hint=hint)
     return folder.resolve()
 
 

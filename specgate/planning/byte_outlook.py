@@ -14,6 +14,7 @@ from specgate.analysis.experts import cycle_cost, overlap_for, overlap_of, step_
 from specgate.analysis.speedup_limits import speed_floors
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
+from specgate.checkpoints.turbomind import read_either
 from specgate.contract import Cell, PairRef, Plan, Policy, Scenario, Traffic
 from specgate.contract.protocols import ForetellsTraffic
 from specgate.errors import CheckpointError
@@ -90,7 +91,7 @@ def planted_of(pair: PairRef) -> Planted | None:
     """Return those facts from the config of the pair's draft; None for a pair that was not planted. Raises
     CheckpointError.
     """
-    section = read_config(pair.draft).part(PLANTED) if pair.draft else None
+    section = read_either(pair.draft).part(PLANTED) if pair.draft else None
     if section is None or not section.values:
         return None
     predicted, measured = section.part("predicted_acceptance_length"), section.part("measured")

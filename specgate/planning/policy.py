@@ -187,7 +187,7 @@ def whole_text(name_or_path: str, gates: Gates) -> str:
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:
     """The scenarios that `policy.micro` names, with their variants."""
-    return [scenario for name in micro_names(policy) for scenario in find_all(name)]
+    return [scenario for name in micro_names(policy) for scenario in find_all(name, "micro")]
 
 
 def micro_names(policy: Policy) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ def _micro_problems(policy: Policy, document: Document) -> Iterator[Problem]:
     required = [rule.scenario for rule in policy.rules if rule.required]
     for i, name in enumerate(micro_names(policy)):
         try:
-            scenario = find_all(name)[0]
+            scenario = find_all(name, "micro")[0]
         except UsageError as error:
             yield Problem(("micro", i), str(error))
             continue

@@ -30,7 +30,7 @@ from specgate.planning.prompt_files.choosing import OwnPrompts
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.planning.rule_names import with_elsewhere
-from specgate.planning.scenario import override, refuse_double_options, select
+from specgate.planning.scenario import meant_for, override, refuse_double_options, select
 
 FIXED_BY_A_RUN = (
     "backend",
@@ -80,7 +80,9 @@ def resolve(
             perf_mode=request.perf_mode,
             baseline=request.baseline,
         )
-        for scenario in chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
+        for scenario in meant_for(
+            backend, chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
+        )
     ]
     if not foreign:
         refuse_without_sampling(backend, chosen)

@@ -15,7 +15,7 @@ from specgate.contract.reading import near
 from specgate.errors import UsageError
 from specgate.planning.plan import points_of
 from specgate.planning.policy import SHIPPED, micro_scenarios
-from specgate.planning.scenario import load_scenario, shipped, with_variants
+from specgate.planning.scenario import load_scenarios, shipped, with_variants
 
 
 def with_elsewhere(policy: Policy, measured: Iterable[Scenario]) -> Policy:
@@ -48,7 +48,7 @@ def beside(folder: Path) -> tuple[Scenario, ...]:
     scenarios: list[Scenario] = []
     for file in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         try:
-            scenarios += with_variants(load_scenario(file))
+            scenarios += chain.from_iterable(map(with_variants, load_scenarios(file)))
         except (UsageError, OSError):
             continue
     return tuple(scenarios)

@@ -8,6 +8,11 @@ is. Reports put the roles of all variants beside each other: `spec-3`, `spec-3+k
 
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
 names what the file is merged over (`planning.inheritance`). Mappings are merged, lists are replaced.
+
+A file may hold the same question to several commands: `kinds: {micro: …, full: …}` has what each kind says beside the
+rest of the file. Its scenarios are called `KIND-STEM`. A file that extends it takes one of them with `kind`.
+
+A command line names scenarios, files, or a family: of that, all scenarios which run by default here.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from os.path import isfile
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from specgate.contract import VARIANT_MARK, Machine, RunKind, Scenario, Variant, Workload
 from specgate.contract.reading import Problem, nearest
@@ -47,8 +52,17 @@ def varied(scenario: Scenario, name: str) -> Scenario:
         options={**scenario.options, **variant.options},
         sampling=variant.sampling or scenario.sampling,
         draws=variant.draws or scenario.draws,
+        backend=variant.backend or scenario.backend,
         variants={},
     )
+
+
+def meant_for(backend: str, scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """The scenarios that the back end of this name can be asked. Raises UsageError if there is none."""
+    if fitting := [scenario for scenario in scenarios if fnmatchcase(backend, scenario.backend or "*")]:
+        return fitting
+    s = scenarios[0]
+    raise UsageError(f"scenario {s.name}: backend: {s.backend!r}: not {backend!r}", hint=f"--backend {s.backend}")
 
 
 def refuse_double_options(scenarios: Iterable[Scenario], options: Mapping[str, str]) -> None:
@@ -86,8 +100,50 @@ SCENARIOS = Inheritance("scenario", "extends", SHIPPED)
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read and check one file together with everything it extends. Raises UsageError that lists every problem."""
-    return replace(scenario_of(resolve(path)), source_file=path)
+    """Read the scenario of a file that holds one. Raises UsageError as `load_scenarios`, and where it holds several."""
+    return _only(load_scenarios(path), str(path))
+
+
+def load_scenarios(path: Path) -> list[Scenario]:
+    """Read and check the scenarios of one file together with everything it extends: one, or one of each of its kinds.
+
+    Raises UsageError that lists every problem.
+    """
+    return [replace(scenario_of(document), source_file=path) for document in by_kind(resolve(path))]
+
+
+def by_kind(document: Document) -> list[Document]:
+    """Split a document with `kinds` into one of each kind, named `KIND-STEM`. If it has a `kind`, it is that one alone.
+
+    Raises UsageError where `kinds` is no mapping of kinds to mappings, or lacks the `kind`.
+    """
+    kinds = document.data.get("kinds")
+    if kinds is None:
+        return [document]
+    known, chosen = get_args(RunKind), document.data.get("kind")
+    if not isinstance(kinds, Mapping) or not kinds or not all(isinstance(own, Mapping) for own in kinds.values()):
+        raise refusal(
+            document, [Problem(("kinds",), f"a mapping was expected: {{{known[0]}: {{…}}, {known[1]}: {{…}}}}")]
+        )
+    if wrong := [Problem(("kinds", kind), f"not one of {', '.join(known)}") for kind in kinds if kind not in known]:
+        raise refusal(document, wrong)
+    if chosen is not None and chosen not in kinds:
+        raise refusal(document, [Problem(("kind",), f"kinds has only {', '.join(kinds)}")])
+    stem = document.path.stem
+    if chosen is not None:
+        return [_of_kind(document, str(chosen), stem)]
+    return [_of_kind(document, kind, f"{kind}-{stem}") for kind in kinds]
+
+
+def _of_kind(document: Document, kind: str, name: str) -> Document:
+    """The document of one of its kinds, under this name. What the kind says counts over the rest of the file."""
+    rest = {key: value for key, value in document.data.items() if key != "kinds"}
+    own = document.data["kinds"]
+    assert isinstance(own, Mapping)
+    marks = {key[2:]: mark for key, mark in document.marks.items() if key[:2] == ("kinds", kind) and len(key) > 2}
+    plain = replace(document, data=rest, marks={k: m for k, m in document.marks.items() if k[:1] != ("kinds",)})
+    whole = replace(document, data={**own[kind], "kind": kind}, marks=marks).over(plain)
+    return replace(whole, path=document.path.with_stem(name))
 
 
 def scenario_of(document: Document) -> Scenario:
@@ -174,51 +230,81 @@ def shipped_file(name: str) -> Path:
 
 def shipped() -> list[Scenario]:
     """Every scenario that comes with specgate, in alphabetical order."""
-    return [_shipped(name) for name in SCENARIOS.names()]
+    return sorted((s for stem in SCENARIOS.names() for s in _shipped(stem)), key=lambda s: s.name)
 
 
 @cache
-def _shipped(name: str) -> Scenario:
-    """Return a shipped scenario, read once per process: the default ones are chosen from all of them."""
-    return load_scenario(shipped_file(name))
+def _shipped(stem: str) -> tuple[Scenario, ...]:
+    """Return the scenarios of a shipped file, read once per process: the default ones are chosen from all of them."""
+    return tuple(load_scenarios(shipped_file(stem)))
 
 
 def find(name_or_path: str) -> Scenario:
     """The shipped scenario with this name, or the one in this file; of `SCENARIO+VARIANT`, that variant alone.
 
-    Raises UsageError with the nearest name.
+    Raises UsageError with the nearest name, and where a file holds several.
     """
     plain, mark, variant = name_or_path.rpartition(VARIANT_MARK)
     if mark and not isfile(name_or_path):
         return one_variant(find(plain), variant)
-    if name_or_path in (names := SCENARIOS.names()):
+    return _only(_named(name_or_path), name_or_path)
+
+
+def _named(name_or_path: str) -> Sequence[Scenario]:
+    """The scenarios of the shipped file or of the path with this name; of `KIND-STEM`, the one of that kind."""
+    stems = SCENARIOS.names()
+    if name_or_path in stems:
         return _shipped(name_or_path)
+    stem = name_or_path.partition("-")[2]
+    if result := [scenario for scenario in _shipped(stem) if scenario.name == name_or_path] if stem in stems else []:
+        return result
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or isfile(path):
-        return load_scenario(path)
-    hint = f"{nearest(name_or_path, names)}; or give a .yaml file"
-    raise UsageError(f"no such scenario: {name_or_path!r}", hint=hint)
+        return load_scenarios(path)
+    names = dict.fromkeys(name for s in shipped() for name in (s.name, s.family))
+    raise UsageError(
+        f"no such scenario: {name_or_path!r}", hint=f"{nearest(name_or_path, names)}; or give a .yaml file"
+    )
 
 
-def find_all(name_or_path: str) -> list[Scenario]:
-    """Return what `find` returns, and all of its variants after it. Raises UsageError with the nearest name."""
-    return with_variants(find(name_or_path))
+def _only(scenarios: Sequence[Scenario], name: str) -> Scenario:
+    """The one scenario in `scenarios`. Raises UsageError for several, which `name` names together."""
+    if len(scenarios) > 1:
+        raise UsageError(
+            f"{name} holds {len(scenarios)} scenarios", hint=f"name one: {', '.join(s.name for s in scenarios)}"
+        )
+    return scenarios[0]
+
+
+def find_all(name_or_path: str, kind: RunKind | None = None) -> list[Scenario]:
+    """Return what the name or file means, with all of its variants. Of a file with several kinds, only the one of
+    `kind`, if that is not None. Raises UsageError with the nearest name.
+    """
+    plain, mark, variant = name_or_path.rpartition(VARIANT_MARK)
+    if mark and not isfile(name_or_path):
+        return [one_variant(scenario, variant) for scenario in _of_kind_or_all(_named(plain), kind)]
+    return [v for scenario in _of_kind_or_all(_named(name_or_path), kind) for v in with_variants(scenario)]
+
+
+def _of_kind_or_all(scenarios: Sequence[Scenario], kind: RunKind | None) -> Sequence[Scenario]:
+    """The scenarios of `kind`; all of them if none is."""
+    return [scenario for scenario in scenarios if scenario.kind == kind] or scenarios
 
 
 # ── which ones run ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def select(names: Sequence[str], only: str | None, kind: RunKind | None, machine: Machine) -> list[Scenario]:
-    """The scenarios to run: those that `names` lists (names or files, also several separated by commas), or the default
-    ones; each with its variants after it.
+    """The scenarios to run: those that `names` lists (names, files or families, also several separated by commas), or
+    the default ones; each with its variants after it.
 
-    The default ones are the shipped scenarios of `kind` whose `needs` is `machine`, unless they say `default: false`.
-    `only` is a glob that narrows either choice. Raises UsageError where nothing is left or a name is wrong, and
-    EnvironmentRefused where a named scenario needs a GPU and `machine` has none.
+    The default ones are the shipped scenarios of `kind` whose `needs` is `machine`, unless they say `default: false`. A
+    family means those of them that belong to it. `only` is a glob that narrows either choice. Raises UsageError where
+    nothing is left or a name is wrong, and EnvironmentRefused where a named scenario needs a GPU and there is none.
     """
     listed = [n.strip() for text in names for n in text.split(",") if n.strip()]
     if listed:
-        chosen = [s for n in listed for s in find_all(n)]
+        chosen = [s for n in listed for s in _family(n, kind, machine) or find_all(n, kind)]
     else:
         chosen = [v for s in shipped() if s.default and s.needs == machine for v in with_variants(s)]
     if kind and listed:
@@ -231,6 +317,17 @@ def select(names: Sequence[str], only: str | None, kind: RunKind | None, machine
     if not selected:
         raise UsageError(f"--only {only}: no scenario left", hint=f"it narrows: {', '.join(s.name for s in chosen)}")
     return list(selected.values())
+
+
+def _family(name: str, kind: RunKind | None, machine: Machine) -> list[Scenario]:
+    """The default scenarios of the family `name`, with their variants: those for this machine, if there are any; [] if
+    a scenario or file has the name.
+    """
+    if name in SCENARIOS.names() or isfile(name):
+        return []
+    family = [s for s in shipped() if s.family == name and s.default]
+    here = [s for s in family if s.needs == machine] or family
+    return [v for s in _of_kind_or_all(here, kind) for v in with_variants(s)]
 
 
 def _check_kind(chosen: Sequence[Scenario], kind: RunKind) -> None:

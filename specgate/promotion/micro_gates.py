@@ -18,7 +18,7 @@ from specgate.planning.defaults import machine_size
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
 from specgate.planning.resolution import fitted, known_backend
-from specgate.planning.scenario import SHIPPED, override, select
+from specgate.planning.scenario import SHIPPED, meant_for, override, select
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
@@ -29,7 +29,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     pair = list(pair_options(request))
     if not asking and not pair and not is_usual_pair(config):
         pair = ["--pair", config.pair.name]
-    gates = [override(s, baseline=request.baseline) for s in asking or listed]
+    gates = [override(s, baseline=request.baseline) for s in meant_for(config.backend, asking or listed)]
     words = ["specgate", "micro"]
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
         words += [word for name in dict.fromkeys(map(_said, gates)) for word in ("--scenario", name)]

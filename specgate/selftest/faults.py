@@ -70,6 +70,13 @@ FAULTS: Final = (
         "counter_identity",
         also=("tokens", "invariants", "acceptance", "speed", "degeneracy"),
     ),
+    Fault(
+        "committed tokens rewound",
+        {"committed_rewound": "5"},
+        "validity",
+        "unexpected_rewind",
+        also=("tokens", "invariants", "acceptance", "speed", "degeneracy"),
+    ),
     Fault("wait in the loop", {"sync_in_loop": "true"}, "invariants", "sync_in_loop"),
     Fault("copy to the host in the loop", {"d2h_in_loop": "true"}, "invariants", "d2h_in_loop"),
     Fault("allocation in the loop", {"alloc_in_loop": "true"}, "invariants", "alloc_in_loop"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.cell_figures import eagle_speculation
+from specgate.analysis.cell_figures import decoding_in, eagle_speculation
 from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences
@@ -26,6 +26,8 @@ from specgate.contract import (
     Margin,
     NearTies,
     Scenario,
+    Served,
+    ServedRequest,
 )
 from specgate.contract.token_check import NO_TOKEN
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
@@ -355,6 +357,14 @@ def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_no
     assert speculation["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
     assert speculation["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
     assert speculation["rewound_tokens"] == sum(3 - a for a in counts)
+
+
+def test_active_slots_of_a_server_are_its_requests_over_the_time_in_which_any_decodes() -> None:
+    times = ((10, 40), (20, 30), (60, 70))
+    served = Served(tuple(ServedRequest(0, chunks, (1, 5)) for chunks in times))
+    made = replace(blocks_of(plan_of())[-1], served=served)
+    assert list(decoding_in(made)) == [(1, 10), (2, 10), (1, 10), (1, 10)]
+    assert list(decoding_in(replace(made, served=None))) == []
 
 
 def test_wrong_tokens_withhold_no_speed_where_acceptance_was_forced() -> None:

@@ -76,31 +76,29 @@ def test_blocks_that_are_only_read_may_be_shared() -> None:
     assert judged(replace(shown, steps=steps)).held is Held.HELD
 
 
-def with_trees(step: StepSpans, slot: int | None = None, node: int = 0, **wrong: tuple[int, ...] | int) -> StepSpans:
-    parents, masks = [list(PARENTS) for _ in step.tables], [list(MASKS) for _ in step.tables]
-    if slot is not None:
-        parents[slot][node] = wrong.get("parent", PARENTS[node])  # type: ignore[assignment]
-        masks[slot][node] = wrong.get("mask", MASKS[node])  # type: ignore[call-overload]
-    return replace(step, parents=tuple(map(tuple, parents)), masks=tuple(map(tuple, masks)))
+def with_trees(step: StepSpans, node: int = 0, parent: int = 0, mask: tuple[int, ...] = (0,)) -> StepSpans:
+    """The same step with the tree in both slots; in slot 1, node `node` has this parent and this mask."""
+    parents, masks = list(PARENTS), list(MASKS)
+    parents[node], masks[node] = parent, mask
+    return replace(step, parents=(PARENTS, tuple(parents)), masks=(MASKS, tuple(masks)))
 
 
 @pytest.mark.parametrize(
-    ("node", "wrong", "message"),
+    ("node", "parent", "mask", "message"),
     [
-        (3, {"mask": (0, 2, 3)}, "node 3 of slot 1 looks at [0, 2, 3]: [0, 1, 3] is right"),
-        (5, {"mask": (0, 1, 2, 3, 5)}, "node 5 of slot 1 looks at [0, 1, 2, 3, 5]: [0, 1, 3, 5] is right"),
-        (2, {"mask": (0,)}, "node 2 of slot 1 looks at [0]: [0, 2] is right"),
-        (4, {"parent": 5}, "node 4 of slot 1 has the parent 5: one that comes before it is right"),
-        (0, {"mask": ()}, "node 0 of slot 1 looks at []: [0] is right"),
+        (3, 1, (0, 2, 3), "node 3 of slot 1 looks at [0, 2, 3]: [0, 1, 3] is right"),
+        (5, 3, (0, 1, 2, 3, 5), "node 5 of slot 1 looks at [0, 1, 2, 3, 5]: [0, 1, 3, 5] is right"),
+        (2, 0, (0,), "node 2 of slot 1 looks at [0]: [0, 2] is right"),
+        (4, 5, (0, 2, 4), "node 4 of slot 1 has the parent 5: one that comes before it is right"),
+        (0, 0, (), "node 0 of slot 1 looks at []: [0] is right"),
     ],
 )
 def test_a_node_that_looks_at_what_is_not_above_it_breaks_the_masks(
-    node: int, wrong: dict[str, tuple[int, ...] | int], message: str
+    node: int, parent: int, mask: tuple[int, ...], message: str
 ) -> None:
     shown = spans_of(timed())
-    first, *others = map(with_trees, shown.steps)
-    broken = replace(shown, steps=(first, with_trees(shown.steps[1], 1, node, **wrong), *others[1:]))
-    invariant = judged(broken)
+    first, second, last = map(with_trees, shown.steps)
+    invariant = judged(replace(shown, steps=(first, with_trees(second, node, parent, mask), last)))
     assert (invariant.reason_code, invariant.message) == ("mask_integrity", f"step 3: {message}")
 
 

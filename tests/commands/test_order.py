@@ -120,11 +120,12 @@ def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: 
     code, text = here(order, "full")
     assert code == 5 and "have been green 0 of 3 times in a row" in text
     enter(order, 2)
-    done = order.run_apart(*MICRO, *FAKE)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("green micro runs")]
-    assert lines == ["green micro runs in a row: 3 of 3 (this run: one more)"]
-    allowed = order.run_apart(*FULL, *FAKE)
-    assert allowed.returncode == 0, allowed.stdout + allowed.stderr
+    done = order.run_apart(*FULL, *FAKE, "--micro-first")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("green micro runs", "specgate micro"))]
+    assert lines[0].startswith("specgate micro --scenario gate.yaml "), "the one that is missing, and it alone"
+    assert lines[1:] == ["green micro runs in a row: 3 of 3 (this run: one more)"]
+    assert [e.kind for e in entries(order)] == ["micro", "micro", "micro", "full"]
     assert len({(e.pid, e.process_started) for e in entries(order)}) == 4
     with (order.root / "specgate" / "metrics.py").open("a") as file:
         file.write("# edited\n")
@@ -132,6 +133,23 @@ def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: 
     assert refused.returncode == 5
     assert "0 of 3" in refused.stderr
     assert re.search("starts anew: source_tree_sha256 was [0-9a-f]{12}…, is [0-9a-f]{12}…", refused.stderr)
+
+
+def test_full_does_not_begin_behind_a_micro_gate_that_is_not_green(order: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate's own code is the answer, and nothing is tried again."""
+    started: list[list[str]] = []
+
+    def red(words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        started.append(words)
+        return subprocess.CompletedProcess(words, 3)
+
+    monkeypatch.setattr("specgate.commands.run.subprocess.run", red)
+    assert here(order, "full", "--micro-first", "--warmup-runs", "0")[0] == 3
+    (words,) = started
+    assert words[3:6] == ["micro", "--scenario", "gate.yaml"]
+    assert "--warmup-runs" not in words, "the gates are run as they stand"
+    code, text = here(order, "full", "--micro-first", "--override-order", "x")
+    assert code == 2 and "--micro-first with --override-order" in text
 
 
 def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli) -> None:

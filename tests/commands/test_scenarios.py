@@ -74,7 +74,7 @@ def test_show_prints_a_whole_scenario_that_can_be_validated(tmp_path: Path) -> N
     file = tmp_path / "copy.yaml"
     file.write_text(shown)
     assert run("check", str(file)).output == (
-        f"{file}: fine: full scenario copy, context 32773/65536, batch 1, spec-2..5\n"
+        f"{file}: fine: full scenario copy, context 32773/65536, batch 1, spec-2..5, variants kv-0.75, kv-0.9\n"
     )
 
 

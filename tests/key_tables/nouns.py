@@ -26,7 +26,7 @@ OWN_TABLE = (Rule, Exemption, TokenChecks)
 SCHEMAS: Mapping[str, type] = {"scenario": Scenario, "policy": Policy, "run": Run}
 """Name of a file in `docs/schemas` → the noun of the files that it describes."""
 MORE_KEYS: Mapping[str, tuple[str, ...]] = {
-    "Scenario": ("schema", "extends"),
+    "Scenario": ("schema", "extends", "kinds"),
     "Policy": ("schema", "base", "without"),
     "Run": ("schema", "schema_version"),
 }

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from specgate.commands.engine import pairs, wheels
-from specgate.contract.assets import Asset
+from specgate.contract.scenarios.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs.fetch import cached, fetch, require
 from tests.support.wheels import asset_of, make_wheel

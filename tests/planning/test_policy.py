@@ -55,6 +55,7 @@ class Other:
 GATES: dict[str, Gate] = {**plugins.gates(), "other": Other()}
 
 SHIPPED = ("cpu", "seed", "merge", "merge-reduced", "planted-8b", "gpt-oss-120b")
+ENGINES = ("engine-gpt-oss-120b", "merge-gpt-oss-120b")
 
 
 def written(folder: Path, *rules: str) -> Path:
@@ -151,14 +152,48 @@ def test_on_a_gpu_every_cell_is_held_against_the_last_green_run(name: str) -> No
 def test_a_branch_that_merges_has_its_build_compared_on_the_micro_gates() -> None:
     policy = find_policy("merge", GATES)
     (rule,) = (r for r in policy.rules if r.gate == "builds")
-    assert rule.required and rule.params["base"] == "main"
-    assert str(rule.params["scenarios"]).split() == list(policy.micro)
+    assert (rule.required, rule.scenario, rule.role, rule.params) == (True, "*", "*", {"base": "main"})
+    assert not [r for r in policy.rules if r.gate == "since-green"]
+    others = [r for r in policy.rules if r.gate != "builds"]
+    assert others == [r for r in find_policy("planted-8b", GATES).rules if r.gate != "since-green"]
 
 
-@pytest.mark.parametrize("name", ["seed", "merge"])
-def test_text_that_loops_is_red_and_not_advice(name: str) -> None:
+def test_the_branch_that_was_merged_into_asks_for_no_floor_of_speed_above_plain_decoding() -> None:
+    floors = {r.id: r.params["min"] for r in find_policy("merge-reduced", GATES).rules if r.gate == "speed"}
+    assert len(floors) == 5 and set(floors.values()) == {1.0}
+
+
+def test_another_engine_with_gpt_oss_is_held_to_the_seeds_numbers_and_to_what_can_be_seen_of_it() -> None:
+    rules = find_policy("engine-gpt-oss-120b", GATES).rules
+    of = {
+        (scenario, role, gate): [r.params["min"] for r in rules if r.gate == gate and r.required and r.matches(cell)]
+        for scenario in ("micro-32k-single", "micro-16k-b4", "full-120b-32k-single", "full-16k-b4", "baseline")
+        for role in (3, 5)
+        for gate in ("speed", "acceptance")
+        for cell in [Cell(Point(scenario, "lmdeploy-pipeline", 64, 1), Role(role))]
+    }
+    assert {key: floors for key, floors in of.items() if key[1] == 3} == {
+        ("micro-32k-single", 3, "speed"): [2.0],
+        ("micro-32k-single", 3, "acceptance"): [3.0],
+        ("micro-16k-b4", 3, "speed"): [1.0],
+        ("micro-16k-b4", 3, "acceptance"): [2.2],
+        ("full-120b-32k-single", 3, "speed"): [2.0],
+        ("full-120b-32k-single", 3, "acceptance"): [1.1],
+        ("full-16k-b4", 3, "speed"): [1.0],
+        ("full-16k-b4", 3, "acceptance"): [1.1],
+        ("baseline", 3, "speed"): [1.0],
+        ("baseline", 3, "acceptance"): [1.1],
+    }
+    assert {gate: floors for (_, role, gate), floors in of.items() if role == 5} == {"speed": [], "acceptance": [1.1]}
+    same = {r.id: r for r in find_policy("engine-gpu", GATES).rules}
+    kept = ("records-valid", "machine-quiet", "tokens-but-near-ties", "perf-mode", "no-loss-since-green", "no-loops")
+    assert [r for r in rules if r.id in kept] == [same[r.id] for r in same.values() if r.id in kept]
+
+
+@pytest.mark.parametrize(("name", "most"), [("seed", 0.3), ("merge", 0.1), ("engine-gpt-oss-120b", 0.3)])
+def test_text_that_loops_is_red_and_not_advice(name: str, most: float) -> None:
     (loops,) = (r for r in find_policy(name, GATES).rules if r.gate == "degeneracy")
-    assert loops == Rule("no-loops", "degeneracy", True, params={"max_repeated_share": 0.3})
+    assert loops == Rule("no-loops", "degeneracy", True, params={"max_repeated_share": most})
 
 
 def test_every_policy_that_ships_can_be_read() -> None:
@@ -173,6 +208,7 @@ def test_every_policy_that_ships_can_be_read() -> None:
         "load",
         "mlperf-gpt-oss",
         "sampled",
+        *ENGINES,
     } == names
     params = plugins.gates()
     assert all(find_policy(name, params).rules for name in names)
@@ -193,7 +229,7 @@ def test_an_own_scenario_is_held_to_plain_decoding_and_the_shipped_ones_to_their
                 assert len(result) == (0 if any(e.covers(gate, cell) for e in policy.not_judged or ()) else 1)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [*SHIPPED, *ENGINES])
 def test_a_shipped_policy_judges_every_cell_of_every_scenario_or_says_why_not(name: str) -> None:
     plans = [build_plan([s], "fake") for s in shipped()]
     policy = find_policy(name, GATES)
@@ -202,7 +238,8 @@ def test_a_shipped_policy_judges_every_cell_of_every_scenario_or_says_why_not(na
     spoken_of = {key.partition("/")[0] for gap in result for key in gap.cells}
     # A load scenario has a policy of its own; under another one, its speed is judged as everywhere.
     shared = {s.name for s in shipped() if s.needs == "cpu" and s.kind != "load"}
-    assert spoken_of == (shared if name == "cpu" else set())
+    others = {s.name for s in shipped() if s.grid.spec != (3,)}
+    assert spoken_of == (shared if name == "cpu" else others if name in ENGINES else set())
 
 
 @pytest.mark.parametrize("name", ["cpu", "seed"])

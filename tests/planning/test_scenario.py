@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from specgate.contract import Budget, Draws, Grid, LatencyLimits, Rope, Sampling, Scenario, Schedule, Workload
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
+from specgate.planning.scenario import (
+    SHIPPED,
+    dump,
+    find,
+    load_scenario,
+    load_scenarios,
+    meant_for,
+    override,
+    select,
+    shipped,
+)
 
 GOOD = """# What is asked?
 schema: specgate.scenario/v1
@@ -66,9 +76,9 @@ def test_every_family_is_covered_over_draft_lengths_two_to_five() -> None:
     }
     assert data == {
         "baseline": ((8192,), (1,)),
-        "single": ((8192,), (1,)),
+        "single": ((32768,), (1,)),
         "batch": ((8192,), (4, 8)),
-        "large-context": ((16384, 32768), (1,)),
+        "large-context": ((16384,), (4,)),
         "stress": ((32773, 65536), (1,)),
     }
 
@@ -76,7 +86,17 @@ def test_every_family_is_covered_over_draft_lengths_two_to_five() -> None:
 @pytest.mark.parametrize(("micro", "full"), [("micro-16k-b4", "full-16k-b4"), ("micro-32k-single", "full-32k-single")])
 def test_a_full_counterpart_measures_the_cell_of_its_micro_gate(micro: str, full: str) -> None:
     a, b = find(micro), find(full)
-    assert (a.grid, a.rope, a.pair, a.dtype) == (b.grid, b.rope, b.pair, b.dtype)
+    assert set(a.grid.spec) <= set(b.grid.spec)
+    assert (replace(a.grid, spec=b.grid.spec), a.rope, a.pair, a.dtype) == (b.grid, b.rope, b.pair, b.dtype)
+
+
+def test_the_stress_family_gives_lmdeploys_cache_two_shares_of_the_memory() -> None:
+    chosen = select(("stress",), None, "full", "gpu")
+    shares = {s.name: s.options.get("config.cache_max_entry_count") for s in meant_for("lmdeploy-pipeline", chosen)}
+    assert shares == {"stress": None, "stress+kv-0.75": "0.75", "stress+kv-0.9": "0.9"}
+    assert [s.name for s in meant_for("cupy", chosen)] == ["stress"], "it has no such pool"
+    with pytest.raises(UsageError, match=r"stress\+kv-0.9: backend: 'lmdeploy-pipeline': not 'cupy'"):
+        meant_for("cupy", chosen[2:])
 
 
 def test_the_catalogue_in_the_package_docstring_is_complete() -> None:
@@ -228,6 +248,59 @@ def test_without_names_the_scenarios_of_the_machine_run() -> None:
     assert [s.name for s in select((), None, "micro", "cpu")] == ["cpu-first"]
     assert [s.name for s in select((), None, "micro", "gpu")] == ["micro-16k-b4", "micro-32k-single"]
     assert [s.name for s in select((), None, "full", "cpu")] == ["cpu-full-512"]
+
+
+def test_a_family_is_what_runs_of_it_by_default_on_this_machine() -> None:
+    families = "baseline,single,batch,large-context,stress"
+    full = [s.name for s in meant_for("cupy", select((families,), None, "full", "gpu"))]
+    assert full == ["baseline", "full-32k-single", "batch", "full-16k-b4", "stress"]
+    assert [s.name for s in select(("large-context", "single"), None, "micro", "gpu")] == [
+        *("micro-16k-b4", "micro-32k-single")
+    ]
+    assert [s.name for s in select(("single",), None, "micro", "cpu")] == ["cpu-first"]
+    with pytest.raises(EnvironmentRefused, match=r"16k-b4\.yaml: needs: 'gpu'"):
+        select(("large-context",), None, "micro", "cpu")
+    with pytest.raises(UsageError, match="run `specgate full`"):
+        select(("baseline",), None, "micro", "gpu")
+    with pytest.raises(UsageError, match="did you mean 'large-context'"):
+        select(("large-contxt",), None, "full", "gpu")
+
+
+KINDS = GOOD.replace(
+    "kind: micro", "kinds: {micro: {budget: {steps: 4}}, full: {grid: {spec: [2]}, budget: {new_tokens: 9}}}"
+)
+KINDS = KINDS.replace("budget: {steps: 4}\nschedule", "schedule")
+
+
+def test_a_file_may_hold_its_question_to_several_commands(tmp_path: Path) -> None:
+    path = written(tmp_path, KINDS)
+    micro, full = load_scenarios(path)
+    assert [(s.name, s.kind, s.grid.spec, s.question) for s in (micro, full)] == [
+        ("micro-mine", "micro", (1, 3), "What is asked?"),
+        ("full-mine", "full", (2,), "What is asked?"),
+    ]
+    assert (micro.budget.steps, full.budget.new_tokens, full.source_file) == (4, 9, path)
+    assert select((str(path),), None, "micro", "cpu") == [micro]
+    assert select((str(path),), None, "full", "cpu") == [full]
+    one = written(tmp_path, "# Another?\nextends: mine.yaml\nkind: full\nfamily: other\n", "other.yaml")
+    assert load_scenario(one) == replace(full, name="other", question="Another?", family="other", source_file=one)
+    with pytest.raises(UsageError, match="holds 2 scenarios"):
+        find(str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("kinds: {micro:", "kinds: {macro:", ":3: kinds.macro: {'budget': {'steps': 4}}: not one of micro, full, load"),
+        ("new_tokens: 9", "new_tokens: 0", ":3: budget.new_tokens: 0: must be at least 2"),
+        ("family:", "kind: load\nfamily:", ":4: kind: 'load': kinds has only micro, full"),
+    ],
+)
+def test_a_kind_that_cannot_be_meant_is_refused_where_it_stands(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_scenarios(written(tmp_path, KINDS.replace(old, new)))
+    assert says in str(caught.value)
+    assert "kinds: [1]: a mapping was expected" in refused(written(tmp_path, GOOD.replace("kind: micro", "kinds: [1]")))
 
 
 def test_names_may_come_with_commas_and_only_narrows_them() -> None:

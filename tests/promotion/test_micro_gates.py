@@ -95,6 +95,8 @@ def test_a_scenarios_digest_is_of_what_it_measures() -> None:
     assert digests([replace(scenario, goodput=LatencyLimits(ttft_ms=1.0))]) != digests([scenario])
 
 
-@pytest.mark.parametrize("name", ["cpu", "seed", "planted-8b", "merge", "merge-reduced", "gpt-oss-120b"])
+@pytest.mark.parametrize(
+    "name", ["cpu", "seed", "planted-8b", "merge", "merge-reduced", "gpt-oss-120b", "engine-gpt-oss-120b"]
+)
 def test_every_shipped_policy_names_its_micro_gates(name: str) -> None:
     assert policy(name).micro

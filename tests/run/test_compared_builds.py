@@ -21,7 +21,7 @@ rules:
   - {id: records, gate: validity, required: true}
   - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
   - {id: acceptance, gate: acceptance, required: true, min: 0.5}
-  - {id: no-slower-build, gate: builds, required: true, base: main, scenarios: tiny}
+  - {id: no-slower-build, gate: builds, required: true, base: main}
 """
 
 

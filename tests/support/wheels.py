@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from specgate.contract.assets import Asset
+from specgate.contract.scenarios.assets import Asset
 
 NO_PACKAGES = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
 """Environment variables that leave pip no place to look for packages."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specgate.checkpoints.files import files_sha256, weight_files
+from specgate.checkpoints.turbomind import converted_weights
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing
 
@@ -55,6 +56,10 @@ class TensorFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = weight_files(folder)
+        if converted_weights(folder) is not None:
+            raise CheckpointError(
+                f"{folder}: converted for TurboMind", hint="specgate's own engines read the Hugging Face folder"
+            )
         self._pickled: dict[Path, dict[str, Tensor]] = {}
         self.entries: dict[str, Entry] = {}
         for file in self.files:

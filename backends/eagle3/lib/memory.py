@@ -45,8 +45,12 @@ def weight_bytes(tensors: Mapping[str, Wanted], dtype: torch.dtype) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that could be allocated on `device` now. Memory that torch holds in reserve counts as free."""
+    """Bytes that could be allocated on `device` now. Memory that torch holds in reserve counts as free; what its
+    allocator is forbidden (`PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:0.7`) does not.
+    """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+        allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
+        return min(free + reserved, allowed) - allocated
     return psutil.virtual_memory().available

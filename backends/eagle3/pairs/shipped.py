@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.contract import AcceptanceSource, PairRef
-from specgate.contract.assets import Asset
+from specgate.contract.scenarios.assets import Asset
 from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.files.cache import cache_dir
 from specgate.pairs.fetch import require, sha256_of

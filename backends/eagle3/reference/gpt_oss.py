@@ -132,8 +132,19 @@ def reached(chosen: Tensor, active: Tensor, experts: int) -> tuple[Tensor, Tenso
 
 SPARE: Final = 16 << 30
 """Bytes that decoding all experts ahead has to leave for caches, masks and logits."""
-PREFILL_ROWS: Final = 256
-"""Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
+PREFILL_ROWS: Final = 8192
+"""Rows of a prefill pass, which decodes each expert that it reaches once."""
+MASKS: Final = 256 * 32768
+"""Most rows times positions that look at a time. Every query head has a mask of its own, which holds its sink: of 64
+heads 1 GB in bfloat16.
+"""
+
+
+def pieces(positions: Tensor) -> list[slice]:
+    """Split the T rows at `positions` [B, T] into runs of which no more than `MASKS` look at once."""
+    rows = positions.shape[1]
+    step = max(1, MASKS // (len(positions) * (int(positions.max()) + 1)))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def mask_with_sinks(span: View, sinks: Tensor, rows: int) -> Tensor:
@@ -148,22 +159,26 @@ def mask_with_sinks(span: View, sinks: Tensor, rows: int) -> Tensor:
 
 
 def attend(
-    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Plane, Plane], positions: Tensor, span: View,
-    geometry: TargetGeometry, tree: TreeRows | None = None,
+    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Plane, Plane], positions: Tensor,
+    spans: Sequence[tuple[slice, View]], geometry: TargetGeometry, tree: TreeRows | None = None,
 ) -> Tensor:  # fmt: skip
     """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
 
-    The sink is a position more, whose key gives its logit and whose value is zero.
+    `spans`: for each run of rows what it sees; of a tree there is one. The sink is a position more, whose key gives its
+    logit and whose value is zero.
     """
     qkv = matmul_rows(x, layer.qkv) + layer.qkv_bias
     q = rope_append(qkv, *rows, *cache, positions if tree is None else tree.rows, geometry.heads, geometry.kv_heads)
 
-    def look(asking: Tensor) -> Tensor:
+    def look(asking: Tensor, span: View) -> Tensor:
         rows_seen = (read_rows(plane, span.start, span.stop, asking.dtype) for plane in cache)
         k, v = (F.pad(plane_rows, (0, 0, 0, 1)) for plane_rows in rows_seen)
         return masked_attention(asking, k, v, mask_with_sinks(span, layer.sinks, asking.shape[2]))
 
-    mixed = look(q) if tree is None else along_paths(tree, q, *cache, look)
+    if tree is None:
+        mixed = torch.cat([look(q[:, :, run], span) for run, span in spans], dim=1)
+    else:
+        mixed = along_paths(tree, q, *cache, lambda asking: look(asking, spans[0][1]))
     return matmul_rows(mixed, layer.o) + layer.o_bias
 
 
@@ -241,8 +256,10 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         geometry = self.geometry
         assert geometry.experts is not None
         x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
+        seen = positions if tree is None else tree.at
+        runs = pieces(positions) if tree is None else [slice(None)]
         spans = {
-            w: view(positions if tree is None else tree.at, w, causal=False)
+            w: [(run, view(seen[:, run], w, causal=False)) for run in runs]
             for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
         }
         streams, chosen = {0: x}, list[Tensor]()

@@ -5,7 +5,7 @@ own engine (`async_stream_infer`), as the pipeline's do, on the pipeline's own e
 tokens and `req_metrics.spec_info`. That is counted in two ways:
 
 - LMDeploy's PyTorch engine: the drafted and accepted tokens of the step that the output came from.
-- forks that put EAGLE-3 into TurboMind: `num_drafts` besides, and all of it summed over the request so far.
+- forks that put EAGLE-3 into TurboMind: everything is summed over the request so far, `num_drafts` among it.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class Engine:
         """One request: when it was sent, its outputs with their times, and how it ended."""
         session, cached, status = next(self.sessions), 0, "no output"
         chunks: list[list[object]] = []
+        totals: dict[str, int] | None = None
         top: list[list[Any]] = []
         sent = time.monotonic_ns() - began
         outputs = instance.async_stream_infer(
@@ -131,12 +132,15 @@ class Engine:
             self.progress += 1
             metrics = getattr(output, "req_metrics", None)
             status = getattr(output.status, "name", str(output.status))
-            chunks.append([arrived, list(map(int, output.token_ids)), spec_of(metrics)])
+            info = getattr(metrics, "spec_info", None) or {}
+            summed = "num_drafts" in info
+            totals = whole_numbers(info) if summed else totals
+            chunks.append([arrived, list(map(int, output.token_ids)), None if summed else step_of(info)])
             cached = max(cached, int(getattr(metrics, "cached_tokens", 0) or 0))
             top = ranking_of(output.logprobs) or top
         if self.ends_sessions:
             await instance.async_end(session)
-        return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top}
+        return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top, "totals": totals}
 
 
 def settings_of(config: Any) -> dict[str, str]:
@@ -156,12 +160,16 @@ def speculative_config(draft: dict[str, Any]) -> Any:
     return form(**draft)
 
 
-def spec_of(metrics: Any) -> list[Any] | None:
-    """[drafts or None, draft tokens, accepted tokens] of an output, as `spec_info` has them."""
-    info = getattr(metrics, "spec_info", None)
-    if not info:
-        return None
-    return [info.get("num_drafts"), int(info["num_draft_tokens"]), int(info["num_accepted_tokens"])]
+def step_of(info: dict[str, Any]) -> list[int] | None:
+    """[draft tokens, accepted tokens] of the step that an output came from; None if it had no draft."""
+    return [int(info["num_draft_tokens"]), int(info["num_accepted_tokens"])] if info else None
+
+
+def whole_numbers(info: dict[str, Any]) -> dict[str, int]:
+    """The counts of a `spec_info`, those of objects within it too. Its means follow from them and are left out."""
+    inner = [whole_numbers(value) for value in info.values() if isinstance(value, dict)]
+    own = {name: value for name, value in info.items() if type(value) is int}
+    return {name: value for part in (own, *inner) for name, value in part.items()}
 
 
 def ranking_of(logprobs: Any) -> list[list[Any]]:

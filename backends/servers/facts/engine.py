@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
+from specgate.analysis.speculation.drafting import TREE
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings, warning, window_warning
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.sampling import check_sampling
+from specgate.checkpoints.arrays import check_converted
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_served_target
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
-from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.planted import from_seed
+from specgate.checkpoints.turbomind import converted_weights, is_draft, read_either
 from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
+
+TURBOMIND: Final = "turbomind"
+"""The value of LMDeploy's option `engine` whose engine reads converted pairs."""
 
 
 def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> None:
@@ -31,11 +38,21 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
     if request.sampling is not None:
         check_sampling(adapter.name, adapter.expresses, request.sampling, "sampling")
     for folder in (request.pair.target, request.pair.draft):
-        if folder is not None and not options.url and from_seed(read_config(folder)):
+        if folder is None or options.url:
+            continue
+        config = read_either(folder)
+        if from_seed(config):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
                 hint="other engines need weights in files: `specgate engine export` writes them",
             )
+        if converted_weights(folder) is not None:
+            if options.own.get("engine") != TURBOMIND:
+                raise UsageError(
+                    f"{folder}: converted for TurboMind, which back end {adapter.name} does not run so",
+                    hint="lmdeploy or lmdeploy-pipeline with -o engine=turbomind, or the Hugging Face folder",
+                )
+            check_converted(folder, config)
     elsewhere = request.pair.weights == "server"
     if request.max_k and request.pair.draft is None and options.drafter == "eagle3" and not elsewhere:
         raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
@@ -70,7 +87,7 @@ def server_facts(
     draft = pair.draft if request.max_k and options.drafter == "eagle3" else None
     meant = engines = window = None
     if draft is not None and sizes.layers is not None:
-        config = read_config(draft)
+        config = read_either(draft)
         meant, engines = resolve_boundaries(config, sizes.layers), adapter.capture(config, sizes.layers)
         window = window_of(DraftKeys.of(config).layer)
     gguf = "target_gguf" in options.own
@@ -83,7 +100,7 @@ def server_facts(
         max_positions=request.max_positions,
         eos_token_ids=sizes.eos_token_ids,
         target_sha256=checkpoint_sha256(pair.target, sizes.files) if here else None,
-        draft_sha256=checkpoint_sha256(draft, [draft / "config.json"]) if draft is not None else None,
+        draft_sha256=draft_sha256(draft) if draft is not None else None,
         capture_rule=engines.rule if engines else None,
         has_draft=request.max_k > 0,
         details={
@@ -91,6 +108,7 @@ def server_facts(
             "servers": "attached" if options.url else options.servers,
             **{f"{one.role} listens as": one.listener for one in servers if one.listener},
             **({"servers run on": "cpu"} if all(one.on_cpu for one in servers) else {}),
+            **next(({TREE: one.tree} for one in servers if one.tree), {}),
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,
@@ -104,6 +122,13 @@ def server_facts(
         ),
         identity=identity,
     )
+
+
+def draft_sha256(draft: Path) -> str:
+    """SHA-256 (hexadecimal) of a draft's config and weights. Of a converted draft the config is one of the weight
+    files.
+    """
+    return checkpoint_sha256(draft, [] if is_draft(draft) else [draft / "config.json"])
 
 
 def source_of(options: Options) -> AcceptanceSource | None:
@@ -123,7 +148,7 @@ def warnings_of(
     """Warnings for readers of the results."""
     if meant is not None and engines is not None and (text := warning(adapter.name, engines, meant)):
         yield text
-    if meant is not None and options.own.get("engine") == "turbomind":
+    if meant is not None and options.own.get("engine") == TURBOMIND:
         yield f"{MAY_NOT_DRAFT}TurboMind takes no draft in LMDeploy's releases, only in builds that add EAGLE-3 to it"
     if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from specgate.backends.servers.facts.reported import ServerReport, vllm_settings
-from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
+from specgate.checkpoints.auxiliary_layers import (
+    AuxiliaryLayers,
+    by_default,
+    converted,
+    nested,
+    nested_plain,
+    shown,
+    top_level,
+)
 from specgate.checkpoints.hf.any_target import AnyTarget
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Role, ServedModel
@@ -35,8 +43,8 @@ def nested_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
 
 
 def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """LMDeploy: it reads no ids."""
-    return default(layers)
+    """LMDeploy: it reads no ids, but those of a draft that was converted for TurboMind."""
+    return converted(draft) or default(layers)
 
 
 def default(layers: int) -> AuxiliaryLayers:

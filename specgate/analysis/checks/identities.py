@@ -77,9 +77,8 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
 
     Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both are −1 (the slot had finished; it then stays so). Per slot:
     emitted tokens = Σ over its steps of (accepted + 1) − truncated, not counting the prefill token. `check_ends`: what
-    follows from the end of each slot. Counters are at least 0. `rewound_tokens` is Σ (drafted − accepted) and
-    `rewind_steps` is how many steps that sum counts, where an engine has these counters. Steps counted as
-    `disabled_draft_error` had no draft. `experts.py` has what holds for counts of experts.
+    follows from the end of each slot. Counters are at least 0. Steps counted as `disabled_draft_error` had no draft.
+    `experts.py` has what holds for counts of experts.
 
     `facts`: of the engine that decoded; without them, token ids are checked against no vocabulary.
     """
@@ -93,7 +92,7 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
     check_rows(block, where)
     check_emitted(block, where)
     check_ends(block, budget, facts.eos_token_ids if facts else (), where)
-    check_rewinds(block, where)
+    check_drafts(block, where)
     check_experts(block, facts, where)
 
 
@@ -161,17 +160,8 @@ def check_emitted(block: Block, where: str) -> None:
             )
 
 
-def check_rewinds(block: Block, where: str) -> None:
+def check_drafts(block: Block, where: str) -> None:
     """The counters of drafts are what the steps say. Raises InvalidResult."""
-    rewound = [
-        d - a
-        for accepts, drafts in zip(block.accepted, block.drafted, strict=True)
-        for a, d in zip(accepts, drafts, strict=True)
-        if a >= 0
-    ]
-    for name, computed in (("rewound_tokens", sum(rewound)), ("rewind_steps", sum(r > 0 for r in rewound))):
-        if (reported := block.counters.get(name, computed)) != computed:
-            raise InvalidResult(f"{where}: {name} = {reported}, but drafted - accepted over its steps gives {computed}")
     if (ended := block.counters.get(ENDED_EARLY, 0)) > shortened(block):
         raise InvalidResult(
             f"{where}: {ENDED_EARLY} = {ended}, but {shortened(block)} request-steps drafted fewer than K tokens, and "

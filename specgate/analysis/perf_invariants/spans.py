@@ -14,12 +14,11 @@ from typing import Final
 from specgate.analysis.perf_invariants.evidence import Evidence, total_of
 from specgate.analysis.perf_invariants.same_texts import same_prefix
 from specgate.contract import Block, BlockTrace, Held, Invariant
+from specgate.contract.samples.counters import TREE_TOKENS
 from specgate.contract.samples.spans import ShownSpans, StepSpans
 
 KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
 CODES: Final = {KV: "kv_integrity", MASKS: "mask_integrity"}
-TREES = "tree_tokens"
-"""The counter of draft tokens in trees: blocks that have it were decoded with attention masks."""
 
 
 def intact(blocks: Sequence[Block], trace: BlockTrace | None) -> Invariant:
@@ -28,7 +27,7 @@ def intact(blocks: Sequence[Block], trace: BlockTrace | None) -> Invariant:
         if total := sum(block.counters.get(counter, 0) for block in blocks):
             message = f"{counter} = {total} over {len(blocks)} timed blocks"
             return Invariant("I4", Held.BROKEN, broken, message, {counter: total})
-    trees = any(TREES in block.counters for block in blocks)
+    trees = any(TREE_TOKENS in block.counters for block in blocks)
     spans = trace.spans if trace is not None else None
     timed = next((b for b in blocks if trace is not None and b.prompt_set == trace.prompt_set), None)
     if spans is None or timed is None or any(step.step >= len(timed.accepted) for step in spans.steps):

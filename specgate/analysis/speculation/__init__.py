@@ -1,6 +1,7 @@
 """Speculation as such: is it active, if not why not, and its acceptance over many requests.
 
     drafting.py      steps with drafts, and how long these were
+    rewinds.py       tokens taken back in the KV cache, against those that were rejected
     evidence.py      what is known of a short run: its block, the engine, the pair's configs, the log
     causes.py        the known causes of speculation that is off, checked one by one
     configs.py       the causes that the pair's configs and the engine's options show

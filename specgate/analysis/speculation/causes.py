@@ -13,9 +13,11 @@ from specgate.analysis.speculation.configs import found, line_about, ruled_out, 
 from specgate.analysis.speculation.drafting import Drafting, short_of, shortness_in_words
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.contract import MAY_NOT_DRAFT, Block, Finish
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.samples.counters import NO_DRAFT_COUNTERS
+from specgate.contract.samples.counters import NO_DRAFT_COUNTERS, REWOUND
+from specgate.errors import InvalidResult
 
 ENOUGH_STEPS: Final = 8
 """Steps with a draft from which on none accepted is no accident."""
@@ -112,6 +114,25 @@ def memory(e: Evidence) -> Finding:
     if e.error and re.search(r"out of memory|does not fit", e.error, re.IGNORECASE):
         return found("memory", check, e.error.splitlines()[0], "a shorter context, or a machine with more memory")
     return ruled_out("memory", check, "nothing of the kind")
+
+
+def cuda_error(e: Evidence) -> Finding:
+    """A call or a kernel failed on the GPU, with whatever was lost thereby."""
+    check = "the log and the error, for CUDA errors"
+    if logged := line_about(e, "CUDA error"):
+        return found("cuda_error", check, logged, "run it with -o env.CUDA_LAUNCH_BLOCKING=1: the log names the call")
+    return ruled_out("cuda_error", check, "none")
+
+
+def prefix_clamped(e: Evidence) -> Finding:
+    """The prefix cache holds fewer blocks of a text than it has tokens, as after a rewind."""
+    check = "the log, for cached prefixes that were cut"
+    if logged := line_about(e, "prefix cache"):
+        todo = "compare with the prefix cache off: texts and acceptance must be the same"
+        return found("prefix_clamped", check, logged, todo)
+    if e.log is None:
+        return unchecked("prefix_clamped", check, "its log is not here")
+    return ruled_out("prefix_clamped", check, "none")
 
 
 def too_short(e: Evidence) -> Finding:
@@ -226,6 +247,19 @@ def forced_shape(e: Evidence) -> Finding:
     return ruled_out("forced_shape", check, f"{record.steps} steps agree with {counts}")
 
 
+def unexpected_rewind(e: Evidence) -> Finding:
+    """The engine rewinds its KV cache by other tokens than those of rejected drafts: its text may be cut or repeat."""
+    check = "rewound tokens against rejected drafts, where the engine counts them"
+    if e.block is None or REWOUND not in e.block.counters:
+        return unchecked("unexpected_rewind", check, "not counted")
+    try:
+        check_rewinds([e.block])
+    except InvalidResult as error:
+        todo = "TurboMind: LMDEPLOY_EAGLE_KV_DEBUG=1 logs every rewind; block size and batch must be the cache's own"
+        return found("unexpected_rewind", check, str(error), todo)
+    return ruled_out("unexpected_rewind", check, f"{e.block.counters[REWOUND]} tokens, as drafts were rejected")
+
+
 def looks_made_up(e: Evidence) -> Finding:
     """Acceptance that looks forced, of an engine that does not say so."""
     check = "whether the counts of accepted drafts spread as those of text do"
@@ -305,6 +339,8 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     configs.window_ignored,
     configs.positions,
     memory,
+    cuda_error,
+    prefix_clamped,
     too_short,
     ended_at_once,
     zero_acceptance,
@@ -316,11 +352,12 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     made_up,
     forced_shape,
     looks_made_up,
+    unexpected_rewind,
     other_text,
 )
 HARMLESS: Final = frozenset({
     "looping", "made_up", "other_text", "window_ignored", "steps_without_drafts", "short_drafts", "forced_shape",
-    "looks_made_up",
+    "looks_made_up", "prefix_clamped", "unexpected_rewind",
 })  # fmt: skip
 """Causes that do not turn speculation off: they say how its figures are to be taken."""
 
@@ -342,6 +379,8 @@ TITLES: Final[Mapping[str, str]] = {
     "window_ignored": "the draft's window is ignored",
     "positions": "too few positions in the engine",
     "memory": "memory ran out",
+    "cuda_error": "a CUDA error in the engine",
+    "prefix_clamped": "cached prefixes are cut",
     "too_short": "prompt or answer too short for several tokens",
     "ended_at_once": "the answer ended at once",
     "zero_acceptance": "not one draft token is accepted",
@@ -353,6 +392,7 @@ TITLES: Final[Mapping[str, str]] = {
     "made_up": "acceptance is not the draft's",
     "forced_shape": "forced acceptance of another distribution",
     "looks_made_up": "acceptance that looks forced",
+    "unexpected_rewind": "the KV cache is rewound by other tokens than those of rejected drafts",
     "other_text": "the text is not the baseline's",
 }
 """Cause → what it is, in a few words."""

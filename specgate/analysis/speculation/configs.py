@@ -72,7 +72,7 @@ def draft_positions(e: Evidence) -> Finding:
     check = "the draft's max_position_embeddings, and the limit that the options give it, against the prompt"
     limits = [n for n in (e.pair.draft_positions, as_count(e.stated.get("draft_positions"))) if n is not None]
     if not limits:
-        return unchecked("draft_positions", check, "no draft on this machine")
+        return unchecked("draft_positions", check, "nothing here states them")
     if e.pair.window is not None and e.pair.window <= min(limits):
         observation = f"the draft's attention has a window of {e.pair.window} tokens, so that its positions may go on"
         return ruled_out("draft_positions", check, observation)

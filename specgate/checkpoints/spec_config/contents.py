@@ -7,9 +7,12 @@ from os.path import expanduser, isdir, isfile, samefile
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from specgate.checkpoints.arrays import StoredArray, arrays_of_folder
 from specgate.checkpoints.files import contents_sha256, weight_files
-from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.heads.names import head_names
+from specgate.checkpoints.turbomind import TENSORS, is_draft, read_either
 from specgate.errors import CheckpointError
 
 PIECE: Final = 1 << 24
@@ -40,13 +43,16 @@ def other_content(first: str, second: str) -> str | None:
 
 def differences(a: Path, b: Path) -> Iterator[str]:
     """Sentences about the configs and weights of two folders. Raises CheckpointError where one cannot be read."""
-    ours, theirs = (read_config(folder).values for folder in (a, b))
-    keys = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)} - INCIDENTAL
+    ours, theirs = (read_either(folder).values for folder in (a, b))
+    named = ours.keys() | theirs.keys()
+    if is_draft(a) != is_draft(b):  # a converted draft's config says less, and a Hugging Face one may leave to defaults
+        named = ours.keys() & theirs.keys()
+    keys = {key for key in named if ours.get(key) != theirs.get(key)} - INCIDENTAL
     weights = next(other_weights(a, b), "")
     if weights:
         yield weights
     if keys:
-        yield f"config.json differs in {', '.join(sorted(keys)[:5])}"
+        yield f"their configs differ in {', '.join(sorted(keys)[:5])}"
 
 
 def other_weights(a: Path, b: Path) -> Iterator[str]:
@@ -57,7 +63,11 @@ def other_weights(a: Path, b: Path) -> Iterator[str]:
             yield "the weight files have other contents"
         return
     ours, theirs = arrays_of_folder(a), arrays_of_folder(b)
-    yield from other_tensors(ours, theirs)
+    if is_draft(a) == is_draft(b):
+        yield from other_tensors(ours, theirs)
+    else:
+        raw, head, folder = (ours, theirs, b) if is_draft(a) else (theirs, ours, a)
+        yield from other_values(raw, {name: head[at] for name, at in head_names(head, folder).stored.items()})
 
 
 def other_tensors(ours: Mapping[str, StoredArray], theirs: Mapping[str, StoredArray]) -> Iterator[str]:
@@ -70,6 +80,21 @@ def other_tensors(ours: Mapping[str, StoredArray], theirs: Mapping[str, StoredAr
     for name in sorted(ours.keys() & theirs.keys()):
         if not same_bytes(ours[name], theirs[name]):
             yield f"the weights differ, in {name} first"
+
+
+def other_values(raw: Mapping[str, StoredArray], head: Mapping[str, StoredArray]) -> Iterator[str]:
+    """Sentences about weights of a draft that was converted for TurboMind, against those of a head. Embedding and LM
+    head of a converted draft are the target's.
+    """
+    for file, kind in TENSORS.items():
+        if file not in raw or not kind.of:
+            continue
+        if kind.of not in head:
+            yield f"the weights of one alone have {kind.of}"
+            continue
+        theirs = head[kind.of].read()
+        if not np.array_equal(raw[file].read(), theirs.T if kind.turned else theirs):
+            yield f"the weights differ, in {kind.of} first"
 
 
 def same_bytes(a: StoredArray, b: StoredArray) -> bool:

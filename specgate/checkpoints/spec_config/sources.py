@@ -18,15 +18,14 @@ from specgate.checkpoints.spec_config.tables import sglang as sglang_table
 from specgate.checkpoints.spec_config.tables import trtllm as trtllm_table
 from specgate.checkpoints.spec_config.tables import vllm as vllm_table
 from specgate.checkpoints.spec_config.terms import StatedConfig
+from specgate.checkpoints.turbomind import CONFIG, is_draft
 from specgate.errors import UsageError
-from specgate.files import yamlfile
 from specgate.files.json_text import parse_json
 from specgate.files.panics import first_line
 
 LARGEST: Final = 1 << 20
 """Bytes of a config."""
 RUN: Final = "config.resolved.yaml"
-DRAFT: Final = "config.yaml"
 
 
 class Format(NamedTuple):
@@ -113,9 +112,9 @@ def named(text: str) -> tuple[str | None, str]:
 def of_folder(folder: Path) -> StatedConfig:
     if (folder / RUN).is_file():
         return read_run(folder, str(folder))
-    if (folder / DRAFT).is_file():
-        return lmdeploy.read_draft(yamlfile.load(folder / DRAFT).data, str(folder / DRAFT))
-    raise UsageError(f"{folder}: neither {RUN} nor {DRAFT} is in it", hint="a run folder, or a draft of TurboMind")
+    if is_draft(folder):
+        return lmdeploy.read_draft(folder)
+    raise UsageError(f"{folder}: neither {RUN} nor {CONFIG} is in it", hint="a run folder, or a draft of TurboMind")
 
 
 def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:

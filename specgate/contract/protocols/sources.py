@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from specgate.contract import AcceptanceSource, PairRef
-from specgate.contract.assets import Asset
+from specgate.contract.scenarios.assets import Asset
 
 T = TypeVar("T")
 

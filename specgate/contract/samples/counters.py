@@ -21,10 +21,24 @@ output: the other steps are lost, and with them what the block's acceptance woul
 UNCOUNTED_TOKENS: Final = "uncounted_tokens"
 """Emitted tokens that the counted steps of a block with `JOINED_OUTPUTS` do not explain."""
 
+TREE_TOKENS: Final = "tree_tokens"
+"""The counter of draft tokens in trees. The acceptance record counts those of one path, K a step at most."""
+
 ENDED_EARLY: Final = "chains_ended_early"
 """The counter of request-steps whose chain the engine ended before K tokens on purpose: the draft was unsure, or many
 requests ran. Each of them drafted one token at least.
 """
+
+REWOUND: Final = "rewound_tokens"
+"""The counter of draft tokens whose place in the KV cache was taken back, since they were rejected."""
+REWIND_STEPS: Final = "rewind_steps"
+"""Request-steps that took at least one back."""
+STEPS_ACCEPT_GE2: Final = "steps_accept_ge2"
+"""Request-steps that accepted two draft tokens or more, by the engine's count."""
+COMMITTED_EXTRAS: Final = "committed_extras"
+"""Tokens that request-steps emitted beyond their first one, by the engine's count."""
+REPORTED_ACCEPTED: Final = "reported_accepted_tokens"
+"""Accepted draft tokens as an engine counts them that has each step's own token among them."""
 
 SPECPV_PARTIAL: Final = "specpv_partial_passes"
 """The counter of request-steps of partial verification. Those below count in requests and tokens, too."""
@@ -50,6 +64,11 @@ SPECPV_COUNTED: Final = (
 )
 """All of these."""
 
+FMHA_TILES: Final = {use: f"fmha_tiles_{use}" for use in ("total", "span_empty", "mask_empty", "executed")}
+"""Use of the KV-cache tiles that attention kernels were launched for → its counter. `span_empty`: beyond a slot's
+length. `mask_empty`: hidden as a whole by the length or the window.
+"""
+
 
 def speculation_counters(
     accepted: Sequence[Sequence[int]], finish: Sequence[str], drafted: Sequence[Sequence[int]] | int
@@ -69,8 +88,8 @@ def speculation_counters(
     ]
     ended = Counter(finish)
     return {
-        "rewound_tokens": sum(rejected),
-        "rewind_steps": sum(count > 0 for count in rejected),
+        REWOUND: sum(rejected),
+        REWIND_STEPS: sum(count > 0 for count in rejected),
         "disabled_multitoken_eos": ended[Finish.EOS],
         "disabled_multitoken_stop": ended[Finish.STOP],
         "disabled_multitoken_length": ended[Finish.LENGTH],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from specgate.contract.load import Load
 from specgate.contract.scenarios.pair import Rope
@@ -17,6 +17,7 @@ from specgate.contract.types import (
     SECONDS,
     VALUES,
     Convert,
+    LeavesOut,
     Length,
     Pattern,
     Range,
@@ -42,8 +43,10 @@ Options = Annotated[Mapping[OptionName, Annotated[Text, Convert(option_text, {"t
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(LeavesOut):
     """Differences of a variant from its scenario. Everything else is as the scenario has it."""
+
+    LEFT_OUT: ClassVar = frozenset({"backend"})
 
     options: Options = field(default_factory=dict)
     """Options of the engine, beside those of the scenario and of the command line."""
@@ -51,6 +54,8 @@ class Variant:
     """How tokens are drawn, in the place of what the scenario says; None: as the scenario says."""
     draws: Draws | None = None
     """The texts to draw of every role; None: as the scenario says."""
+    backend: Text | None = None
+    """A glob pattern of the back ends that have its options; others leave the variant out. None: all have them."""
 
     def __post_init__(self) -> None:
         if not self.options and self.sampling is None:
@@ -80,8 +85,10 @@ class LatencyLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(LeavesOut):
     """One question to an engine, with all its settings resolved."""
+
+    LEFT_OUT: ClassVar = frozenset({"backend"})
 
     name: Annotated[str, FILLED_IN]
     """The stem of the file."""
@@ -128,6 +135,8 @@ class Scenario:
     """The requests that a server gets in a scenario of `kind: load`."""
     options: Options = field(default_factory=dict)
     """Options of the engine that belong to this scenario, as `-o` has them. A command line cannot set them again."""
+    backend: Text | None = None
+    """A glob pattern of the back ends that it is meant for; None: for all."""
     variants: Annotated[Mapping[VariantName, Variant], Length(most=VALUES)] = field(default_factory=dict)
     """Name → what is measured beside the scenario itself, under the name `SCENARIO+VARIANT`."""
 

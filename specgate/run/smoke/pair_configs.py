@@ -12,13 +12,15 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from specgate.analysis.speculation.evidence import HeadReading, HeadState, PairConfigs
-from specgate.checkpoints.arrays import StoredArray, arrays_of_folder
+from specgate.checkpoints.arrays import StoredArray, arrays_of_folder, check_converted
 from specgate.checkpoints.auxiliary_layers import resolve_boundaries
 from specgate.checkpoints.files import NotReadHere
+from specgate.checkpoints.heads.maps import check_map
 from specgate.checkpoints.heads.names import head_names
 from specgate.checkpoints.heads.reading import read_head, read_map
 from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, OtherTarget, window_of
-from specgate.checkpoints.hf_keys import PLANTED, Keys, read_config
+from specgate.checkpoints.hf_keys import PLANTED, Keys
+from specgate.checkpoints.turbomind import IDS, converted_weights, is_draft, read_either
 from specgate.contract import PairRef
 from specgate.errors import CheckpointError, UnsupportedDraft
 
@@ -35,11 +37,13 @@ def configs_of(pair: PairRef) -> PairConfigs:
     problems: list[str] = []
     configs = PairConfigs()
     folder = pair.tokenizer.parent if pair.weights == "server" else pair.target
-    target = tried(lambda: read_config(folder), problems) if folder == pair.target or has_config(folder) else None
+    target = tried(lambda: read_either(folder), problems) if folder == pair.target or has_config(folder) else None
     if target is not None:
         configs = tried(lambda: with_target(configs, target), problems) or configs
+        if converted_weights(folder) is not None:
+            tried(lambda: check_converted(folder, target), problems)
     drafts = pair.draft
-    draft = tried(lambda: read_config(drafts), problems) if drafts is not None else None
+    draft = tried(lambda: read_either(drafts), problems) if drafts is not None else None
     if draft is not None:
         for add in (with_draft, with_files):
             configs = tried(partial(add, configs, draft), problems) or configs
@@ -104,6 +108,8 @@ def with_files(configs: PairConfigs, config: Keys) -> PairConfigs:
         return replace(with_boundaries(configs, config), head=reading, vocabulary_map=whole)
     except CheckpointError as error:
         return replace(configs, head=HeadReading("misfit", error.message, error.hint or ""))
+    if is_draft(folder):
+        return with_converted(configs, config, arrays)
     sizes = sizes_of(configs)
     if sizes is None:
         return with_boundaries(configs, config)
@@ -127,6 +133,19 @@ def with_files(configs: PairConfigs, config: Keys) -> PairConfigs:
         warnings = read_map(head, arrays, lambda name: arrays[name].read(), str(folder)).warnings
     except CheckpointError as error:
         return replace(configs, vocabulary_map=error.message, map_todo=error.hint or "")
+    return replace(configs, vocabulary_map="; ".join(warnings))
+
+
+def with_converted(configs: PairConfigs, config: Keys, arrays: Mapping[str, StoredArray]) -> PairConfigs:
+    """Add what the files of a draft that was converted for TurboMind say. Its config gives them their shapes."""
+    configs = with_boundaries(replace(configs, head=HeadReading("fits"), vocabulary_map=""), config)
+    if (stored := arrays.get(IDS)) is None:
+        return configs
+    offsets = stored.read().astype(np.int64) - np.arange(stored.shape[0])
+    try:
+        warnings = check_map(offsets, None, stored.dtype, config.count("vocab_size"), f"{stored.file} as offsets")
+    except CheckpointError as error:
+        return replace(configs, vocabulary_map=error.message, map_todo=f"{IDS} must hold target ids, each once")
     return replace(configs, vocabulary_map="; ".join(warnings))
 
 
@@ -200,7 +219,8 @@ def wrong_weights(draft: Path) -> str | None:
     if arrays is None:
         return None
     bad, zero = [], []
-    for name in head_names(arrays, draft).stored.values():
+    names = arrays if is_draft(draft) else head_names(arrays, draft).stored.values()
+    for name in names:
         if arrays[name].is_float and (tensor := arrays[name].read()).size:
             low, high = tensor.min(), tensor.max()
             if not (np.isfinite(low) and np.isfinite(high)):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.checks.drafting import inflated_length, left_multi_token_mode, missed_steps, short_steps
-from specgate.analysis.checks.identities import check_rewinds
+from specgate.analysis.checks.identities import check_drafts
 from specgate.contract import Block, Budget, CellResult, Role, Rule, State
 from specgate.errors import InvalidResult
 from specgate.gates import acceptance, validity
@@ -40,7 +40,7 @@ def test_a_draft_that_could_not_be_used_explains_its_steps_and_no_more() -> None
 def test_chains_that_were_ended_on_purpose_explain_their_steps_and_no_more() -> None:
     made = of_steps([0] * 4, [1, 2, 3, 2], chains_ended_early=2)
     assert short_steps(made, BUDGET) == 1
-    check_rewinds(made, "here")
+    check_drafts(made, "here")
 
 
 def test_a_chain_that_its_limit_ended_pays_for_no_other_step() -> None:
@@ -53,7 +53,7 @@ def test_a_step_without_a_draft_is_no_chain_that_was_ended() -> None:
     """An engine that drafts in every other step cannot pass its pauses off as short chains."""
     made = of_steps([0] * 4, [0, 3, 0, 2], chains_ended_early=2)
     with pytest.raises(InvalidResult, match="chains_ended_early = 2, but 1 request-steps drafted fewer than K tokens"):
-        check_rewinds(made, "here")
+        check_drafts(made, "here")
 
 
 @pytest.mark.parametrize(

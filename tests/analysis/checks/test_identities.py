@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.contract import Block, Budget, Role
 from specgate.errors import InvalidResult
+from tests.analysis.speculation.evidence import served
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario
 
 BUDGET = Budget(steps=12)
@@ -41,8 +43,6 @@ def counting(**counters: int) -> Callable[[Block], Block]:
         (lambda b: replace(b, tokens=((), b.tokens[1])), "slot 0: no token"),
         (lambda b: replace(b, tokens=((-1, *b.tokens[0][1:]), b.tokens[1])), "slot 0: token id -1"),
         (counting(tuned_hits=-1), "tuned_hits = -1: a count is at least 0"),
-        (counting(rewound_tokens=1), r"rewound_tokens = 1, but drafted - accepted over its steps gives \d\d"),
-        (counting(rewind_steps=0), r"rewind_steps = 0, but drafted - accepted over its steps gives \d\d"),
         (counting(disabled_draft_error=1), "disabled_draft_error = 1, but 0 request-steps had no draft"),
     ],
 )
@@ -78,3 +78,22 @@ def test_what_engines_return_keeps_every_identity(accept: list[int], k: int, bat
     rewound = [k - a for row in made.accepted for a in row]
     counters = {"rewound_tokens": sum(rewound), "rewind_steps": sum(r > 0 for r in rewound)}
     check_block(replace(made, counters=counters), BUDGET)
+    check_rewinds([replace(made, counters=counters)])
+
+
+@pytest.mark.parametrize(
+    ("made", "counters", "why"),
+    [
+        (one_block(), {"rewound_tokens": 1}, r"rewound_tokens = 1, .* gives \d\d: rejected drafts stay in the cache"),
+        (one_block(), {"rewind_steps": 99}, r"rewind_steps = 99, .* gives \d\d: committed tokens were rewound"),
+        # 10 steps drafted 30 tokens, of which 14 were accepted; a draft token may be the step's own.
+        (served([2, 3, 4, 1]), {"rewound_tokens": 17}, "rewound_tokens = 17, .* gives 6 to 16: committed tokens"),
+        (served([2, 3, 4, 1]), {"rewound_tokens": 5}, "rewound_tokens = 5, .* gives 6 to 16: rejected drafts stay"),
+        (served([2, 3, 4, 1]), {"rewind_steps": 11}, "rewind_steps = 11, .* gives 0 to 10: committed tokens"),
+    ],
+)
+def test_a_rewind_that_no_rejected_draft_explains_is_named(made: Block, counters: dict[str, int], why: str) -> None:
+    for fine in ({}, {"rewound_tokens": 6}, {"rewound_tokens": 16, "rewind_steps": 10}) if made.served else ():
+        check_rewinds([replace(made, counters=fine)])
+    with pytest.raises(InvalidResult, match=why):
+        check_rewinds([replace(made, counters=counters)])

@@ -105,6 +105,9 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
         {"positions"},
     ),
     "no memory": (evidence(None, facts=None, log=log("memory ran out: …", False)), {"memory"}),
+    "an illegal address": (evidence(None, facts=None, log=log("CUDA error: a kernel …", False)), {"cuda_error"}),
+    "a launch that failed, by the error": (evidence(None, error="decode: CUDA error: invalid"), {"cuda_error"}),
+    "cached prefixes cut": (evidence(GOOD, log=log("prefix cache: a text has …", False)), {"prefix_clamped"}),
     "no room": (evidence(stepped([0, 0]), budget=Budget(new_tokens=3)), {"too_short"}),
     "ended at once": (evidence(stepped([1], finish=Finish.EOS)), {"ended_at_once"}),
     "another K": (evidence(error=f"acceptance record: {OTHER_K}"), {"other_k"}),
@@ -150,6 +153,8 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "forced, with the right mean and too wide": (forced([5, 0, 0, 5], 2.5), {"made_up", "forced_shape"}),
     "forced without a word": (evidence(served([0, 70, 0, 0])), {"looks_made_up"}),
     "a loop": (evidence(stepped([3] * 20, tokens=[5, 6, 7, 8] * 20 + [5])), {"looping"}),
+    "committed tokens rewound": (evidence(served([2, 3, 4, 1], 0, {"rewound_tokens": 17})), {"unexpected_rewind"}),
+    "rejected tokens rewound": (evidence(served([2, 3, 4, 1], 0, {"rewound_tokens": 16})), set()),
     "forced": (evidence(GOOD, facts=replace(FACTS, acceptance="forced")), {"made_up"}),
     "another text": (evidence(GOOD, baseline=stepped([0] * 17, 0, tokens=[1, 2, 9, *range(4, 19)])), {"other_text"}),
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,15 +13,20 @@ import pytest
 
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.speculation.drafting import check_draft_counts
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.offline.engine import OfflineEngine
+from specgate.checkpoints.files import files_sha256
 from specgate.contract import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
 from specgate.contract.protocols import Decoded, FollowsText, RanksAgain, RanksTokens
-from specgate.errors import UsageError
+from specgate.errors import CheckpointError, UsageError
+from specgate.plugins import backend
 from specgate.run.runner import make_block
 from specgate.run.token_evidence import CANDIDATES
 from tests.backends.offline.helpers import opened, request_of
 from tests.backends.offline.stand_ins.rule import accepted, ranking, token
+from tests.support.engines.converted import convert_draft, convert_target
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 LOADED = time.monotonic_ns()
@@ -41,6 +48,9 @@ def vllm(pair: tuple[Path, Path], folder: Path) -> Iterator[OfflineEngine]:
 
 @pytest.fixture(scope="module", params=["pytorch", "turbomind"])
 def lmdeploy(request: pytest.FixtureRequest, pair: tuple[Path, Path], folder: Path) -> Iterator[OfflineEngine]:
+    """LMDeploy's PyTorch engine on a pair in Hugging Face folders, and TurboMind on the same pair, converted."""
+    if request.param == "turbomind":
+        pair = convert_target(pair[0], folder / "target"), convert_draft(pair[1], folder / "draft")
     with opened("lmdeploy-pipeline", request_of(pair, folder, {"engine": request.param})) as engine:
         engine.prefill(PROMPTS, draft=True)
         yield engine
@@ -181,14 +191,38 @@ def test_a_pipelines_block_is_like_that_of_a_server(lmdeploy: OfflineEngine) -> 
     assert all(block.tokens == text(21) and not block.step_ns for block in blocks.values())
     served = blocks[SPEC].served
     assert served is not None and served.acceptance is not None and served.acceptance.k == 3
-    cycles = {tuple(p): len(r.chunk_ns) - 1 for p, r in zip(PROMPTS, served.requests, strict=True)}
-    took = [accepted(list(p), i, 3) for p, n in cycles.items() for i in range(n)]
-    record = served.acceptance
+    record, counters = served.acceptance, blocks[SPEC].counters
     record.check()
-    assert (record.steps, record.accepted, record.drafted) == (len(took), sum(took), 3 * len(took))
-    by_step = lmdeploy.options.own["engine"] == "pytorch"
-    assert record.hist == (tuple(took.count(i) for i in range(4)) if by_step else ())
-    assert blocks[SPEC].counters["undrafted_steps"] == 0
+    steps = [(p, i) for p, r in zip(PROMPTS, served.requests, strict=True) for i in range(len(r.chunk_ns) - 1)]
+    took = [accepted(p, i, 3) for p, i in steps]
+    assert record.steps == len(steps) and counters["undrafted_steps"] == 0
+    if lmdeploy.options.own["engine"] == "pytorch":
+        assert record.hist == tuple(took.count(i) for i in range(4)) and record.drafted == 3 * len(steps)
+        assert "rewound_tokens" not in counters
+        return
+    rows = [row for prompt in PROMPTS for row in turbomind_steps(prompt, 21)]
+    kept = [max(took, 1) for _, took in rows]
+    assert record.emitted == 40 == sum(kept) and record.accepted == 40 - len(rows) and not record.hist
+    assert counters == {
+        "undrafted_steps": 0,
+        "cache_hit_tokens": 0,
+        "reported_accepted_tokens": sum(took for _, took in rows),
+        "rewound_tokens": sum(planned for planned, _ in rows) - 40,
+        "rewind_steps": sum(planned > k for (planned, _), k in zip(rows, kept, strict=True)),
+        "steps_accept_ge2": sum(k >= 2 for k in kept),
+        "committed_extras": record.accepted,
+        "max_tokens_per_seq": 3,
+        "max_accepted_len": 3,
+    }
+
+
+def turbomind_steps(prompt: list[int], limit: int) -> Iterator[tuple[int, int]]:
+    """(draft tokens, accepted ones) of every step. The first draft token stands in the place of the step's own."""
+    made, cycle = 1, 0
+    while made < limit:
+        planned = min(3, limit - made)
+        yield planned, accepted(prompt, cycle, planned)
+        made, cycle = made + max(1, accepted(prompt, cycle, planned)), cycle + 1
 
 
 def test_a_pipelines_engine_tells_what_its_configuration_has(lmdeploy: OfflineEngine) -> None:
@@ -205,6 +239,62 @@ def test_turbomind_is_given_the_draft_in_both_places(lmdeploy: OfflineEngine, fo
     assert lines.count("num_speculative_tokens=3") == (2 if turbomind else 1) and "enable_metrics=True" in lines
 
 
+def test_a_converted_pair_is_in_the_facts_by_its_content_and_its_layers(lmdeploy: OfflineEngine) -> None:
+    facts, (target, draft) = lmdeploy.facts(), (lmdeploy.request.pair.target, lmdeploy.request.pair.draft)
+    assert draft is not None and facts.vocab == 320
+    if lmdeploy.options.own["engine"] == "turbomind":
+        assert facts.draft_sha256 == files_sha256(sorted(draft.iterdir()))
+        files = [target / "config.json", *sorted((target / "triton_models" / "weights").iterdir())]
+        assert facts.target_sha256 == files_sha256(files)
+        assert facts.capture_rule == "eagle_capture_layers [0, 1, 2] are outputs of layers: boundaries [1, 2, 3]"
+    else:
+        assert facts.draft_sha256 == files_sha256([draft / "config.json", draft / "model.safetensors"])
+
+
+@pytest.mark.parametrize("name", ["lmdeploy-pipeline", "vllm-offline", "reference"])
+def test_engines_that_read_no_converted_draft_refuse_it(pair: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+    request = request_of((pair[0], convert_draft(pair[1], tmp_path / "draft")), tmp_path, {})
+    if name == "reference":
+        pytest.importorskip("torch")
+        request = replace(request, options={})
+    message = r"draft: converted for TurboMind|draft/config\.json: no such file"
+    with pytest.raises((UsageError, CheckpointError), match=message) as caught:
+        backend(name).open(request)
+    assert "Hugging Face" in (caught.value.hint or "")
+
+
+def test_a_tree_of_a_library_is_counted_by_its_accepted_path(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {"engine": "turbomind", "spec.enable_target_tree": "true", "spec.max_decoding_tokens": "8"}
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options, fault="tree_nodes=7")) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, TOKENS, ()), SPEC, TOKENS, engine)
+        assert engine.facts().details["draft tree"] == "target tree of up to 7 draft tokens"
+    assert block.served is not None and block.served.acceptance is not None
+    record = block.served.acceptance
+    assert record.drafted == 3 * record.steps and block.counters["tree_tokens"] == 7 * record.steps
+    check_draft_counts([block])
+    check_rewinds([block])
+    assert block.counters["rewound_tokens"] > record.drafted - record.accepted
+
+
+def test_a_speculative_config_that_breaks_a_rule_is_refused_before_anything_is_loaded(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind", "spec.max_path_len": "2"})
+    with pytest.raises(UsageError, match=r"spec-3: .*max_path_len = 2 is less than num_speculative_tokens = 3"):
+        backend("lmdeploy-pipeline").open(request)
+    assert not list(tmp_path.glob("*.log"))
+
+
+def test_a_converted_draft_that_was_cut_is_refused_before_anything_is_loaded(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    draft = convert_draft(pair[1], tmp_path / "draft")
+    os.truncate(draft / "norm.weight", 2)
+    with pytest.raises(CheckpointError, match=r"norm\.weight has 2 bytes, eagle_draft_hidden \(64\) × 2 are 128"):
+        backend("lmdeploy-pipeline").open(request_of((pair[0], draft), tmp_path, {"engine": "turbomind"}))
+
+
 def test_known_lines_of_the_engines_log_are_evidence_beside_the_block(pair: tuple[Path, Path], tmp_path: Path) -> None:
     (log := tmp_path / "engine.log").write_text("No feasible kernel found for the problem\n")
     options = {"engine": "turbomind", "log.spec-3": str(log)}
@@ -215,6 +305,46 @@ def test_known_lines_of_the_engines_log_are_evidence_beside_the_block(pair: tupl
         ("I2", "lmdeploy-pipeline-spec-3.log:1"),
         ("I1", "engine.log:1"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "counted"),
+    [
+        ("", {"spec.enable_target_tree": "true"}, ("tree_draft_tokens", "tree_target_tokens", "tree_accepted_tokens")),
+        ("", {"config.tp": "2"}, ("rewound_tokens", "committed_extras")),
+    ],
+)
+def test_what_turbomind_counts_besides_is_kept(
+    fault: str, options: dict[str, str], counted: tuple[str, ...], pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind", **options}, fault=fault)
+    with opened("lmdeploy-pipeline", request) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, TOKENS, ()), SPEC, TOKENS, engine)
+    assert block.served is not None and block.served.acceptance is not None
+    record, numbers = block.served.acceptance, [block.counters[name] for name in counted]
+    if options.get("config.tp"):  # one draft token per step, which is the step's own
+        assert record.drafted == record.steps == 40 and record.accepted == 0 and numbers == [0, 0]
+    else:
+        assert numbers == [record.drafted, record.drafted, block.counters["reported_accepted_tokens"]]
+
+
+def test_what_turbomind_logs_of_its_steps_stands_beside_the_invariants(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {
+        "engine": "turbomind",
+        "spec.eagle_metrics_debug": "true",
+        "env.LMDEPLOY_EAGLE_KV_DEBUG": "1",
+        "env.TM_EAGLE3_FMHA_TILE_STATS": "1",
+    }
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options)) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block, seen = engine.trace(SPEC, TOKENS)
+    of = {f.reason_code: f for f in seen.findings}
+    assert set(of) == {"tiles_logged", "rewinds_logged", "steps_logged"}
+    rewound, accepted_ = block.counters["rewound_tokens"], block.counters["reported_accepted_tokens"]
+    assert of["rewinds_logged"].text == f"slots {block.counters['rewind_steps']}, rewound_tokens {rewound}"
+    assert of["steps_logged"].text.endswith(f"accepted_tokens {accepted_}")
+    assert of["tiles_logged"].text == "tiles 96, outside_spans 12, masked 4, computed 80"
 
 
 def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(

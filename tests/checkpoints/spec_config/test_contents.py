@@ -64,7 +64,7 @@ def test_one_changed_number_is_another_draft_whatever_the_name(draft: Path) -> N
 @pytest.mark.parametrize("change", [{"rms_norm_eps": 0.5}, {"sliding_window": 7}])
 def test_the_same_weights_with_another_config_are_another_draft(draft: Path, change: dict[str, object]) -> None:
     rewrite(other := copy(draft, "other"), **change)
-    assert other_content(str(draft), str(other)) == f"config.json differs in {next(iter(change))}"
+    assert other_content(str(draft), str(other)) == f"their configs differ in {next(iter(change))}"
 
 
 def test_a_missing_tensor_and_another_shape_are_named(draft: Path) -> None:

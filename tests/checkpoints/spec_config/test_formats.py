@@ -17,6 +17,7 @@ from specgate.checkpoints.spec_config.sources import read_source
 from specgate.contract import EngineFacts
 from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.errors import UsageError
+from tests.support.engines.converted import GPT_OSS, edit_config, write_config
 
 SGLANG = "sglang:--model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path D"
 CHAINS = {
@@ -117,15 +118,11 @@ def test_a_yaml_file_and_a_script_are_read(tmp_path: Path) -> None:
 
 
 def test_a_draft_folder_of_turbomind_is_checked(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    good = "model_config:\n  hidden_units: 64\n  vocab_size: 9\n  head_num: 4\n  size_per_head: 16\n  inter_size: 8\n"
-    config.write_text(good)
-    assert read_source(str(tmp_path)).value("draft_hidden") == 64
-    config.write_text(good.replace("size_per_head: 16", "size_per_head: 8"))
-    with pytest.raises(UsageError, match=r"hidden_units = 64 is not head_num × size_per_head = 4 × 8"):
-        read_source(str(tmp_path))
-    config.write_text(good.replace("  head_num: 4\n", ""))
-    with pytest.raises(UsageError, match=r"model_config\.head_num missing"):
+    write_config(tmp_path, GPT_OSS)
+    config = read_source(str(tmp_path))
+    assert (config.value("draft_hidden"), config.value("capture")) == (2880, "layers [1, 17, 32]")
+    edit_config(tmp_path, eagle_q_size=2880)
+    with pytest.raises(UsageError, match=r"model_config\.eagle_q_size = 2880"):
         read_source(str(tmp_path))
 
 

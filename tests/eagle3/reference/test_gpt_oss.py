@@ -15,6 +15,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.cycle_accounting import moved_by
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.traffic import target_traffic
+from specgate.backends.eagle3.reference import gpt_oss
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.checkpoints.geometry import DraftGeometry
@@ -93,6 +94,16 @@ def test_experts_decoded_ahead_give_the_very_same_logits(folders: dict[str, Path
     assert engine.model.decode_ahead(spare=0)
     assert all(layer.gate_up.blocks is None and layer.down.floats is None for layer in engine.model.weights.layers)
     assert torch.equal(logits_of(engine, tokens), as_stored)
+
+
+def test_rows_that_look_a_few_at_a_time_give_the_very_same_logits(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, tokens = open_engine(folders, "mxfp4"), prompt(3 * WINDOW + 1)
+    at_once = logits_of(engine, tokens)
+    monkeypatch.setattr(gpt_oss, "MASKS", WINDOW * len(tokens))
+    assert len(gpt_oss.pieces(torch.arange(len(tokens))[None])) > 3
+    assert torch.equal(logits_of(engine, tokens), at_once)
 
 
 def test_experts_are_not_decoded_ahead_where_that_leaves_too_little_memory(folders: dict[str, Path]) -> None:

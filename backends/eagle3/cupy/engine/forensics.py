@@ -15,10 +15,10 @@ from specgate.backends.eagle3.cupy.engine.decoding import most_steps
 from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
-from specgate.backends.eagle3.cupy.engine.retile import RetilingEngine
 from specgate.backends.eagle3.cupy.engine.sampled import law_of, put_requests, top2_of_draw
 from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
+from specgate.backends.eagle3.cupy.engine.tiles import TileCountingEngine
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
@@ -29,7 +29,7 @@ from specgate.contract.traces import TunedProduct
 from specgate.errors import BackendError
 
 
-class ForensicEngine(RetilingEngine):
+class ForensicEngine(TileCountingEngine):
     """Whoever looks runs steps of their own: a decode run cannot be extended after that."""
 
     @torch.inference_mode()

@@ -135,16 +135,19 @@ def plan(
     }
 
 
-def require(plan: Mapping[str, int], weights: int, sizes: Sizes, device: torch.device) -> None:
-    """Print the plan; raise EnvironmentRefused, with its numbers, where `device` has not so much free."""
+def require(plan: Mapping[str, int], sizes: Sizes, device: torch.device) -> None:
+    """Print the plan, weights included; raise EnvironmentRefused, with its numbers, where `device` has less free.
+
+    Called before a weight is read. Packing takes one matrix of all experts of a layer twice, less than a prefill does.
+    """
     free, needed = free_bytes(device), sum(plan.values())
     parts = ", ".join(f"{name} {in_gb(size)}" for name, size in plan.items())
-    print(f"memory plan: weights {in_gb(weights)} (loaded), {parts}; {in_gb(free)} free", flush=True)
+    print(f"memory plan: {parts}; {in_gb(free)} free", flush=True)
     if needed > free:
         raise EnvironmentRefused(
-            f"{sizes.slots} slots of {sizes.positions} positions need {in_gb(needed)} beside the weights ({parts}), "
-            f"but {in_gb(free)} are free",
-            hint="a smaller batch or a shorter context",
+            f"{sizes.slots} slots of {sizes.positions} positions need {in_gb(needed)} ({parts}), "
+            f"but {in_gb(free)} are free on {device}",
+            hint="a smaller batch, a shorter context, a narrower cache (-o kv=fp8), or more GPUs (-o tp=2)",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
+from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
-from specgate.backends.eagle3.cupy.engine.retile import config_of
+from specgate.backends.eagle3.cupy.engine.tiles import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import mailbox_bytes, with_mailboxes
@@ -27,15 +29,22 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, require
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, never_tuned, require
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
-from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
-from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
+from specgate.backends.eagle3.lib.layout import target_tensors
+from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, weight_bytes
+from specgate.backends.eagle3.lib.pair import (
+    DraftCheckpoint,
+    TargetCheckpoint,
+    load_draft,
+    load_target_parts,
+    target_warnings,
+)
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv import NAMES, PartialPlan
+from specgate.backends.eagle3.lib.specpv import NAMES, SPECPV, PartialPlan
 from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
-from specgate.backends.eagle3.nouns.fmha import parse_config
+from specgate.backends.eagle3.nouns.fmha import Wanted, chosen_in, heads_in_words, kept_config, parse_config
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
@@ -66,11 +75,13 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "kv": None,
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
+    "phase_trace": None,
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "prefill_experts": ("packed", "decoded"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
+    "tile_stats": ("off", "on"),
     "tp": ("1", "2", "4"),
     "tree": None,
     "tree_width": None,
@@ -87,16 +98,18 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `draft_tp` (among how many of the target's GPUs the draft is
     divided), `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of
-    attention such as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and
-    `draft_kv` (the formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline:
-    decode spec roles plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch:
+    attention such as kv_tile:512,warps:4, or the file of a sweep; without it the kept sweep of such an engine counts),
+    `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target
+    and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles plainly and say so), `phase_trace`
+    (a file for the phases of every step), `prefill` (fused: what stands between products by one kernel each; torch:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
     they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
-    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it, `tp`
-    (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a
-    file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products
-    that are run).
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it,
+    `tile_stats` (on: each decode run is followed by a step that counts how attention uses its tiles), `tp` (how many
+    GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
+    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
+    run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -108,6 +121,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree, partial_plan = tree_option.chosen_tree(request), asked_plan(request)
     plan = used_plan(request, partial_plan)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
+    check_tile_stats(request, ranks, partial_plan)
     asked_draft_ranks, draft_ranks = option.asked_draft_ranks(request, ranks), 1
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
@@ -121,9 +135,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     check_partial_target(partial_plan, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
-    targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
-    target, part = targets[0], targets[0].shard.geometry(targets[0].geometry)
-    draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
+    phases = PhaseTrace(Path(text), tuned.device) if (text := request.options.get("phase_trace")) else None
+    part = Shard(0, ranks).geometry(geometry)
+    draft, draft_error = usable_draft(request, geometry, device) if request.max_k else (None, None)
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
         where = (request.pair.draft or Path()) / "config.json"
@@ -132,7 +146,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
     sizes = replace(sizes, kv=kv)
-    sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
+    swept = None if fmha else kept_fmha(request, geometry, sizes)
+    tiling = fmha or swept
+    sizes = replace(sizes, fmha=tiling) if tiling else sizes.usual(part)
     tree_option.check_memory(sizes, part)
     modes = [chosen_prefill_mode(request.options, part, device) for device in devices]
     mode = modes[0]
@@ -140,15 +156,17 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
+    wanted = Shard(0, ranks).wanted(target_tensors(geometry))
+    limits.require({"weights": weight_bytes(wanted, DTYPE), **memory}, sizes, min(devices, key=free_bytes))
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
+        targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
+        target = targets[0]
         models = models_of(targets, draft, sizes.positions, devices, draft_ranks=draft_ranks)
         model, head = models[0]
         kind = FULL if sizes.partial else PLAIN
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode, ranks=ranks)
-        fullest = min(devices, key=free_bytes)
-        limits.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
         buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
     others = [
@@ -160,24 +178,31 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         draft_ranks=draft_ranks,
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
-        tuned_sha256=tuned.sha256(gemms.shapes),
+        tuned_sha256=with_swept(tuned.sha256(gemms.shapes), swept),
         mode=mode,
-        warnings=kv_warnings(request, kv, drafts=draft is not None),
+        warnings=(
+            *other_target(request, draft, target),
+            *kv_warnings(request, kv, drafts=draft is not None),
+            *never_tuned(tuned, request.pair, ranks),
+        ),
         lengths=lengths,
         plan=partial_plan if draft else None,
         positions=request.max_positions,
     )
-    return CupyEngine(
+    engine = CupyEngine(
         *(model, head, sizes, buffers[0], facts),
         graphs=graphs,
         plain_on_draft_error=plain_on_draft_error(request),
         tuned=tuned,
         shape_log=shape_log,
+        phase_trace=phases,
         mode=mode,
         others=others,
         lengths=lengths if head else None,
         asked_plan=partial_plan if head else None,
     )
+    engine.counts_tiles = request.options.get("tile_stats") == "on"
+    return engine
 
 
 def sizes_of(request: OpenRequest, tree: DraftTree | None, partial: PartialPlan | None = None) -> Sizes:
@@ -214,9 +239,36 @@ def chosen_files(options: Mapping[str, str]) -> tuple[Tuned, ShapeLog | None]:
 
 
 def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
-    """Raises UsageError for knobs and values that attention does not have."""
+    """Raises UsageError for knobs and values that attention does not have, and for a file that is no sweep of them."""
     text = options.get("fmha")
-    return config_of(parse_config(text)) if text else None
+    if not text:
+        return None
+    in_file = text.endswith(".json")
+    return config_of(chosen_in(Path(text), torch.cuda.get_device_name()) if in_file else parse_config(text))
+
+
+def kept_fmha(request: OpenRequest, g: TargetGeometry, sizes: Sizes) -> FmhaConfig | None:
+    """The configuration that a kept sweep proved faster for such an engine; None without one."""
+    device, heads = torch.cuda.get_device_name(), heads_in_words(g.layers, g.heads, g.kv_heads, g.head_dim)
+    config = kept_config(Wanted(device, heads, sizes.slots, request.max_positions, request.options))
+    return config_of(config) if config is not None else None
+
+
+def with_swept(tuned_sha256: str | None, swept: FmhaConfig | None) -> str | None:
+    """The hash of what was tuned, a swept configuration of attention with it: no option names that one."""
+    return hashlib.sha256(f"{tuned_sha256} {swept}".encode()).hexdigest() if swept else tuned_sha256
+
+
+def check_tile_stats(request: OpenRequest, ranks: int, partial: PartialPlan | None) -> None:
+    """Raise UsageError where the tiles of attention cannot be counted."""
+    if request.options.get("tile_stats") != "on":
+        return
+    if ranks > 1:
+        raise UsageError(f"option tile_stats = on with tp = {ranks}: tiles are counted on one GPU alone")
+    if partial is not None:
+        raise UsageError(
+            f"option tile_stats = on with {SPECPV}: tiles of whole caches are counted", hint="leave it out"
+        )
 
 
 def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> PrefillMode:
@@ -255,7 +307,7 @@ def plain_on_draft_error(request: OpenRequest) -> bool:
 
 
 def usable_draft(
-    request: OpenRequest, target: TargetCheckpoint, device: torch.device
+    request: OpenRequest, target: TargetGeometry, device: torch.device
 ) -> tuple[DraftCheckpoint | None, str | None]:
     """The draft; or, where the request would go on without one, None and why it cannot be used."""
     capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
@@ -268,13 +320,20 @@ def usable_draft(
 
 
 def own_draft(
-    request: OpenRequest, target: TargetCheckpoint, device: torch.device, capture: Sequence[int] | None
+    request: OpenRequest, target: TargetGeometry, device: torch.device, capture: Sequence[int] | None
 ) -> DraftCheckpoint:
     folder = request.pair.draft
     assert folder is not None
-    draft = load_draft(folder, target.geometry, DTYPE, device, capture, target.sha256)
+    draft = load_draft(folder, target, DTYPE, device, capture)
     positions = request.max_positions
-    check_chain(request.max_k, str(folder), {}, target=target.geometry, draft=draft.geometry, positions=positions)
+    check_chain(request.max_k, str(folder), {}, target=target, draft=draft.geometry, positions=positions)
     limits.check_geometry(draft.geometry, folder / "config.json")
     limits.check_window(draft.geometry, folder / "config.json")
     return draft
+
+
+def other_target(request: OpenRequest, draft: DraftCheckpoint | None, target: TargetCheckpoint) -> tuple[str, ...]:
+    """Return a warning where the draft's config names another target."""
+    if draft is None or request.pair.draft is None:
+        return ()
+    return target_warnings(read_config(request.pair.draft), target.sha256)

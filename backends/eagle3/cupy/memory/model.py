@@ -32,11 +32,17 @@ def pack_expert_target(checkpoint: TargetCheckpoint) -> ExpertTargetWeights:
         order = Order.PAIRED if name.endswith("gate_up_proj") else Order.PLAIN
         blocks, scales, bias = (take(f"{name}_{part}") for part in ("blocks", "scales", "bias"))
         try:
-            return PackedExperts.of(blocks, scales, bias, order)
+            made = PackedExperts.of(blocks, scales, bias, order)
         except ValueError as error:
             raise CheckpointError(
                 f"{checkpoint.config_file.parent}: {name}: {error}", hint="damaged, or not MXFP4: fetch it again"
             ) from error
+        # Packed matrices fit into no block that a checkpoint's leaves, or into a part of one, and keep the rest of it.
+        # Unless each goes back to the driver at once, torch ends up holding the 65 GB of the 120b nearly twice.
+        del blocks, scales
+        if made.tiles.is_cuda:
+            torch.cuda.empty_cache()
+        return made
 
     return weights.pack_expert_target(checkpoint, packed)
 

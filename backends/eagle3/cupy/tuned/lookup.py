@@ -120,6 +120,11 @@ class Tuned:
         useful = (source for source in self.sources if why_not(source, shape, self.device) is None)
         return next((entry(source, shape) for source in useful), None)
 
+    @property
+    def knows_device(self) -> bool:
+        """Return whether any file holds something that was tuned on this device, of use or not."""
+        return any(source.tuned.device == self.device for source in self.sources)
+
     def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
         """Yield why `shapes` were not found: a sentence per reason and file."""
         if not self.sources:

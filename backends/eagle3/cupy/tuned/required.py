@@ -27,7 +27,17 @@ def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
     files = " and ".join(source.file.name for source in tuned.sources)
     by_rule = sum(not lookup.searched for lookup in lookups)
     beside = f", {by_rule} of more than {MANY_ROWS} rows by a rule" if by_rule else ""
-    return f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}" + (f" from {files}" if files else "") + beside
+    known = "" if tuned.knows_device else f", never tuned on {tuned.device}"
+    hits = f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}"
+    return hits + (f" from {files}" if files else "") + beside + known
+
+
+def never_tuned(tuned: Tuned, pair: PairRef, ranks: int = 1) -> tuple[str, ...]:
+    """Return a warning on a kind of GPU on which nothing was tuned; see `require`."""
+    if tuned.knows_device:
+        return ()
+    how = command(pair) if ranks == 1 else COMMAND_OF_PARTS
+    return (f"nothing was tuned on {tuned.device}: kernels divide their work by its limits. Tune them: {how}",)
 
 
 def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
@@ -35,19 +45,19 @@ def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode
     `ranks`: among how many GPUs the target is divided, so that a product is that of a part.
     """
     print(f"tuned products: {describe(tuned, lookups)}", flush=True)
+    if perf_mode and not all(lookup.searched for lookup in lookups):
+        print(f"PERF_MODE: steps of more than {MANY_ROWS} rows break I2: no search knows their products", flush=True)
     missed = [lookup.shape for lookup in lookups if not lookup.found]
-    if refused := [lookup.shape for lookup in lookups if lookup.searched and not lookup.found and perf_mode]:
+    refused = [lookup.shape for lookup in lookups if not lookup.found and lookup.searched]
+    how = command(pair) if ranks == 1 else COMMAND_OF_PARTS
+    if perf_mode and refused:
         raise EnvironmentRefused(
             f"PERF_MODE on {tuned.device}: no tuned configuration for {len(refused)} of {len(lookups)} products: "
             f"{explained(tuned, refused)}",
-            hint=f"tune them: {command(pair) if ranks == 1 else COMMAND_OF_PARTS}",
+            hint=f"tune them: {how}",
         )
     if missed:
-        print(f"not tuned: {explained(tuned, missed)}", flush=True)
-    if perf_mode and not all(lookup.searched for lookup in lookups):
-        print(
-            f"PERF_MODE: steps of more than {MANY_ROWS} rows break I2, since no search knows their products", flush=True
-        )
+        print(f"not tuned: {explained(tuned, missed)}\n  tune them: {how}", flush=True)
 
 
 def explained(tuned: Tuned, missed: Sequence[GemmShape]) -> str:

@@ -25,13 +25,12 @@ from specgate.backends.eagle3.lib.pair import TargetCheckpoint, stored
 from specgate.backends.eagle3.lib.planted.recipe import DEPTH, Recipe
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
-from specgate.backends.eagle3.pair_tools.plant.decoder import MASKS, Decoder, release
+from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder, release
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit
 from specgate.backends.eagle3.pair_tools.plant.thresholds import STRONGEST, thresholds
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.backends.eagle3.reference.open import DTYPES
 from specgate.backends.eagle3.reference.ops import rms_norm
 from specgate.backends.eagle3.reference.target import TorchTarget
@@ -49,6 +48,9 @@ A share of 0.8 is then known to about half a percentage point.
 OWN_TEXT_SPEC: Final = 2
 """Length of the chains with which own text is decoded. The text does not depend on it."""
 CHUNK: Final = 1024
+"""Rows of a pass of a dense target."""
+PASS: Final = 65536
+"""Rows of a pass with experts, in all texts together. Each pass decodes every expert that it reaches once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +164,10 @@ def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], wa
     """
     longest, g = max(map(len, texts)), checkpoint.geometry
     together = len(texts) if g.experts else 1
-    rows = max(1, min(CHUNK, MASKS // (together * longest))) if g.experts else CHUNK
+    rows = max(1, PASS // together) if g.experts else CHUNK
     engine = ReferenceEngine(checkpoint, None, max_batch=together, max_positions=longest, device=device)
     model = engine.model
     assert isinstance(model, TorchTarget)
-    if isinstance(model, GptOssTarget):
-        model.decode_ahead()
     states = []
     for start in range(0, len(texts), together):
         tokens = torch.tensor([text[:-1] for text in texts[start : start + together]], device=device)

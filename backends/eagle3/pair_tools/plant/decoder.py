@@ -6,18 +6,14 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
 from specgate.backends.eagle3.reference.backend import BACKEND as REFERENCE
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.gpt_oss import PREFILL_ROWS, GptOssTarget
+from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.contract import PairRef
 from specgate.contract.protocols import Backend, Engine, OpenRequest
-
-MASKS: Final = PREFILL_ROWS * 32768
-"""Rows times positions of a pass with experts, in all texts together: with 64 heads, 1 GB of attention masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,6 @@ class Decoder:
         )
         if isinstance(engine, ReferenceEngine) and isinstance(engine.model, GptOssTarget):
             engine.model.decode_ahead()
-            engine.model.prefill_rows = max(PREFILL_ROWS, MASKS // positions)
         try:
             yield engine
         finally:

@@ -76,21 +76,14 @@ def touched_keys(counts: Sequence[Touched]) -> dict[str, object]:
 @torch.inference_mode()
 def routed(target: TargetCheckpoint, texts: list[list[int]], device: str) -> Tensor:
     """The experts that the reference engine's router chooses, int64 [texts, layers, tokens, k] on the CPU. All texts
-    are of one length.
+    are of one length, and go through the target together.
     """
-    longest = len(texts[0])
-    engine = ReferenceEngine(target, None, max_batch=1, max_positions=longest, device=device)
-    model, experts = engine.model, []
-    assert isinstance(model, GptOssTarget)
-    for text in texts:
-        passes = list[Tensor]()
-        for start in range(0, longest, model.prefill_rows):
-            tokens = torch.tensor([text[start : start + model.prefill_rows]], device=device)
-            positions = torch.arange(start, start + tokens.shape[1], device=device)[None]
-            model.forward(slice(0, 1), tokens, positions, ())
-            passes.append(model.chosen[:, 0].cpu())
-        experts.append(torch.cat(passes, dim=1))
-    return torch.stack(experts)
+    tokens = torch.tensor(texts, device=device)
+    engine = ReferenceEngine(target, None, max_batch=len(texts), max_positions=tokens.shape[1], device=device)
+    assert isinstance(engine.model, GptOssTarget)
+    positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
+    engine.model.forward(slice(0, len(texts)), tokens, positions, ())
+    return engine.model.chosen.transpose(0, 1).cpu()
 
 
 def distinct(chosen: Tensor, count: int, tokens: int) -> float:

@@ -11,15 +11,17 @@ from typing import Final
 from specgate.checkpoints.auxiliary_layers import (
     AuxiliaryLayers,
     by_default,
+    converted,
     nested,
     nested_plain,
     resolve_boundaries,
     top_level,
 )
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
-from specgate.checkpoints.hf_keys import Keys, read_config
+from specgate.checkpoints.hf_keys import Keys
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms
 from specgate.checkpoints.spec_config.terms import Said
+from specgate.checkpoints.turbomind import is_draft, read_either
 from specgate.errors import CheckpointError
 
 READINGS: Final[Mapping[str, Callable[[Keys, int], AuxiliaryLayers]]] = {
@@ -77,17 +79,17 @@ def boundaries_of(draft: Keys, target: str | None, reading: str | None) -> tuple
     if reading is None or layers is None:
         return None
     try:
-        return READINGS[reading](draft, layers).boundaries
+        return (converted(draft) or READINGS[reading](draft, layers)).boundaries
     except CheckpointError:
         return None
 
 
 def config_of(folder: str | None) -> Keys | None:
     """The config of a checkpoint that lies on this machine."""
-    if not folder or not isfile(f"{folder}/config.json"):
+    if not folder or not (isfile(f"{folder}/config.json") or is_draft(Path(folder))):
         return None
     try:
-        return read_config(Path(folder))
+        return read_either(Path(folder))
     except CheckpointError:
         return None
 

@@ -6,6 +6,7 @@ Released LMDeploy has no drafts in TurboMind. Forks that put EAGLE-3 there take 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
@@ -23,9 +24,11 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     take,
 )
 from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_draft, resolve_auto
-from specgate.checkpoints.spec_config.tables.lmdeploy import CACHES, DRAFT, FLAGS, SECTION, TURBOMIND
+from specgate.checkpoints.spec_config.tables.lmdeploy import CACHES, FLAGS, TURBOMIND
+from specgate.checkpoints.spec_config.tables.lmdeploy import SECTION as FIELDS
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
-from specgate.errors import UsageError
+from specgate.checkpoints.turbomind import CAPTURED, CONFIG, SECTION, read_either
+from specgate.errors import CheckpointError, UsageError
 
 EXPRESSES: Final = frozenset({
     "method", "draft_model", "target", "k", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp",
@@ -58,7 +61,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     """The config of a `SpeculativeConfig` alone. Raises UsageError for a value of the wrong type."""
-    return of(from_mapping(values, SECTION, where), {}, where, None, None)
+    return of(from_mapping(values, FIELDS, where), {}, where, None, None)
 
 
 def around(flags: Given, served: str | None) -> Terms:
@@ -119,6 +122,8 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     )  # fmt: skip
 
 
+TREE_FILE: Final = "eagle_tree.yaml"
+"""In a draft's folder: the choices of a tree that TurboMind drafts in the place of a chain."""
 TURBOMIND_EXPRESSES: Final = frozenset({
     "method", "draft_model", "k", "path_len", "verified", "non_leaves", "capture", "tp", "tree", "window",
 })  # fmt: skip
@@ -143,10 +148,17 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
         default(terms, verified=max(2 * k, path))
     take(terms, keys, "capture_layers", "capture", layers_of)
     default(terms, capture="layers [-1]")
+    tree_file = Path(keys.text("model") or "") / TREE_FILE
+    if keys.get("enable_target_tree"):
+        terms["tree"] = Said("target tree", "stated", "enable_target_tree")
+    elif tree_file.is_file():
+        terms["tree"] = Said("static tree", "stated", str(tree_file))
+    default(terms, tree="chain")
     if keys.get("enable_specpv"):
         terms["window"] = Said("partial KV in verification (SpecPV)", "stated", "enable_specpv")
     fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
     draft = keys.text("model")
+    add_draft(terms, draft, None, None)
     return StatedConfig(
         "turbomind", where, known(terms), TURBOMIND_EXPRESSES, single_token(terms), None, keys.undecided,
         places={"draft_model": draft} if draft else {}, others=keys.rest(),
@@ -161,24 +173,19 @@ def single_token(terms: Terms) -> tuple[str, ...]:
     return ()
 
 
-def read_draft(values: Mapping[str, object], where: str) -> StatedConfig:
-    """Read the `config.yaml` of a draft folder.
-
-    Raises UsageError if a key is missing, or if the heads' sizes do not add up to the width: TurboMind then goes on
-    without the draft.
+def read_draft(folder: Path) -> StatedConfig:
+    """Read the `config.yaml` of a draft folder. Raises UsageError for sizes that are missing or contradict each other:
+    TurboMind then goes on without the draft.
     """
-    model = values.get("model_config")
-    if not isinstance(model, Mapping):
-        raise UsageError(f"{where}: model_config is missing", hint="the config.yaml of a TurboMind draft has it")
-    sizes = {key: value for key, value in model.items() if key in DRAFT}
-    keys = from_mapping(sizes, DRAFT, f"{where}: model_config")
-    if missing := [f"model_config.{key}" for key in DRAFT if key not in keys]:
-        raise UsageError(f"{where}: {', '.join(missing)} missing", hint="TurboMind goes on without its draft then")
-    hidden, heads, size = (int(str(keys.values[key])) for key in ("hidden_units", "head_num", "size_per_head"))
-    if hidden != heads * size:
-        raise UsageError(
-            f"{where}: model_config.hidden_units = {hidden} is not head_num × size_per_head = {heads} × {size}",
-            hint="TurboMind goes on without its draft then",
-        )
-    terms = {"draft_hidden": Said(hidden, "stated", "model_config.hidden_units")}
-    return StatedConfig("turbomind", where, terms, frozenset({"draft_hidden"}))
+    where = folder / CONFIG
+    try:
+        config = read_either(folder)
+    except CheckpointError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    terms: Terms = {
+        "draft_model": Said(folder.name, "stated", "folder"),
+        "capture": Said(layers_of(config.ids(CAPTURED)), "stated", f"{SECTION}.{CAPTURED}"),
+    }
+    add_draft(terms, str(folder), None, None)
+    places = {"draft_model": str(folder)}
+    return StatedConfig("turbomind", str(where), terms, frozenset(terms), unclear=True, places=places)

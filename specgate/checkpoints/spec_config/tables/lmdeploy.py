@@ -65,12 +65,3 @@ max_matching_ngram_size    count   ?  -
 is_public_pool             switch  ?  -
 """)  # fmt: skip
 """Keys of forks that put EAGLE-3 into TurboMind."""
-
-DRAFT: Final = Table("""
-hidden_units   count  ?  -
-vocab_size     count  ?  -
-head_num       count  ?  -
-size_per_head  count  ?  -
-inter_size     count  ?  -
-""")  # fmt: skip
-"""Keys of `model_config` in a draft folder's config.yaml without which the draft does not load."""

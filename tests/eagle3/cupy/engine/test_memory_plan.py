@@ -29,7 +29,12 @@ SIZES = Sizes(slots=3, positions=200, max_rows=4)
 TREE = TreeShape.of([(0,), (1,), (0, 0), (0, 1), (1, 2)])
 SAMPLED = Sizes(3, 200, 4, sampling=Sampling(top_p=0.9, logit_bias=((3, -1.0),)))
 NARROW, NVFP4 = (Sizes(3, 200, 4, kv=KvModes(mode, mode)) for mode in CODES)
-PLAN = {"key/value cache": 5_000_000_000, "buffers of a step": 400_000_000, "prefill workspace": 30_000_000}
+PLAN = {
+    "weights": 270_000_000,
+    "key/value cache": 5_000_000_000,
+    "buffers of a step": 400_000_000,
+    "prefill workspace": 30_000_000,
+}
 
 
 @pytest.mark.parametrize("draft", [None, DRAFT, replace(DRAFT, window=64)], ids=["none", "full", "window"])
@@ -97,19 +102,19 @@ def test_buffers_are_finite_from_the_start() -> None:
 def test_what_fits_exactly_is_allowed_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(limits, "free_bytes", lambda device: 5_430_000_000)
-    require(PLAN, 270_000_000, SIZES, torch.device("cpu"))
+    monkeypatch.setattr(limits, "free_bytes", lambda device: 5_700_000_000)
+    require(PLAN, SIZES, torch.device("cpu"))
     assert capsys.readouterr().out == (
-        "memory plan: weights 0.27 GB (loaded), key/value cache 5.00 GB, buffers of a step 0.40 GB, "
-        "prefill workspace 0.03 GB; 5.43 GB free\n"
+        "memory plan: weights 0.27 GB, key/value cache 5.00 GB, buffers of a step 0.40 GB, "
+        "prefill workspace 0.03 GB; 5.70 GB free\n"
     )
 
 
 def test_a_byte_too_many_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "free_bytes", lambda device: 5_429_999_999)
+    monkeypatch.setattr(limits, "free_bytes", lambda device: 5_699_999_999)
     message = (
-        r"3 slots of 200 positions need 5\.43 GB beside the weights \(key/value cache 5\.00 GB, buffers of a step "
-        r"0\.40 GB, prefill workspace 0\.03 GB\), but 5\.43 GB are free\n  a smaller batch or a shorter context"
+        r"3 slots of 200 positions need 5\.70 GB \(weights 0\.27 GB, key/value cache 5\.00 GB, buffers of a step "
+        r"0\.40 GB, prefill workspace 0\.03 GB\), but 5\.70 GB are free on cpu\n  a smaller batch, a shorter context"
     )
     with pytest.raises(EnvironmentRefused, match=message):
-        require(PLAN, 270_000_000, SIZES, torch.device("cpu"))
+        require(PLAN, SIZES, torch.device("cpu"))

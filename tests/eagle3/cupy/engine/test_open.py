@@ -15,6 +15,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.backend import BACKEND
 from specgate.backends.eagle3.cupy.device import first_gpu
+from specgate.backends.eagle3.cupy.engine import limits
 from specgate.backends.eagle3.cupy.engine import open as opening
 from specgate.backends.eagle3.cupy.engine.open import check_target, usable_draft
 from specgate.backends.eagle3.cupy.engine.prefill import PACKED_ROWS
@@ -287,7 +288,7 @@ def test_a_pair_that_no_kernel_is_made_for_is_refused(
 
 def test_a_draft_that_cannot_be_used_ends_the_run_unless_asked_otherwise(tmp_path: Path) -> None:
     request = written(tmp_path, window=513)
-    target, cpu = load_target(request.pair.target, torch.bfloat16, "cpu"), torch.device("cpu")
+    target, cpu = check_target(request), torch.device("cpu")
     for options in ({}, {"on_draft_error": "fail"}):
         with pytest.raises(CheckpointError, match="sliding_window = 513"):
             usable_draft(replace(request, options=options), target, cpu)
@@ -297,8 +298,22 @@ def test_a_draft_that_cannot_be_used_ends_the_run_unless_asked_otherwise(tmp_pat
     assert "sliding_window = 513" in reason
 
 
+def test_a_gpu_too_small_for_weights_and_plan_is_refused_with_the_numbers_before_a_weight_is_read(
+    request_: OpenRequest, cpu_for_a_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = sum(t.nbytes for t in load_target(request_.pair.target, torch.bfloat16, "cpu").tensors.values())
+    monkeypatch.setattr(limits, "free_bytes", lambda device: weights + 1000)
+    monkeypatch.setattr(opening, "load_target_parts", pytest.fail)
+    message = (
+        rf"2 slots of 256 positions need 0\.\d\d GB \(weights {weights / 1e9:.2f} GB, key/value cache .*"
+        rf"but {(weights + 1000) / 1e9:.2f} GB are free on cpu\n  a smaller batch, a shorter context"
+    )
+    with pytest.raises(EnvironmentRefused, match=message):
+        BACKEND.open(request_)
+
+
 def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenRequest) -> None:
-    target, cpu = load_target(request_.pair.target, torch.bfloat16, "cpu"), torch.device("cpu")
+    target, cpu = check_target(request_), torch.device("cpu")
     draft, reason = usable_draft(replace(request_, options={"capture": "0,1,3"}), target, cpu)
     assert reason is None
     assert draft is not None

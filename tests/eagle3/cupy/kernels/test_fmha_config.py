@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.cupy.device import Multiprocessors
+from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.attention import fmha_config
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import (
     LONGEST_TILE,
     REGIMES,
     SHORTEST_TILE,
+    STATIC_SHARED_BYTES,
     FmhaConfig,
     tile_of_whole_waves,
     usual_config,
@@ -61,6 +64,23 @@ def test_attention_is_tiled_into_whole_waves_of_blocks(
     config = usual_config(heads, slots)
     assert config.kv_tile == tile
     assert -(-heads.positions // config.kv_tile) * heads.kv_heads * slots == blocks
+
+
+@pytest.mark.parametrize("kv", MODES)
+@pytest.mark.parametrize("heads", [Heads(64, 8, 64, 33280), Heads(32, 8, 128, 33280)], ids=["64", "128"])
+@pytest.mark.parametrize("shared", [100, 164], ids=["sm_120", "sm_80"])
+def test_where_an_h200s_rings_have_no_room_an_sm_holds_two_blocks_with_enough_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, heads: Heads, kv: KvMode, shared: int
+) -> None:
+    monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: (shared - 2) * 1024)
+    gpu, heads = Multiprocessors(188, shared * 1024), replace(heads, kv=kv)
+    monkeypatch.setattr(fmha_config, "multiprocessors", lambda: gpu)
+    config = usual_config(heads, 1)
+    ring, h200s = config.ring_bytes(heads.head_dim, kv=kv), {(r.config.warps, r.config.stages) for r in REGIMES}
+    assert ring + STATIC_SHARED_BYTES <= (shared - 2) * 1024
+    if (config.warps, config.stages) not in h200s:
+        assert config.stages >= 2
+        assert 2 * (ring + STATIC_SHARED_BYTES + RESERVED_SHARED) <= shared * 1024 and 2 * ring >= 34 * 1024
 
 
 @pytest.mark.parametrize("kv", MODES)

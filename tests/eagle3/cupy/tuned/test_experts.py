@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import (
     Tuned,
     code_sha256,
 )
-from specgate.backends.eagle3.cupy.tuned.required import require
+from specgate.backends.eagle3.cupy.tuned.required import never_tuned, require
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm, read_tuned
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
@@ -166,20 +167,41 @@ class WentOnError(Exception):
 def goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends opening an engine after what is required of its products."""
 
-    def asked(device: torch.device) -> int:
+    def allocated(*arguments: object) -> None:
         raise WentOnError
 
-    monkeypatch.setattr(opening, "free_bytes", asked)  # what is asked next
+    monkeypatch.setattr(opening, "Buffers", SimpleNamespace(allocate=allocated))  # what comes next
 
 
 @pytest.mark.usefixtures("goes_on")
-def test_without_perf_mode_a_miss_is_said_and_the_engine_goes_on(
-    request_: OpenRequest, capsys: pytest.CaptureFixture[str]
+def test_without_perf_mode_misses_are_said_with_the_command_that_tunes_them(
+    request_: OpenRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    shapes = BACKEND.gemm_shapes(request_.pair, (request_.max_batch,), (request_.max_k,))
+    file = written(tmp_path / "t.json", *{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values())
     with pytest.raises(WentOnError):
-        BACKEND.open(replace(request_, perf_mode=False))
-    text = capsys.readouterr().out
-    assert "tuned products: 0 of 15\n" in text and "not tuned: " in text
+        BACKEND.open(replace(request_, perf_mode=False, options={"tuned": str(file)}))
+    pair = shlex.join(["--target", str(request_.pair.target), "--draft", str(request_.pair.draft)])
+    assert f"""\
+tuned products: 13 of 15 from {file.name}
+not tuned: {GATE_UP}, {DOWN}
+  {file}: does not hold them
+  tune them: specgate engine tune gemm --missing {pair}
+""" in (capsys.readouterr().out)
+
+
+def test_on_a_kind_of_gpu_without_a_file_perf_mode_asks_for_experts_too_and_the_engine_says_how(
+    request_: OpenRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EnvironmentRefused, match="no tuned configuration for 15 of 15 products: "):
+        BACKEND.open(request_)
+    assert f"tuned products: 0 of 15, never tuned on {DEVICE}\n" in capsys.readouterr().out
+    (warning,) = never_tuned(Tuned.on(DEVICE), request_.pair)
+    assert f"nothing was tuned on {DEVICE}: " in warning and "specgate engine tune gemm --missing " in warning
+    # A file of this kind of GPU, be what it holds of no use any more, tells that it was tuned.
+    file = written(tmp_path / "t.json", experts(SHAPE, source_sha256="0" * 64))
+    assert never_tuned(Tuned.on(DEVICE, file), request_.pair) == ()
+    assert never_tuned(Tuned.on("NVIDIA A100", file), request_.pair) != ()
 
 
 def test_of_parts_of_a_pair_the_command_begins_with_a_log(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from specgate.contract.traces import TunedProduct, launch_name
 from tests.eagle3.cupy.kernels.launches import EXPERTS, PAIRS, Launch, step
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE
 from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written
+from tests.support.factories import blocks_of, plan_of
 
 
 def geometry(name: str) -> Geometry:
@@ -188,6 +189,19 @@ def test_products_of_more_than_16_rows_are_divided_by_a_rule_and_count_as_untune
     assert (product.launch is not None) is hit
     require(gemms.tuned, gemms.lookups, PairRef("p", tmp_path, None), perf_mode=True)  # type: ignore[arg-type]
     assert ("steps of more than 16 rows break I2" in capsys.readouterr().out) is not hit
+
+
+@pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
+def test_experts_that_are_not_tuned_break_i2(k: int, others: int, tmp_path: Path) -> None:
+    target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
+    shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(0, 3))
+    entries = [*{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values()]
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries))
+    gemms = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned).gemms
+    assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
+    assert gemms.counters == {"tuned_total": others + 2, "tuned_hits": others}
+    blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
+    assert tuned_kernels(blocks, None).held is Held.BROKEN
 
 
 def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:

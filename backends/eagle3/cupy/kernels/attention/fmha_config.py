@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
-from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, multiprocessors, shared_memory_limit
+from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, Multiprocessors, multiprocessors, shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 
@@ -16,6 +17,7 @@ SHORTEST_TILE = 256
 STATIC_SHARED_BYTES = 8 * 1024
 """Most bytes of shared memory that a block declares beside its ring."""
 SM_REGISTERS = 65536
+WARPS: Final = (8, 4, 2)
 REGISTERS: Final = {64: 128, 128: 168}
 """Size of a head → most registers that a thread is counted on to have."""
 OUTPUT_BYTES = 16 * 4
@@ -40,7 +42,7 @@ class FmhaConfig:
     def __post_init__(self) -> None:
         if not BLOCK <= self.kv_tile <= LONGEST_TILE or self.kv_tile % BLOCK:
             raise ValueError(f"{self}: kv_tile must be a multiple of {BLOCK} up to {LONGEST_TILE}")
-        if self.warps not in (2, 4, 8):
+        if self.warps not in WARPS:
             raise ValueError(f"{self}: warps must be 2, 4 or 8")
         if not 1 <= self.stages <= 8:
             raise ValueError(f"{self}: stages must be 1 to 8")
@@ -64,25 +66,13 @@ class FmhaConfig:
         by_memory = shared_memory // (self.ring_bytes(head_dim, kv=kv) + STATIC_SHARED_BYTES + RESERVED_SHARED)
         return max(1, min(by_memory, SM_REGISTERS // (32 * self.warps * REGISTERS[head_dim])))
 
-    @classmethod
-    def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """Return the configurations worth trying for a cache of these heads. The tile decides how evenly blocks fill
-        the GPU.
-        """
-        longest = max(BLOCK, heads.positions)
-        tiles = (256, 384, 512, 640, 704, 768, 1024, 1152, 1536, 2048)
-        some = (
-            (512, 4, 6),
-            (384, 4, 4),
-            (1088, 4, 4),
-            (768, 8, 3),
-            (896, 8, 3),
-            (832, 8, 4),
-            (832, 8, 5),
-            (1024, 8, 4),
-        )
-        knobs = (*((tile, 4, 3) for tile in tiles), *some)
-        return tuple(cls(*each) for each in knobs if each[0] <= longest)
+
+CANDIDATES: Final = (
+    *(FmhaConfig(tile) for tile in (256, 384, 512, 640, 704, 768, 1024, 1152, 1536, 2048)),
+    *(FmhaConfig(512, 4, 6), FmhaConfig(384, 4, 4), FmhaConfig(1088, 4, 4), FmhaConfig(768, 8, 3)),
+    *(FmhaConfig(896, 8, 3), FmhaConfig(832, 8, 4), FmhaConfig(832, 8, 5), FmhaConfig(1024, 8, 4)),
+)
+"""Configurations worth trying. The tile decides how evenly blocks fill the GPU."""
 
 
 def piece_bytes(head_dim: int, kv: KvMode = "bf16") -> int:
@@ -132,15 +122,39 @@ REGIMES: Final = (
     # Blocks of one slot leave some SMs to the products around attention.
     Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.96),
 )
-"""The first that holds counts; backends/eagle3/docs/performance.md says what they were compared with."""
+"""The first that holds counts. They were measured on an H200 (backends/eagle3/docs/performance.md); see `within`."""
+ENOUGH: Final = 34 * 1024
+"""Bytes on their way to an SM that keep memory busy: by Little's law 4.55 TB/s over an H200's 132 SMs at a latency of
+1 us. GPUs with less shared memory have less bandwidth per SM.
+"""
+
+
+def within(config: FmhaConfig, heads: Heads, gpu: Multiprocessors) -> FmhaConfig:
+    """Return `config` where a block of `gpu` has the shared memory for it. Else the most warps, and then stages, of
+    which an SM holds two blocks with two stages each and `ENOUGH` on their way; `config` if there are none.
+    """
+    if config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES, kv=heads.kv) == config:
+        return config
+    smaller = (
+        replace(config, warps=warps, stages=stages)
+        for warps, stages in product(WARPS, range(config.stages, 1, -1))
+        if warps <= config.warps
+    )
+
+    def holds_two(one: FmhaConfig) -> bool:
+        blocks = one.blocks_per_sm(heads.head_dim, gpu.shared_memory, kv=heads.kv)
+        return blocks >= 2 and blocks * one.ring_bytes(heads.head_dim, kv=heads.kv) >= ENOUGH
+
+    return next(filter(holds_two, smaller), config)
 
 
 def usual_config(heads: Heads, slots: int) -> FmhaConfig:
     """Return the default of an engine of `slots` slots with up to `heads.positions` positions each."""
     regime = next(regime for regime in REGIMES if regime.holds(heads, slots))
-    config, gpu = regime.config, multiprocessors()
+    gpu = multiprocessors()
     if gpu is None:
-        return config
+        return regime.config
+    config = within(regime.config, heads, gpu)
     fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES, kv=heads.kv)
     at_once = int(regime.share * gpu.count * fitted.blocks_per_sm(heads.head_dim, gpu.shared_memory, kv=heads.kv))
     tile = tile_of_whole_waves(config.kv_tile, heads.positions, slots * heads.kv_heads, at_once)

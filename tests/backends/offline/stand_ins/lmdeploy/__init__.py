@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from rule import FAULTS, accepted, go_wrong, ranking, token
 
+from lmdeploy.eagle import Eagle, RequestCounts
 from lmdeploy.messages import (
     EngineOutput,
     GenerationConfig,
@@ -29,18 +30,14 @@ class Instance:
     async def async_stream_infer(
         self, session_id: int, input_ids: list[int], gen_config: GenerationConfig, **kwargs: object
     ) -> AsyncIterator[EngineOutput]:
-        k, made, cycle, totals = (
-            self.engine.k,
-            0,
-            -1,
-            {"num_drafts": 0, "num_draft_tokens": 0, "num_accepted_tokens": 0},
-        )
+        made, cycle, counts = 0, -1, RequestCounts(self.engine.eagle)
         stops = [] if gen_config.ignore_eos else gen_config.stop_token_ids or []
+        self.engine.eagle.running += 1
         while True:
             await asyncio.sleep(0.0005)
-            drafted = k if cycle >= 0 and "no_drafts" not in FAULTS else 0
-            took = accepted(input_ids, cycle, drafted)
-            new = [token(input_ids, made + i) for i in range(min(took + 1, gen_config.max_new_tokens - made))]
+            left = gen_config.max_new_tokens - made
+            emitted, spec = self.step(input_ids, cycle, left, counts)
+            new = [token(input_ids, made + i) for i in range(min(emitted, left))]
             if stopped := [i for i, t in enumerate(new) if t in stops]:
                 new = new[: stopped[0] + 1]
             if "joined" in FAULTS and cycle == 4:
@@ -49,15 +46,6 @@ class Instance:
             done = bool(stopped) or made >= gen_config.max_new_tokens
             if cycle == 2:
                 go_wrong("step")
-            spec = None
-            if drafted:
-                totals = {
-                    "num_drafts": totals["num_drafts"] + 1,
-                    "num_draft_tokens": totals["num_draft_tokens"] + drafted,
-                    "num_accepted_tokens": totals["num_accepted_tokens"] + took,
-                }
-                one = {"num_draft_tokens": drafted, "num_accepted_tokens": took}
-                spec = totals if self.engine.kind == "turbomind" else one
             status = ResponseType.FINISH if done else ResponseType.SUCCESS
             if "error" in FAULTS and cycle == 3:
                 status, new = ResponseType.INTERNAL_ENGINE_ERROR, []
@@ -65,7 +53,21 @@ class Instance:
             cached = int(FAULTS.get("cached", 0))
             yield EngineOutput(status, new, logprobs, RequestMetrics(spec_info=spec, cached_tokens=cached))
             if status is not ResponseType.SUCCESS:
+                self.engine.eagle.running -= 1
                 return
+
+    def step(
+        self, prompt: list[int], cycle: int, left: int, counts: RequestCounts
+    ) -> tuple[int, dict[str, object] | None]:
+        """(tokens that a step emits, `spec_info` of its output). The first one is the prefill's."""
+        turbomind = self.engine.kind == "turbomind"
+        drafted = (
+            0 if cycle < 0 or "no_drafts" in FAULTS else self.engine.eagle.planned(left) if turbomind else self.engine.k
+        )
+        took = accepted(prompt, cycle, drafted)
+        if turbomind:
+            return counts.add(drafted, took) if drafted else 1, counts.spec_info()
+        return took + 1, {"num_draft_tokens": drafted, "num_accepted_tokens": took} if drafted else None
 
     def shown(self, prompt: list[int], place: int, config: GenerationConfig) -> list[object] | None:
         """TurboMind shows as many tokens as it chooses from; the PyTorch engine shows the chosen one first, and all
@@ -81,8 +83,9 @@ class Instance:
 
 
 class Engine:
-    def __init__(self, kind: str, speculative: SpeculativeConfig | None, mode: str | None) -> None:
-        self.mode = mode
+    def __init__(self, kind: str, speculative: SpeculativeConfig | None, config: object) -> None:
+        self.mode = getattr(config, "logprobs_mode", None)
+        self.eagle = Eagle(speculative, getattr(config, "tp", 1))
         self.kind, self.k = kind, speculative.num_speculative_tokens if speculative else 0
 
     def create_instance(self) -> Instance:
@@ -110,4 +113,4 @@ def pipeline(
     if kind == "turbomind" and "released" in FAULTS and speculative_config is not None:
         print("speculative decoding is not supported by turbomind ", flush=True)
         speculative_config = None
-    return Pipeline(Engine(kind, speculative_config, getattr(backend_config, "logprobs_mode", None)), backend_config)
+    return Pipeline(Engine(kind, speculative_config, backend_config), backend_config)

@@ -9,6 +9,10 @@ class SpeculativeConfig:
     method: str
     model: str = ""
     num_speculative_tokens: int = 1
+    max_path_len: int | None = None  # this one and the next ones: in the fork
+    max_decoding_tokens: int | None = None
+    eagle_metrics_debug: bool = False
+    enable_target_tree: bool = False
 
 
 @dataclass
@@ -37,6 +41,7 @@ class PytorchEngineConfig:
 @dataclass
 class TurbomindEngineConfig:
     dtype: str = "auto"
+    tp: int = 1
     session_len: int | None = None
     max_batch_size: int | None = None
     cache_max_entry_count: float = 0.8

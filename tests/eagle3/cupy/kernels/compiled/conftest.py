@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from specgate.backends.eagle3.cupy import device
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
-from tests.eagle3.cupy.kernels.compiled.sweep import every_spec
+from tests.eagle3.cupy.kernels.compiled.sweep import GPUS, attributes_of, every_spec
 
 RECORD = Path(__file__).with_name("registers.json")
 COMPILER = pytest.StashKey[Compiler]()
@@ -59,6 +60,17 @@ def without_gpu() -> Iterator[None]:
 def no_gpu() -> Iterator[None]:
     with without_gpu():
         yield
+
+
+@pytest.fixture
+def on_gpu_of(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> Callable[[str], None]:
+    """Call it with an architecture: from then on kernels are chosen as on the GPU that `GPUS` has of it."""
+
+    def choose(architecture: str) -> None:
+        monkeypatch.setattr(device, "current_attributes", lambda: attributes_of(architecture))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: GPUS[architecture].capability)
+
+    return choose
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, Multiprocessors
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_ROWS
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.kernels.read_memory import ReadMemory
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
@@ -23,7 +26,17 @@ from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 from tests.eagle3.cupy.pairs import parts_without_weights, without_weights
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+GPUS: Final[Mapping[str, Multiprocessors]] = {
+    "sm_80": Multiprocessors(108, 164 * 1024, (8, 0)),
+    "sm_89": Multiprocessors(142, 100 * 1024, (8, 9)),
+    "sm_90": Multiprocessors(132, 228 * 1024, (9, 0)),
+    "sm_100": Multiprocessors(148, 228 * 1024, (10, 0)),
+    "sm_120": Multiprocessors(188, 100 * 1024, (12, 0)),
+}
+"""Architecture → a GPU of it: A100, L40S, H200, B200, RTX PRO 6000. Shared memory per SM is from the CUDA C++
+Programming Guide, "Compute Capabilities"; the numbers of SMs are from NVIDIA's data sheets.
+"""
+ARCHITECTURES = tuple(GPUS)
 SLOTS = (1, 4, 8)
 LENGTHS = (0, 3, 5)
 """Drafts per step: baseline, spec-3, spec-5."""
@@ -100,6 +113,16 @@ CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
 """Caches that hold codes."""
 
 
+def attributes_of(architecture: str) -> Mapping[str, int]:
+    """The device attributes that launches are made for, as `device.current_attributes` returns them there."""
+    gpu = GPUS[architecture]
+    return {
+        "MaxSharedMemoryPerBlockOptin": gpu.shared_memory - RESERVED_SHARED,
+        "MaxSharedMemoryPerMultiprocessor": gpu.shared_memory,
+        "MultiProcessorCount": gpu.count,
+    }
+
+
 def demo() -> PairGeometry:
     """The demo pair: SmolLM2-135M, and a draft whose attention has a window."""
     smollm2 = GEOMETRIES["smollm2-135m"]()
@@ -158,6 +181,23 @@ def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
         if pair.target.experts:
             own = prefill_kernels(shard.geometry(pair.target), None, ranks=ranks, packed=True)
             yield from (kernel.spec for kernel in own)
+
+
+def chosen_here() -> list[Spec]:
+    """Products and attentions as an engine without a tuned file divides them on the current GPU, up to 128 rows per
+    step. Of those that differ in their sizes alone, the largest.
+    """
+    every = []
+    for pair in (geometry() for geometry in (*GEOMETRIES.values(), *EXPERT_GEOMETRIES.values())):
+        positions = min(pair.target.max_positions, POSITIONS)
+        target, draft = without_weights(pair.target, pair.draft, pair.boundaries, positions)
+        for slots, k in ((1, 0), (1, 3), (4, 3), (8, 3), (16, 3), (32, 0), (32, 3)):
+            if pair.target.experts is None or slots * (k + 1) <= MOST_ROWS:
+                sizes = Sizes(slots, positions, k + 1).usual(pair.target)
+                specs = [kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values()]
+                stems = ("matmul", "maxima", "expert", *(["attention"] if slots <= 4 and k else []))
+                every += [spec for spec in specs if spec.stem.startswith(stems)]
+    return without_twins(every)
 
 
 def every_spec() -> list[Spec]:

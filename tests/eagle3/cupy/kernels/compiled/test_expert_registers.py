@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from specgate.backends.eagle3.cupy.device import Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import (
     MOST_EXPERTS,
@@ -18,7 +19,6 @@ from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import WARPS, PrefillDown, PrefillGateUp
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, SHIPPED, Tuned
-from specgate.backends.eagle3.cupy.tuning import expert_weight
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
 from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates, retilings
 from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
@@ -27,7 +27,6 @@ from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
 from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES
 
-H200 = Multiprocessors(132, 228 * 1024, (9, 0))
 H200_SHARED = 226 * 1024
 
 
@@ -99,11 +98,9 @@ def test_experts_that_ship_have_registers(compiler: Compiler, monkeypatch: pytes
     ("tag", "n", "k"), [(EXPERT_GATE_UP, 5760, 2880), (EXPERT_DOWN, 2880, 2880), (EXPERT_DOWN, 2880, 1440)]
 )
 def test_candidates_compile_and_spill_no_register(
-    tag: str, n: int, k: int, architecture: str, rows: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    tag: str, n: int, k: int, architecture: str, rows: int, compiler: Compiler, on_gpu_of: Callable[[str], None]
 ) -> None:
-    monkeypatch.setattr(expert_weight, "multiprocessors", lambda: H200)
-    for module in (expert_weight, expert_config):
-        monkeypatch.setattr(module, "shared_memory_limit", lambda: H200_SHARED)
+    on_gpu_of(architecture)
     shape = GemmShape(tag, n, k, rows, 128, 4)
     configs = dict.fromkeys([*candidates(n, k), *retilings(ExpertConfig.usual(k, n // TILE, 2), n)])
     specs = list(dict.fromkeys(launcher(shape, config).spec for config in configs))[::4]

@@ -6,6 +6,7 @@ PTX alone would prove little: it is the assembler that refuses instructions and 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,13 +19,15 @@ from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.kernels.matmul import matmul_rows
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.many_config import CLUSTERED
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import SHIPPED, Tuned
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates, retilings
 from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler, check, outcomes
 from tests.eagle3.cupy.kernels.compiled.covering import covering
-from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES, POSITIONS, without_twins
+from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES, GPUS, POSITIONS, chosen_here, without_twins
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -74,27 +77,28 @@ def test_products_of_more_rows_than_a_block_takes_have_registers(architecture: s
     assert compiler.uses_of(architecture, specs)
 
 
-@pytest.mark.parametrize(("architecture", "capability"), [("sm_90", (9, 0)), ("sm_120", (12, 0))])
-def test_products_of_many_rows_have_registers_as_clusters_divide_them(
-    architecture: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, compiler: Compiler
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_an_engine_chooses_by_a_gpus_own_limits_has_registers(
+    architecture: str, on_gpu_of: Callable[[str], None], compiler: Compiler
 ) -> None:
-    monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
-    monkeypatch.setattr(matmul_rows, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024, capability))
-    specs = []
-    for rows in (17, 32, 64, 128):
-        for n, k, epilogue, split in (
-            (128256, 4096, Epilogue.PLAIN, GemmConfig(16, 2)),
-            (6144, 4096, Epilogue.PLAIN, GemmConfig(16, 2)),
-            (4096, 14336, Epilogue.RESIDUAL, GemmConfig(8, 4)),
-            (14336, 4096, Epilogue.SWIGLU, GemmConfig(16, 2)),
-            (25600, 5120, Epilogue.SWIGLU, GemmConfig(16, 2)),
-        ):
-            adds, head = epilogue is Epilogue.RESIDUAL, n == 128256
-            kernel = MatmulRows(n, k, epilogue, rows, split, scaled=not adds, feeds_norm=adds, chooses=head)
-            specs.append(kernel.spec)
-    assert {spec.stem for spec in specs} == {"matmul_many"}
-    assert {dict(spec.constants)["CLUSTER"] for spec in specs} == {"1", "4", "8"}
-    assert compiler.uses_of(architecture, specs)
+    on_gpu_of(architecture)
+    specs = chosen_here()
+    clusters = {dict(spec.constants)["CLUSTER"] for spec in specs if spec.stem == "matmul_many"}
+    assert clusters == ({"1"} if GPUS[architecture].capability < CLUSTERED else {"1", "4", "8"})
+    assert len(compiler.uses_of(architecture, specs)) == len(specs)
+
+
+@pytest.mark.parametrize("architecture", ["sm_100", "sm_120"])
+@pytest.mark.parametrize(("n", "k", "epilogue"), [(2880, 4096, Epilogue.RESIDUAL), (14336, 4096, Epilogue.SWIGLU)])
+def test_what_the_tuner_tries_on_a_gpu_that_ships_no_tuned_file_has_registers(
+    architecture: str, n: int, k: int, epilogue: Epilogue, on_gpu_of: Callable[[str], None], compiler: Compiler
+) -> None:
+    """One of eight codes: the tuner passes over what its compiler refuses."""
+    on_gpu_of(architecture)
+    weight = (1 + (epilogue is Epilogue.SWIGLU)) * n, k
+    configs = dict.fromkeys([*candidates(*weight), *retilings(GemmConfig(), *weight, GPUS[architecture].count)])
+    specs = without_twins([MatmulRows(n, k, epilogue, 8, config).spec for config in configs])[::8]
+    assert len(compiler.uses_of(architecture, specs)) == len(specs) > 4
 
 
 @pytest.mark.parametrize("device", SHIPPED_FOR)

@@ -1,0 +1,153 @@
+"""`specgate engine sweep` on the scripted engine, whose speed is an option: the best setting is known beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pairs.tiny import write_random_pair
+from tests.support.command import Cli
+
+HUNDRED = ",".join(map(str, range(100)))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+    cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
+    return cli
+
+
+def sweep(cli: Cli, *arguments: str, code: int) -> str:
+    """Run `specgate engine sweep` and return its output; its exit code must be `code`."""
+    fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "-o", "step_ns=2000000")
+    done = cli.run("engine", "sweep", *fixed, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def result(cli: Cli) -> dict[str, Any]:
+    (file,) = (cli.folder / "runs").glob("*-sweep-*/sweep.json")
+    data: dict[str, Any] = json.loads(file.read_text())
+    return data
+
+
+def by_value(cli: Cli) -> dict[str, dict[str, Any]]:
+    """Trials by their (only) value."""
+    return {next(iter(trial["config"].values())): trial for trial in result(cli)["trials"]}
+
+
+def test_the_fastest_setting_is_found_with_the_gain_that_the_script_has_on_fresh_blocks(cli: Cli) -> None:
+    output = sweep(cli, "--try", "draft_ns=100000,40000,900000,200000", code=0)
+    assert "faster than the default: draft_ns=40000: +8.5% tokens per second" in output
+    assert "bake it: -o draft_ns=40000" in output
+    best = result(cli)["best"]
+    # A cycle of spec-3 takes step_ns + 3 draft_ns; the default's draft_ns is 100,000.
+    assert best["config"] == {"draft_ns": "40000"} and best["faster"] and best["ties"] == []
+    assert best["low"] <= best["ratio"] == pytest.approx(2.30 / 2.12, rel=0.002)
+    trials = by_value(cli)
+    assert [trials[value]["pairs"] for value in ("40000", "100000", "200000", "900000")] == [4, 4, 2, 2]
+    assert trials["40000"]["cells"]["tiny/c24/b2/spec-3"]["accept_len"] == 3.0
+    assert trials["900000"]["ratio"] == pytest.approx(2.3 / 4.7, rel=0.002) and trials["900000"]["low"] is None
+    samples = cli.folder / "runs" / best["comparison"]
+    assert samples.name not in {trial["folder"] for trial in trials.values()}
+    assert cli.run("runs", "verify", samples, pair=False).returncode == 0
+
+
+def test_settings_that_are_equally_fast_are_said_to_be_ties(cli: Cli) -> None:
+    output = sweep(cli, "--try", "draft_ns=40000", "--try", "margin=6,7", code=0)
+    assert result(cli)["best"]["faster"]
+    (tie,) = result(cli)["best"]["ties"]
+    assert f"not told from it: draft_ns=40000 margin={tie['margin']}" in output
+
+
+def test_a_setting_that_fails_or_has_other_tokens_is_named_and_cannot_win_and_the_others_go_on(cli: Cli) -> None:
+    cli.write(
+        "grid.yaml",
+        "schema: specgate.sweep-grid/v1\n"
+        'grid: {draft_ns: [20000, "40000"], max_positions: [8, 9999], wrong_token_at: [5, 90]}\n',
+    )
+    output = sweep(cli, "--grid", "grid.yaml", code=0)
+    why_not = {tuple(trial["config"].values()): trial["why_not"] for trial in result(cli)["trials"]}
+    assert {key for key, why in why_not.items() if why is None} == {("20000", "9999", "90"), ("40000", "9999", "90")}
+    assert "max_positions = 8, but the plan needs" in str(why_not["20000", "8", "90"])
+    assert "texts are not those of its own baseline" in str(why_not["20000", "9999", "5"])
+    assert "draft_ns=20000 max_positions=8 wrong_token_at=90: cannot win: back end fake" in output
+    assert result(cli)["best"]["config"]["draft_ns"] == "20000"
+
+
+def test_a_setting_whose_texts_part_from_the_defaults_cannot_win_however_fast_it_is(cli: Cli) -> None:
+    output = sweep(cli, "--try", "loop_period=4,1000", "--try", "draft_ns=40000", code=0)
+    assert "loop_period=4 draft_ns=40000: cannot win: tiny/c24/b2/baseline: 8 of 8 texts differ" in output
+    assert "(logits 8 apart, near ties 0.001)" in output
+    assert result(cli)["best"]["config"]["loop_period"] == "1000"
+
+
+def test_texts_that_part_at_near_ties_alone_keep_no_setting_from_winning(cli: Cli) -> None:
+    sweep(cli, "-o", "margin=0.0005", "--try", "loop_period=4,5", "--try", "draft_ns=40000", code=0)
+    assert [trial["why_not"] for trial in result(cli)["trials"]] == [None, None]
+    comparison = cli.folder / "runs" / result(cli)["best"]["comparison"]
+    changed = json.loads((comparison / "ab.json").read_text())["texts"][1]["changed"]
+    assert changed and {round(place["gap"], 6) for place in changed} == {0.0005}
+    assert cli.run("runs", "verify", comparison, pair=False).returncode == 0
+
+
+def test_an_option_that_nothing_reads_is_said_to_change_nothing(cli: Cli) -> None:
+    output = sweep(cli, "--try", "margin=6,7,9", code=3)
+    assert "nothing changes between the points" in output and "does the engine read margin?" in output
+    assert result(cli)["best"] is None and [t["pairs"] for t in result(cli)["trials"]] == [2, 2, 2]
+
+
+def test_where_every_setting_is_slower_the_default_stays(cli: Cli) -> None:
+    output = sweep(cli, "--try", "draft_ns=200000,300000", code=0)
+    assert "the default stays: no setting was faster; draft_ns=200000: -" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "nothing to try"),
+        (
+            ("--try", "draft_ns=1"),
+            "the grid has one point\n  a sweep chooses among several; specgate ab --new draft_ns=1",
+        ),
+        (("--try", "draft_ns=1,,2"), "--try draft_ns=1,,2: a value is empty"),
+        (
+            (
+                "--try",
+                f"draft_ns={','.join(map(str, range(100)))}",
+                "--try",
+                f"step_ns={','.join(map(str, range(100)))}",
+            ),
+            "the grid has 10,000 points (100 of draft_ns x 100 of step_ns)",
+        ),
+        (
+            ("--try", "draft_n=1,2"),
+            "none of 2 settings can win: draft_n=1: back end fake: option 'draft_n' is not known",
+        ),
+    ],
+)
+def test_a_grid_that_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    assert message in sweep(cli, *arguments, code=2)
+
+
+def test_a_budget_shorter_than_one_halving_is_refused_after_the_first_setting_whose_samples_stay(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specgate.sweep.session.LEAST_PAIR_S", 1e-6)
+    assert "--budget 0.01s is shorter than one halving" in sweep(
+        cli, "--try", "margin=6,7,9", "--budget", "0.01s", code=2
+    )
+    assert [t["pairs"] for t in result(cli)["trials"]] == [2, 0, 0]
+
+
+def test_a_budget_that_ends_between_two_halvings_compares_the_best_so_far(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specgate.sweep.session.State.affords", lambda state, pairs: pairs == 2 * 4 - 2)
+    output = sweep(cli, "--try", "draft_ns=100000,40000,200000,300000", code=0)
+    assert "budget: no time for halving 2 of 2" in output
+    assert result(cli)["best"]["config"] == {"draft_ns": "40000"}
