@@ -202,7 +202,9 @@ def of_requests(
         answers.append(answer_of(tokens, times, length, budget, stopped, eos, here))
         spec += counts_of(request, role.k, here)
     block = block_of_requests(role, answers, spec, sum(request.cached for request in answered), vocab, where)
-    return replace(block, counters=block.counters | counters_of(r.totals for r in answered if r.totals is not None))
+    return replace(
+        block, counters={**block.counters, **counters_of(r.totals for r in answered if r.totals is not None)}
+    )
 
 
 def counts_of(request: Request, k: int, where: str) -> SpecCounts:

@@ -49,7 +49,7 @@ def counters_of(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The counters of a block whose requests have these totals. Those with `disabled_` keep their names."""
     counters: dict[str, int] = {}
     for totals in requests:
-        known = {key: 0 for key in OF_STEPS if SUMS_STEPS in totals} | totals
+        known = {**{key: 0 for key in OF_STEPS if SUMS_STEPS in totals}, **totals}
         for key, count in known.items():
             if key in PEAKS:
                 counters[key] = max(counters.get(key, 0), count)

@@ -39,11 +39,21 @@ COMMON: Final = (
         "memory ran out: several servers share it (-o servers=apart runs one at a time)",
     ),
     Failure(
+        r"cudaErrorIllegalAddress|illegal memory access",
+        "CUDA error: a kernel read or wrote outside its buffers, as of blocks that were rewound; "
+        "-o env.CUDA_LAUNCH_BLOCKING=1 names the call (TurboMind: env.LMDEPLOY_EAGLE_INVARIANTS_DEBUG=1)",
+    ),
+    Failure(
+        r"cudaErrorInvalidValue|CUDA( runtime)? error.*invalid argument",
+        "CUDA error: a copy is longer than its buffer, or a launch larger than the GPU allows; "
+        "-o env.CUDA_LAUNCH_BLOCKING=1 names the call (TurboMind: env.LMDEPLOY_EAGLE_INVARIANTS_DEBUG=1)",
+    ),
+    Failure(
         r"size mismatch|shape mismatch|shapes cannot be multiplied|wrong shape|The size of tensor a|expected shape",
         "width error: a tensor of the draft does not fit this target (fc is [hidden, 3 · target hidden])",
     ),
     Failure(
-        r"unrecognized arguments|invalid argument|no such option|error: unknown argument",
+        r"unrecognized arguments|^(?!.*CUDA).*invalid argument|no such option|error: unknown argument",
         "a flag that this version of the server does not know: docs/engines.md names the versions, -o args your flags",
     ),
     # A module that an engine says it does without, in a warning, is not what ended it.

@@ -58,7 +58,10 @@ def short_lines(run: Run) -> Iterator[Line]:
     if warning := summary.out_of_order(run):
         yield "bold red", warning, ""
     yield from (("", "", row) for row in cell_rows(run))
-    objections = _of_one_cause([v for v in run.verdicts if v.state not in summary.QUIET], by_rule=True)
+    # Of a run that was cut short, the headline says the cause that cells without figures would say again.
+    known = {"not_measured"} if run.failures else set()
+    open_verdicts = [v for v in run.verdicts if v.state not in summary.QUIET and v.reason_code not in known]
+    objections = _of_one_cause(open_verdicts, by_rule=True)
     for same in sorted(objections, key=summary.gravity):
         yield from objection(run, same)
     head = summary.headline(run)

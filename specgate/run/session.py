@@ -313,10 +313,14 @@ def print_result(
     ledger_lines: list[str],
     plain: bool,
 ) -> ExitCode:
-    """Print the report, the errors (on stderr) and the last lines. `end`: verdict and exit code. Returns the code."""
+    """Print the report, the errors that its headline lacks (on stderr) and the last lines.
+
+    `end`: verdict and exit code, which is returned. A refused request is an error in any case.
+    """
     report = plugins.report("plain" if plain else "console")
     echo(report.render(run, policy), coloured=True)
-    for why in dict.fromkeys(errors):
+    in_headline = next(iter(run.failures.values()), None) if end[1] is not ExitCode.USAGE else None
+    for why in dict.fromkeys(why for why in errors if why != in_headline):
         echo(f"error: {why}", err=True)
     for line in closing_lines(run, folder.path, end, ledger_lines):
         echo(line)

@@ -19,7 +19,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.run.runner import source_of
 from tests.backends.servers.helpers import program
 from tests.support.command import Cli
-from tests.support.traces import FLASH, GEMM, US, Timeline, vllm_loop
+from tests.support.traces import FLASH, GEMM, US, Timeline, turbomind_loop, vllm_loop
 
 
 def test_a_trace_is_shown_per_step_and_ends_with_1_where_an_invariant_is_broken(cli: Cli) -> None:
@@ -59,6 +59,15 @@ def test_a_trace_that_tells_no_steps_shows_no_loop_until_they_are_stated(cli: Cl
     assert done.returncode == 0 and "nothing tells the decode steps from the prefill" in done.stdout
     done = cli.run("diagnose", "trace", "trace.json", "--steps", "4", pair=False)
     assert done.returncode == 1 and "4 decode steps, told by what was stated" in done.stdout
+
+
+def test_phases_that_ranges_tell_are_shown_per_step(cli: Cli) -> None:
+    turbomind_loop(steps=5).write_chrome(cli.folder / "trace.json")
+    lines = cli.run("diagnose", "trace", "trace.json", pair=False).stdout.splitlines()
+    at = lines.index("phases, ms per step       host       GPU")
+    assert lines[at + 1].split() == ["draft", "0.040", "0.027", "8", "ranges"]
+    data = json.loads(cli.run("diagnose", "trace", "trace.json", "--json", pair=False).stdout)
+    assert data["phases"]["commit"] == {"host_ns": 4 * 5 * US, "gpu_ns": 4 * 2 * US, "ranges": 4}
 
 
 def hip(name: str) -> str:

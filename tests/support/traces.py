@@ -185,3 +185,23 @@ def sglang_loop(steps: int, requests: int = 1, drafts: bool = True) -> Timeline:
         made.copy(IDS_TO_HOST, at + 96 * US, 2 * US, ids, 8 * requests)
         at += 100 * US
     return made
+
+
+def turbomind_loop(steps: int, draft: bool = True, scope: str = "") -> Timeline:
+    """A prefill and `steps` decode steps of TurboMind with EAGLE-3, as its NVTX ranges tell them: the target's pass
+    lies in no range of a phase, the draft's in EagleModule::forward. A step takes 100 µs.
+    """
+    made = Timeline()
+    made.kernel("prefill_kernel", 5 * US, 80 * US, made.call("cudaLaunchKernel", US))
+    for at in range(100 * US, 100 * US * (steps + 1), 100 * US):
+        made.range(f"{scope}Forward", at, at + 90 * US)
+        made.range(f"{scope}BASE_DECODE_STEP", at + 10 * US, at + 80 * US)
+        made.kernel(GEMM, at + 12 * US, 30 * US, made.call("cudaLaunchKernel", at + 11 * US))
+        if draft:
+            made.range(f"{scope}EagleModule::forward", at + 20 * US, at + 60 * US)
+            made.range(f"{scope}EAGLE_DRAFT_LM_HEAD", at + 40 * US, at + 50 * US)
+            made.kernel(FLASH, at + 45 * US, 20 * US, made.call("cudaLaunchKernel", at + 25 * US))
+            made.kernel("lm_head", at + 66 * US, 7 * US, made.call("cudaLaunchKernel", at + 45 * US))
+            made.range(f"{scope}EAGLE::KVCacheRewind", at + 65 * US, at + 70 * US)
+            made.kernel("rewind", at + 75 * US, 2 * US, made.call("cudaLaunchKernel", at + 66 * US))
+    return made

@@ -85,6 +85,10 @@ class Lmdeploy:
             "speculation is off for a while: TurboMind falls back to one token per step",
         ),
         Failure(
+            r"\[BlockTrie\].*clamping cached prefix",
+            "prefix cache: a text has more tokens than its blocks hold, as after a rewind; harmless by itself",
+        ),
+        Failure(
             r"Can not found rewrite for architectures",
             "LMDeploy 0.18 knows a draft's architecture as LlamaForCausalLM: change it in the draft's config.json",
         ),

@@ -3,8 +3,9 @@
 The formats were read from these sources:
 
     TurboMind   `[TM][FATAL][gemm.cu:341] No feasible kernel found …` (lmdeploy, `kernels/gemm/gemm.cu`); tagged lines
-                of its EAGLE branch: `[LlamaV2][EAGLE]…`, `[LlamaBatch][EAGLE][fallback] …`,
-                `[EAGLE][EagleModule::load] …`, `[EAGLE3][GEMM]…`
+                of its EAGLE branch: `[LlamaV2][EAGLE]…`, `[LlamaBatch][EAGLE][fallback] …`, `[EAGLE][KVRewind] …`,
+                `[LlamaBatch][EAGLE_METRICS] …`, `[EAGLE][EagleModule::load] …`, `[EAGLE3][GEMM]…`,
+                `[EAGLE3][FMHA_TILE_STATS] …`, and `[BlockTrie][cache] …`
     vLLM        0.25.1: `fused_moe.py`, `topk_topp_sampler.py`, `chunked_prefill_paged_decode.py`, `config/model.py`
     SGLang      0.5.17: `fused_moe_triton_config.py`, `server_args.py`
 """
@@ -29,6 +30,7 @@ from specgate.errors import UsageError
 class LogLine:
     """A line that matches `pattern` (regular expression, ignoring case) says `meaning` about `invariant`.
 
+    The numbers of its named groups are summed over all such lines; of those named `mean_…`, the mean is taken.
     `breaks`: it breaks the invariant, for this reason code. Otherwise it is evidence that holds nothing.
     `speculative`: only said of a role that drafts.
     """
@@ -53,7 +55,15 @@ TURBOMIND: Final = (
     ),
     LogLine(r"\[GEMM_TUNED\] loaded", "I2", "tuned_cache", "the tuned configurations that were loaded", breaks=False),
     LogLine(
-        r"disabling multi-token for this slot",
+        r"(finished slot|no remaining max_new_tokens).*disabling multi-token for this slot",
+        "I3",
+        "ended",
+        "a request left multi-token mode at its end",
+        breaks=False,
+        speculative=True,
+    ),
+    LogLine(
+        r"disabling multi-token for this slot|non-terminal slot=",
         "I3",
         "left_multi_token_mode",
         "a request was put into single-token mode",
@@ -80,6 +90,60 @@ TURBOMIND: Final = (
         "the tokens per step that speculation was started with",
         breaks=False,
         speculative=True,
+    ),
+    LogLine(
+        r"\[multitoken_summary\].*disabled_other=[1-9]",
+        "I3",
+        "left_multi_token_mode",
+        "requests were put into single-token mode before their end",
+        speculative=True,
+    ),
+    LogLine(
+        r"\[EAGLE_METRICS\](.*active_slots=(?P<mean_active_slots>\d+))?.*draft_tokens=(?P<draft_tokens>\d+)"
+        r".*accepted_tokens=(?P<accepted_tokens>\d+)",
+        "I3",
+        "steps_logged",
+        "steps with the slots that were active and their draft tokens",
+        breaks=False,
+        speculative=True,
+    ),
+    LogLine(
+        r"\[EAGLE\]\[Metrics\]|\[EAGLE\]\[(batch4|multitoken)_summary\]",
+        "I3",
+        "summary_logged",
+        "sums of drafts, as spec_info has them",
+        breaks=False,
+        speculative=True,
+    ),
+    LogLine(
+        r"\[EAGLE\]\[KVRewind\].*non_zero_slots=(?P<slots>\d+) total_rewound_tokens=(?P<rewound_tokens>\d+)",
+        "I4",
+        "rewinds_logged",
+        "rejected drafts that were taken back in the KV cache",
+        breaks=False,
+        speculative=True,
+    ),
+    LogLine(
+        r"\[FMHA_TILE_STATS\] total=(?P<tiles>\d+) span_empty=(?P<outside_spans>\d+) mask_empty=(?P<masked>\d+) "
+        r"executed=(?P<computed>\d+)",
+        "I4",
+        "tiles_logged",
+        "tiles of the draft's attention, and those skipped since their span or mask is empty",
+        breaks=False,
+        speculative=True,
+    ),
+    LogLine(
+        r"\[BlockTrie\].*clamping cached prefix",
+        "I4",
+        "prefix_clamped",
+        "a text has more tokens than its blocks hold, as after a rewind: less of it goes into the prefix cache",
+        breaks=False,
+    ),
+    LogLine(
+        r"\]\[invariants\] CUDA error",
+        "I4",
+        "kv_integrity",
+        "a check of the engine's own buffers failed",
     ),
 )
 DEFAULT_CONFIGURATION: Final = LogLine(
@@ -121,12 +185,14 @@ def findings_in(log: Path, known: Sequence[LogLine], *, speculative: bool, start
     """
     patterns = [(line, re.compile(line.pattern, re.I)) for line in known if speculative or not line.speculative]
     first: dict[LogLine, tuple[int, str]] = {}
-    counts: dict[LogLine, int] = {}
+    numbers: dict[LogLine, list[dict[str, str | None]]] = {}
     try:
         for number, text in numbered_lines(log, start):
-            if kind := next((line for line, pattern in patterns if pattern.search(text)), None):
-                counts[kind] = counts.get(kind, 0) + 1
-                first.setdefault(kind, (number, cleaned(text).strip()[:LONGEST_LINE]))
+            for line, pattern in patterns:
+                if match := pattern.search(text):
+                    numbers.setdefault(line, []).append(match.groupdict())
+                    first.setdefault(line, (number, cleaned(text).strip()[:LONGEST_LINE]))
+                    break
     except OSError:
         return ()
     return tuple(
@@ -134,12 +200,23 @@ def findings_in(log: Path, known: Sequence[LogLine], *, speculative: bool, start
             invariant=line.invariant,
             reason_code=line.reason_code,
             breaks=line.breaks,
-            count=counts[line],
+            count=len(numbers[line]),
             where=f"{log.name}:{number}",
-            text=text,
+            text=summed(numbers[line]) or text,
             meaning=line.meaning,
         )
         for line, (number, text) in first.items()
+    )
+
+
+def summed(lines: Sequence[Mapping[str, str | None]]) -> str:
+    """The numbers of lines of one kind, by name: their sum, or their mean where the name begins with `mean_`."""
+    of: dict[str, list[int]] = {}
+    for name, number in (pair for line in lines for pair in line.items()):
+        if number is not None:
+            of.setdefault(name, []).append(int(number))
+    return ", ".join(
+        f"{name} {sum(n) / len(n):.2f}" if name.startswith("mean_") else f"{name} {sum(n):,}" for name, n in of.items()
     )
 
 

@@ -16,6 +16,7 @@ from specgate.contract import (
     CellResult,
     Comparison,
     EngineFacts,
+    Finding,
     Held,
     Invariant,
     NearTies,
@@ -99,8 +100,15 @@ def as_the_engine_says(invariant: Invariant, trace: BlockTrace | None) -> Invari
     if not findings:
         return invariant
     evidence = {**invariant.evidence, **{f.where: f.count for f in findings}}
-    first = next((f for f in findings if f.breaks), findings[0])
-    words = f"{first.meaning}: {first.where}: {first.text}" + (f" ({first.count} times)" if first.count > 1 else "")
-    if first.breaks:
-        return Invariant(invariant.id, Held.BROKEN, first.reason_code, words, {**evidence, "source": "engine"})
-    return replace(invariant, message=f"{invariant.message}; {words}", evidence=evidence)
+    first = next((f for f in findings if f.breaks), None)
+    if first is not None:
+        return Invariant(
+            invariant.id, Held.BROKEN, first.reason_code, in_words(first), {**evidence, "source": "engine"}
+        )
+    return replace(invariant, message="; ".join((invariant.message, *map(in_words, findings))), evidence=evidence)
+
+
+def in_words(finding: Finding) -> str:
+    """Return what an engine says, and where it says so."""
+    times = f" ({finding.count} times)" if finding.count > 1 else ""
+    return f"{finding.meaning}: {finding.where}: {finding.text}{times}"

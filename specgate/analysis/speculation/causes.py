@@ -116,6 +116,25 @@ def memory(e: Evidence) -> Finding:
     return ruled_out("memory", check, "nothing of the kind")
 
 
+def cuda_error(e: Evidence) -> Finding:
+    """A call or a kernel failed on the GPU, with whatever was lost thereby."""
+    check = "the log and the error, for CUDA errors"
+    if logged := line_about(e, "CUDA error"):
+        return found("cuda_error", check, logged, "run it with -o env.CUDA_LAUNCH_BLOCKING=1: the log names the call")
+    return ruled_out("cuda_error", check, "none")
+
+
+def prefix_clamped(e: Evidence) -> Finding:
+    """The prefix cache holds fewer blocks of a text than it has tokens, as after a rewind."""
+    check = "the log, for cached prefixes that were cut"
+    if logged := line_about(e, "prefix cache"):
+        todo = "compare with the prefix cache off: texts and acceptance must be the same"
+        return found("prefix_clamped", check, logged, todo)
+    if e.log is None:
+        return unchecked("prefix_clamped", check, "its log is not here")
+    return ruled_out("prefix_clamped", check, "none")
+
+
 def too_short(e: Evidence) -> Finding:
     """The prompt or the answer is too short for several tokens per step."""
     check = "room for a step that accepts all drafts, and the length of the prompt"
@@ -320,6 +339,8 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     configs.window_ignored,
     configs.positions,
     memory,
+    cuda_error,
+    prefix_clamped,
     too_short,
     ended_at_once,
     zero_acceptance,
@@ -336,7 +357,7 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
 )
 HARMLESS: Final = frozenset({
     "looping", "made_up", "other_text", "window_ignored", "steps_without_drafts", "short_drafts", "forced_shape",
-    "looks_made_up",
+    "looks_made_up", "prefix_clamped", "unexpected_rewind",
 })  # fmt: skip
 """Causes that do not turn speculation off: they say how its figures are to be taken."""
 
@@ -358,6 +379,8 @@ TITLES: Final[Mapping[str, str]] = {
     "window_ignored": "the draft's window is ignored",
     "positions": "too few positions in the engine",
     "memory": "memory ran out",
+    "cuda_error": "a CUDA error in the engine",
+    "prefix_clamped": "cached prefixes are cut",
     "too_short": "prompt or answer too short for several tokens",
     "ended_at_once": "the answer ended at once",
     "zero_acceptance": "not one draft token is accepted",

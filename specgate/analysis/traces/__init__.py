@@ -7,6 +7,7 @@
     recording.py    a recording, and reasons why some of it may be missing
     cuda_calls.py   kinds of calls of CUDA and HIP, and directions of copies
     ranges.py       ranges of engines, and the decode steps that they tell
+    phases.py       phases of a step that ranges tell, with their time on the host and on the GPU
     steps.py        the decode loop in a trace, and its figures
     doubts.py       reasons why figures cannot be told
     families.py     families of kernels, and shapes of products

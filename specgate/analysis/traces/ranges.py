@@ -19,7 +19,7 @@ from specgate.analysis.traces.recording import Mark, Recording
 class Step:
     """One pass of an engine's loop. `decodes`: it has requests that decode, and none in prefill.
 
-    `requests`: how many decode. `tokens`: tokens of a request that the pass runs over; None where its range does not
+    `requests`: how many decode. `tokens`: tokens of a request that the pass runs over. None where its range does not
     tell.
     """
 
@@ -27,7 +27,7 @@ class Step:
     end_ns: int
     thread: str
     decodes: bool
-    requests: int
+    requests: int | None
     tokens: int | None
 
 
@@ -36,12 +36,13 @@ class Spelling:
     """A way in which an engine names its passes.
 
     `told_by`: as in "5 decode steps, told by …". `read`: (requests in prefill, requests that decode, tokens of the
-    latter together or None) of a name that `pattern` matches.
+    latter together or None) of a name that `pattern` matches. A name that tells no requests has None and the tokens of
+    one of them.
     """
 
     told_by: str
     pattern: re.Pattern[str]
-    read: Callable[[re.Match[str]], tuple[int, int, int | None]]
+    read: Callable[[re.Match[str]], tuple[int, int | None, int | None]]
 
 
 SPELLINGS: Final = (
@@ -64,6 +65,21 @@ SPELLINGS: Final = (
         "TensorRT-LLM's ranges",
         re.compile(r"(?:\[Executor\] )?_forward_step(?: \d+)?: (\d+) ctx reqs, (\d+) gen reqs$"),
         lambda m: (int(m[1]), int(m[2]), None),
+    ),
+    Spelling(  # the built-in engine without graphs: EAGLE_CYCLE_SPEC_3
+        "the engine's cycles",
+        re.compile(r"EAGLE_CYCLE_SPEC_(\d+)$"),
+        lambda m: (0, None, int(m[1]) + 1),
+    ),
+    Spelling(  # TurboMind with EAGLE-3, FT_NVTX=ON, and the built-in engine's baseline
+        "BASE_DECODE_STEP, between two of which a prefill counts as decoding",
+        re.compile(r"(?:.*/)?BASE_DECODE_STEP$"),
+        lambda m: (0, None, None),
+    ),
+    Spelling(  # TurboMind 0.10, FT_NVTX=ON
+        "TurboMind's dynamicDecode, between two of which a prefill counts as decoding",
+        re.compile(r"(?:.*/)?dynamicDecode$"),
+        lambda m: (0, None, None),
     ),
 )
 SGLANG: Final = re.compile(r"step\[\s*(\w+)\s+bs=(\d+)")
@@ -91,9 +107,11 @@ def steps_of(spelling: Spelling, marks: Sequence[Mark]) -> list[Step]:
     for mark in marks:
         if match := spelling.pattern.match(mark.name):
             prefills, requests, tokens = spelling.read(match)
-            if prefills or requests:
-                each = -(-tokens // requests) if requests and tokens is not None else None
-                decodes = requests > 0 and not prefills
+            if prefills or requests is None or requests:
+                each = (
+                    -(-tokens // requests) if requests and tokens is not None else tokens if requests is None else None
+                )
+                decodes = requests != 0 and not prefills
                 steps.append(Step(mark.begin_ns, mark.end_ns, mark.thread, decodes, requests, each))
     return steps
 

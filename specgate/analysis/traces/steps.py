@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
 from specgate.analysis.traces.cuda_calls import kind_of, to_host
 from specgate.analysis.traces.doubts import doubts_of, overlapping, shared_numbers, unclear_processes
+from specgate.analysis.traces.phases import Phase, phases_of
 from specgate.analysis.traces.ranges import Step, longest_run, ranges_in, steps_by_ranges
 from specgate.analysis.traces.recording import About, Call, Doubt, Recording, Work, process_of
 from specgate.contract import LoopFigures
@@ -64,7 +65,7 @@ def window_of(recording: Recording, stated: int | None = None) -> Window:
                 thread=run[0].thread,
                 told_by=told_by,
                 ranges=sum(step.decodes for step in steps),
-                requests=max(step.requests for step in run),
+                requests=max((step.requests for step in run if step.requests is not None), default=None),
                 tokens=max((step.tokens for step in run if step.tokens is not None), default=None),
                 run=tuple(run),
                 threads=frozenset(step.thread for step in steps if run[0].begin_ns <= step.begin_ns < run[-1].begin_ns),
@@ -80,6 +81,7 @@ class Loop:
 
     `kernels`, `copies`, `calls`: how often, by name. `kernel_ns`: time on the GPU by kernel.
     `figures`: None where nothing ran on a GPU.
+    `phases`: the parts of a step that ranges tell, by name; empty where none does.
     `doubts`: why there may have been more of something than was counted.
     `unseen`: why nothing follows from the counts; None if something does.
     """
@@ -94,6 +96,7 @@ class Loop:
     doubts: tuple[Doubt, ...]
     unseen: str | None
     notes: tuple[str, ...]
+    phases: Mapping[str, Phase] = field(default_factory=dict)
 
     @property
     def steps(self) -> int | None:
@@ -144,6 +147,9 @@ def loop_within(recording: Recording, window: Window) -> Loop:
         ),
         unseen=None if calls or work else "the trace has neither work on a GPU nor calls of CUDA or HIP in its steps",
         notes=(*recording.notes, *notes_of(recording, calls, work, window)),
+        phases=phases_of(
+            (mark for mark in recording.marks if window.begin_ns <= mark.begin_ns < window.end_ns), calls, work
+        ),
     )
 
 

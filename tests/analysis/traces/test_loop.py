@@ -14,7 +14,7 @@ from specgate.analysis.traces.recording import Recording
 from specgate.analysis.traces.steps import Loop, loop_of, merged, percentile
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.errors import UsageError
-from tests.support.traces import FLASH, GEMM, US, Timeline, sglang_loop, vllm_loop
+from tests.support.traces import FLASH, GEMM, US, Timeline, sglang_loop, turbomind_loop, vllm_loop
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 
@@ -60,6 +60,28 @@ def test_a_step_of_sglang_is_a_verification_or_without_a_draft_a_decode_pass(tmp
     assert (loop.steps, loop.window.told_by) == (6, "SGLang's ranges")
     assert loop.kernels == ({FLASH: 6, GEMM: 6} if drafts else {FLASH: 6})
     assert (loop.window.requests, loop.window.tokens) == (1, None if drafts else 1)
+
+
+@pytest.mark.parametrize("scope", ["", "LlamaBatch/"])
+def test_ranges_of_turbomind_tell_steps_and_phases_and_the_innermost_one_counts(tmp_path: Path, scope: str) -> None:
+    made = turbomind_loop(steps=5, scope=scope)
+    for file in (made.write_chrome(tmp_path / "trace.json"), made.write_nsys(tmp_path / "report.sqlite")):
+        loop = loop_of(read_trace(file))
+        assert loop.steps == 4 and loop.window.told_by.startswith("BASE_DECODE_STEP")
+        assert (loop.window.requests, loop.window.tokens) == (None, None)
+        assert {name: (p.host_ns // US, p.gpu_ns // US, p.ranges) for name, p in loop.phases.items()} == {
+            "draft": (4 * 40, 4 * 27, 8),
+            "commit": (4 * 5, 4 * 2, 4),
+            "rest of the step": (4 * 25, 4 * 30, 4),
+        }
+    assert loop_in(turbomind_loop(steps=3, draft=False), tmp_path).phases.keys() == {"rest of the step"}
+
+
+def test_a_cycle_of_the_built_in_engine_tells_how_many_tokens_it_verifies(tmp_path: Path) -> None:
+    made = turbomind_loop(steps=5)
+    made.ranges = [(name.replace("BASE_DECODE_STEP", "EAGLE_CYCLE_SPEC_3"), *rest) for name, *rest in made.ranges]
+    window = loop_in(made, tmp_path).window
+    assert (window.steps, window.told_by, window.tokens, window.requests) == (4, "the engine's cycles", 4, None)
 
 
 def test_without_ranges_everything_counts_and_the_steps_are_what_was_stated(tmp_path: Path) -> None:

@@ -304,6 +304,24 @@ def test_what_turbomind_counts_besides_is_kept(
         assert numbers == [record.drafted, record.drafted, block.counters["reported_accepted_tokens"]]
 
 
+def test_what_turbomind_logs_of_its_steps_stands_beside_the_invariants(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {
+        "engine": "turbomind",
+        "spec.eagle_metrics_debug": "true",
+        "env.LMDEPLOY_EAGLE_KV_DEBUG": "1",
+        "env.TM_EAGLE3_FMHA_TILE_STATS": "1",
+    }
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options)) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block, seen = engine.trace(SPEC, TOKENS)
+    of = {f.reason_code: f for f in seen.findings}
+    assert set(of) == {"tiles_logged", "rewinds_logged", "steps_logged"}
+    rewound, accepted_ = block.counters["rewound_tokens"], block.counters["reported_accepted_tokens"]
+    assert of["rewinds_logged"].text == f"slots {block.counters['rewind_steps']}, rewound_tokens {rewound}"
+    assert of["steps_logged"].text.endswith(f"accepted_tokens {accepted_}")
+    assert of["tiles_logged"].text == "tiles 96, outside_spans 12, masked 4, computed 80"
+
+
 def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

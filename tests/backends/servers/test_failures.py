@@ -43,6 +43,15 @@ from specgate.backends.servers.failures import COMMON, diagnosis
             "lmdeploy - WARNING - archs.py:40 - Fallback to pytorch engine because turbomind is not built.",
             "LMDeploy's PyTorch engine has taken its place",
         ),
+        ("lmdeploy", "[TM][ERROR] CUDA runtime error: an illegal memory access was encountered x.cc:9", "its buffers"),
+        ("lmdeploy", "[TM][ERROR] CUDA runtime error: invalid argument x.cc:34", "longer than its buffer"),
+        ("vllm", "RuntimeError: CUDA error: invalid argument", "longer than its buffer"),
+        (
+            "lmdeploy",
+            "[BlockTrie][cache] size()=9 exceeds it; clamping cached prefix to",
+            "prefix cache: a text",
+        ),
+        ("llamacpp", "error: invalid argument: --x", "a flag that this version"),
         ("llamacpp", "error loading model: unknown model architecture: 'eagle3'", "too old a version"),
         ("llamacpp", "srv: couldn't bind HTTP server socket, port: 8080", "the port is in use"),
         ("llamacpp", "ggml_backend: failed to allocate buffer", "memory ran out"),
@@ -53,6 +62,11 @@ def test_a_known_line_is_explained_and_shown(name: str, line: str, message: str,
     log.write_text(f"starting\n{line}\nbye\n")
     text = diagnosis(log, 0, (*adapter_named(name).failures, *COMMON))
     assert message in text and line[:60] in text and str(log) in text
+
+
+def test_an_argument_that_cuda_refuses_is_no_flag_of_the_server(tmp_path: Path) -> None:
+    (log := tmp_path / "log").write_text("RuntimeError: CUDA error: invalid argument\n")
+    assert "a flag that" not in diagnosis(log, 0, COMMON)
 
 
 def test_a_traceback_through_an_attention_kernel_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ def trace(
     Example: specgate diagnose trace FILE --run RUN
 
     FILE is what torch's profiler wrote (.json, .json.gz), as vLLM and SGLang do on /start_profile and /stop_profile, or
-    an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM, SGLang
-    and TensorRT-LLM mark their steps; only whole decode steps are counted then. What the trace does not tell, or is not
+    an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM, SGLang,
+    TensorRT-LLM and TurboMind (FT_NVTX=ON) mark their steps; only whole decode steps are counted then. Phases are shown
+    where ranges tell them. What the trace does not tell, or is not
     recognised in it, is "not observable".
 
     A list of matrix products that TurboMind writes (eagle3_gemm_shapes_*.json) is shown as a table.

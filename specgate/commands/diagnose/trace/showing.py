@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,11 @@ def lines(
         yield from busy_lines(loop, figures)
     else:
         yield "GPU busy: not observable"
+    if loop.phases:
+        yield f"phases, ms per step {'host':>10}{'GPU':>10}" if loop.steps else f"phases, ms {'host':>19}{'GPU':>10}"
+        for name, phase in loop.phases.items():
+            times = (ns / (loop.steps or 1) / 1e6 for ns in (phase.host_ns, phase.gpu_ns))
+            yield f"  {name:18}" + "".join(f"{ms:>10.3f}" for ms in times) + f"{phase.ranges:>9,} ranges"
     if loop.kernels:
         yield "kernels by their time on the GPU" + (", of those that were read" if loop.why_not("work") else "")
         total = sum(loop.kernel_ns.values()) or 1
@@ -128,6 +134,7 @@ def as_data(
         "copies": dict(loop.copies),
         "calls": dict(loop.calls),
         "loop": to_plain(LoopFigures, loop.figures) if loop.figures and loop.why_not(*BUSY) is None else None,
+        "phases": {name: asdict(phase) for name, phase in loop.phases.items()},
         "attention": attention_in(loop.kernels),
         "invariants": [to_plain(Invariant, invariant) for invariant in invariants],
     }

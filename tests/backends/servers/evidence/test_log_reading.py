@@ -21,6 +21,10 @@ TURBOMIND = [
      "I3", "left_multi_token_mode"),
     ("[TM][WARNING] [LlamaV2][EAGLE][fallback] target-tree decode unavailable; reverting to single-step target logits.",
      "I3", "left_multi_token_mode"),
+    ("[TM][INFO] [LlamaBatch][EAGLE][multitoken_summary] disabled_finished=3 disabled_other=1",
+     "I3", "left_multi_token_mode"),
+    ("[TM][ERROR] [LlamaV2][EAGLE][invariants] CUDA error 700 (an illegal memory access) at pack_paths",
+     "I4", "kv_integrity"),
     ("[TM][ERROR] [EAGLE][EagleModule::load] Draft model load failed; disabling EAGLE for this engine",
      "I3", "left_multi_token_mode"),
 ]  # fmt: skip
@@ -47,6 +51,12 @@ def test_a_fatal_line_of_turbomind_breaks_its_invariant_with_file_and_line(
         ("lmdeploy", "[EAGLE3][GEMM_TUNED] loaded entries=42 device=sm120", "I2"),
         ("lmdeploy", "[TM][INFO] [LlamaV2][EAGLE] method=eagle3, spec_max_decoding_draft_tokens=3, "
          "max_forward_token_num=8192, eagle_max_engine_tokens_per_step=3", "I3"),
+        ("lmdeploy", "[TM][WARNING] [LlamaBatch][EAGLE][fallback] step=9 seq=0: finished slot but EAGLE reported "
+         "accepted_len > 1; disabling multi-token for this slot", "I3"),
+        ("lmdeploy", "[TM][INFO] [LlamaBatch][EAGLE][multitoken_summary] disabled_finished=3 disabled_other=0", "I3"),
+        ("lmdeploy", "[EAGLE][Metrics] steps=9 num_draft_tokens=27 num_accepted_tokens=14", "I3"),
+        ("lmdeploy", "[TM][WARNING] [BlockTrie][cache] tokens.size()=70 exceeds block capacity=64; clamping cached "
+         "prefix to available blocks", "I4"),
         ("vllm", "WARNING [fused_moe.py:1107] Using default MoE config. Performance might be sub-optimal! Config file "
          "not found at /x.json", "I2"),
         ("sglang", "Using default MoE kernel config. Performance might be sub-optimal! Config file not found", "I2"),
@@ -58,6 +68,29 @@ def test_what_an_engine_says_for_itself_is_evidence_that_breaks_nothing(
 ) -> None:
     (finding,) = findings(tmp_path, engine, line)
     assert (finding.invariant, finding.breaks, finding.where) == (invariant, False, "server.log:1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "invariant", "text"),
+    [
+        (("[EAGLE3][FMHA_TILE_STATS] total=96 span_empty=12 mask_empty=4 executed=80",), "I4",
+         "tiles 96, outside_spans 12, masked 4, computed 80"),
+        (("[EAGLE][KVRewind] block_size=64 batch_size=4 max_batch_size=4 non_zero_slots=2 total_rewound_tokens=900",
+          "[EAGLE][KVRewind] block_size=64 batch_size=4 max_batch_size=4 non_zero_slots=1 total_rewound_tokens=200"),
+         "I4", "slots 3, rewound_tokens 1,100"),
+        (("[LlamaBatch][EAGLE_METRICS] step=5, batch=4, active_slots=4, draft_tokens=12, accepted_tokens=8, x=2.0",
+          "[LlamaBatch][EAGLE_METRICS] step=6, batch=4, active_slots=3, draft_tokens=9, accepted_tokens=3, x=1.0"),
+         "I3", "mean_active_slots 3.50, draft_tokens 21, accepted_tokens 11"),
+        (("[LlamaBatch][EAGLE_METRICS] step=5 batch=4 draft_tokens=12 accepted_tokens=8",), "I3",
+         "draft_tokens 12, accepted_tokens 8"),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_lines_of_one_kind_are_added_up(
+    tmp_path: Path, lines: tuple[str, ...], invariant: str, text: str
+) -> None:
+    (finding,) = findings(tmp_path, "lmdeploy", "INFO", *lines)
+    assert (finding.invariant, finding.breaks, finding.text, finding.count) == (invariant, False, text, len(lines))
+    assert findings(tmp_path, "lmdeploy", *lines, speculative=False) == ()
 
 
 def test_unknown_lines_and_the_drafts_lines_of_a_baseline_say_nothing(tmp_path: Path) -> None:
