@@ -120,9 +120,9 @@ def policy(name: str, run: Run) -> Policy:
 
 def outcome(run: Run, name: str) -> tuple[State, Mapping[str, set[State]]]:
     """The state of the whole run, and the states of each required rule."""
-    asked = policy(name, run)
-    run = judged(run, asked)
-    run = replace(run, not_judged=not_judged(run, asked, kinds_of(asked)))
+    judging = policy(name, run)
+    run = judged(run, judging)
+    run = replace(run, not_judged=not_judged(run, judging, kinds_of(judging)))
     states: dict[str, set[State]] = {}
     for verdict in run.verdicts:
         if verdict.required:
