@@ -3,8 +3,8 @@
     python -m bench.simulations.ab_simulation --runs 20000
 
 Everything is as the command does it by default: process pairs over one prompt set each, two ABBA groups per role in the
-order that `schedule_of` draws, a prefill and an untimed block per side before them, looks after 8, 16 and 24 pairs, the
-usual margins. The step times of two roles decide, the prefill time where it is long enough, and the acceptance length
+order that `schedule_of` draws, a prefill and an untimed block per side before them, the usual looks
+and margins. The step times of two roles decide, the prefill time where it is long enough, and the acceptance length
 where texts change: where they do not, it is the same by count. A true difference is one of the step time of spec-3
 alone: nothing else helps to find it.
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.simulations.error_rates import bound
+from specgate.ab.request import USUAL_LOOKS
 from specgate.ab.schedule import other, schedule_of
 from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.two_builds import estimates as judge
@@ -45,7 +46,6 @@ DRAWS = 512
 """Schedules that are drawn; a run has one of them."""
 TRUE_PCT = (0.0, 0.3, 0.5, 1.0, 2.0, 3.0)
 """Differences of the new build's step time in percent."""
-LOOKS = (8, 16, 24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +344,8 @@ class Session:
         at = scale.index(math.log1p(margins.percent(two_builds.STEP) / 100)) + 1
         whole, spec, pairs = (np.full(runs, CANNOT_TELL) for _ in range(3))
         within, open_ = np.empty(runs), np.ones(runs, dtype=bool)
-        for look, count in enumerate(looks, 1):
-            error, of = share(margins.error, look), self.estimates(count, true)
+        for before, count in pairwise((0, *looks)):
+            error, of = share(margins.error, count, before), self.estimates(count, true)
             codes = words(of, scale, error)
             bounds = (np.abs(of.mean) + special.stdtrit(of.freedom, 1 - error) * of.error).max(axis=1)
             whole[open_], spec[open_], pairs[open_] = overall(codes)[open_], codes[open_, at], count
@@ -384,7 +384,7 @@ def judged(ratios: Floats, looks: Sequence[int], margins: Margins) -> tuple[Word
     """
     processes, margin = OF_TIME.process_sd * math.sqrt(2), log_margin(margins.percent(two_builds.STEP))
     firsts = {i: two_builds.SIDES[i % 2] for i in range(len(ratios))}
-    for look, count in enumerate(looks, 1):
+    for before, count in pairwise((0, *looks)):
         family = {
             str(q): judge.over_processes(
                 {i: [float(row[q])] for i, row in enumerate(ratios[:count])}, firsts, processes
@@ -392,7 +392,7 @@ def judged(ratios: Floats, looks: Sequence[int], margins: Margins) -> tuple[Word
             for q in range(ratios.shape[1])
         }
         known = {q: difference for q, difference in family.items() if difference is not None}
-        each = list(words_of(known, dict.fromkeys(known, margin), share(margins.error, look)).values())
+        each = list(words_of(known, dict.fromkeys(known, margin), share(margins.error, count, before)).values())
         whole = min(each, key=(Word.SLOWER, Word.CANNOT_TELL, Word.FASTER, Word.SAME).index)
         if whole is not Word.CANNOT_TELL:
             break
@@ -423,7 +423,7 @@ TABLES = {"sessions": SESSIONS, "blocks": NOISES}
 @click.option("--seed", default=1, show_default=True)
 def main(runs: int, table: str, looks: Sequence[int], seed: int) -> None:
     """Print a table of simulated rates; `!` marks one that exceeds its error. m: the line "the same within m"."""
-    looks, source = tuple(looks) or LOOKS, np.random.default_rng(seed)
+    looks, source = tuple(looks) or USUAL_LOOKS[table == "attached"], np.random.default_rng(seed)
     click.echo(f"{runs} runs each, numpy {np.__version__}, looks after {', '.join(map(str, looks))} process pairs")
     if table == "attached":
         click.echo(f"| servers | A/A: SAME | SLOWER | at the margin: SAME | twice the margin: SLOWER |\n{'|---' * 5}|")

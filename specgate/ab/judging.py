@@ -22,7 +22,7 @@ from specgate.files.journal import Journal
 from specgate.planning.gates import near_ties
 from specgate.planning.plan import points_of
 
-SOUND_PAIRS: Final = 8
+SOUND_PAIRS: Final = 4
 """Process pairs from which on the simulated error rates of `docs/change.md` are at most those that are stated."""
 CODES: Mapping[Word, ExitCode] = {
     Word.SAME: ExitCode.PASS,
@@ -71,9 +71,10 @@ def interim_looks(
     many process pairs it saw. Where the pairs of a look are not complete, it is the last one.
     """
     whole = processes.whole()
-    for number, pairs in enumerate(settings.looks, 1):
+    looks = (0, *settings.looks, settings.looks[-1] + SOUND_PAIRS)
+    for before, pairs, later in zip(looks, looks[1:], looks[2:], strict=False):
         count = running_until(settings, pairs)
-        error, then = (share(settings.margins.error, n) for n in (number, number + 1))
+        error, then = (share(settings.margins.error, *span) for span in ((pairs, before), (later, pairs)))
         result = find(
             settings, {name: first(journals[name], count) for name in SIDES}, processes.upto(count), error, then
         )

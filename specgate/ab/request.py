@@ -25,6 +25,16 @@ LEAST_PAIRS: Final = 3
 """Fewer process pairs have no interval."""
 
 
+USUAL_LOOKS: Final[Mapping[bool, tuple[int, ...]]] = {False: (4, 8, 12, 16, 24), True: (8, 16, 24)}
+"""Looks at builds, and (True) at servers that run already: of those more is assumed than measured, so that every look
+costs more than it tells.
+"""
+USUAL_STEPS: Final[Mapping[str, int]] = {"gpu": 64, "cpu": 12}
+"""Most engine steps of a block, by what its scenario needs: about a second of the demo pair, or of an 8B pair at 32K.
+More blocks of a process say little: a pair of processes counts once.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class AbRequest:
     """The command line.
@@ -33,8 +43,8 @@ class AbRequest:
     command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one build.
     `tokenizer`, `question`, `baseline`: as in `planning.request.Request`.
     `looks`: numbers of process pairs, ascending. After each, the words are judged, and it goes on only from CANNOT
-        TELL.
-    `steps`: most engine steps of a block; None for as many as the scenario has.
+        TELL. None: the usual ones.
+    `steps`: most engine steps of a block; None for USUAL_STEPS.
     `isolate`: whether engines run in a sandbox, never both sides at once.
     """
 
@@ -57,10 +67,10 @@ class AbRequest:
     tokenizer: Path | None = None
     question: Question = NOTHING
     baseline: bool = True
-    looks: tuple[int, ...] = (8, 16, 24)
+    looks: tuple[int, ...] = ()
     visits: int = 1
     quads: int = 2
-    steps: int | None = 64
+    steps: int | None = None
     margins: Margins = field(default_factory=Margins)
     apart: bool = False
     isolate: bool = False
@@ -77,7 +87,7 @@ class Build:
 
 def check(request: AbRequest) -> None:
     """Raises UsageError where the command line contradicts itself."""
-    if request.looks[0] < LEAST_PAIRS:
+    if request.looks and request.looks[0] < LEAST_PAIRS:
         raise UsageError(f"--processes {request.looks[0]}", hint=f"at least {LEAST_PAIRS}: fewer have no interval")
     if request.same and (request.base or request.old or request.new):
         raise UsageError("--same together with --base, --old or --new", hint="--same compares one build with itself")
@@ -152,7 +162,8 @@ def config_of(request: AbRequest, side: Asked) -> Config:
 
 
 def shortened(scenario: Scenario, steps: int | None) -> Scenario:
-    """`scenario` with blocks of at most `steps` engine steps."""
-    if steps is None or scenario.budget.steps is None or scenario.budget.steps <= steps:
+    """`scenario` with blocks of at most `steps` engine steps, or the usual number."""
+    most = steps or USUAL_STEPS[scenario.needs]
+    if scenario.budget.steps is None or scenario.budget.steps <= most:
         return scenario
-    return replace(scenario, budget=Budget(steps=steps, ignore_eos=scenario.budget.ignore_eos))
+    return replace(scenario, budget=Budget(steps=most, ignore_eos=scenario.budget.ignore_eos))

@@ -16,8 +16,21 @@ from dataclasses import dataclass, replace
 from specgate.ab.folder import AbFolder, Processes
 from specgate.ab.recording import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
+from specgate.analysis.tokens.comparison import first_difference
 from specgate.checkpoints.parameters import least_weight_bytes
-from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
+from specgate.contract import (
+    Block,
+    Budget,
+    EngineFacts,
+    Margin,
+    NearTies,
+    Plan,
+    Point,
+    Role,
+    Round,
+    TokenChecks,
+    TopTokens,
+)
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import Origin, Process, SideName
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
@@ -26,7 +39,7 @@ from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.engine_process.launch import Launch
-from specgate.run.runner import Progress, answer_timeout_s, make_block
+from specgate.run.runner import answer_timeout_s, make_block
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.watched_gpus import used_gpus
 from specgate.run.worker import EngineWorker
@@ -37,10 +50,14 @@ WARM_UP_TOKENS = 4096
 """Tokens of each prompt that a fresh process prefills before it is measured: every kernel runs, and a prefill of 32K
 tokens would take as long as five blocks.
 """
-PREFILLED_NS, MOST_PREFILLS = 200_000_000, 16
-"""A visit prefills until that much time of the slower side is measured, but no more often than that: one prefill of
-20 ms is mostly the host's noise.
+PREFILLED_NS: Mapping[str, int] = {"gpu": 200_000_000, "cpu": 3_000_000_000}
+MOST_PREFILLS = 16
+"""A visit prefills until that much time of the slower side is measured, by what its scenario needs, but no more often
+than that. One prefill of 20 ms is mostly the host's noise. On a CPU one of a second is as noisy as a block, of which
+every role has four.
 """
+Report = Callable[[Block, int, int, str], None]
+"""Called with every finished block, the blocks done, those planned up to the next look, and the block's side."""
 OF_ONE_BUILD = ("target_sha256", "draft_sha256", "device", "dtype")
 """What the facts of all processes of both sides must have in common."""
 
@@ -81,11 +98,10 @@ class AbRunner:
         folder: AbFolder,
         checks: TokenChecks | None,
         ties: NearTies,
-        report: Progress,
-        total: int,
+        report: Report,
         processes: Processes,
     ) -> None:
-        self.sides, self.prompts, self.folder, self.report, self.total = sides, prompts, folder, report, total
+        self.sides, self.prompts, self.folder, self.report, self.total = sides, prompts, folder, report, 0
         self._request_of = open_request_of
         self.blocks: dict[SideName, list[Block]] = {name: side.lines(Block) for name, side in folder.sides.items()}
         self.engines: dict[SideName, dict[str, EngineFacts]] = {
@@ -97,12 +113,13 @@ class AbRunner:
         }
         self.processes, self.cpus = processes, CpuProbe()
 
-    def run(self, pairs: Sequence[ProcessPair]) -> None:
-        """Measure all `pairs`.
+    def run(self, pairs: Sequence[ProcessPair], total: int) -> None:
+        """Measure all `pairs`. `total`: blocks that there will be then, of earlier pairs too.
 
         Raises BackendError or EnvironmentRefused that names the side where one cannot be measured, and UsageError where
         the two sides are not two builds over the same weights. Blocks that were measured before stay in the journals.
         """
+        self.total = total
         for pair in pairs:
             self._run_pair(pair)
             self.folder.write_processes(self.processes)
@@ -254,6 +271,34 @@ class AbRunner:
         for name in names:
             with named(name):
                 self.evidence[name].gather(self._own(name, visit.point), visit.prompt_set, workers[name], number)
+        with named(names[-1]):
+            self._weigh_partings(visit, number, names[-1], workers[names[-1]])
+
+    def _weigh_partings(self, visit: Visit, number: int, name: SideName, worker: EngineWorker) -> None:
+        """Record how close the two largest logits of one side are wherever the texts of both sides part in this visit:
+        another order of additions parts them at near ties alone.
+        """
+        ranked: dict[tuple[int, tuple[int, ...]], TopTokens | None] = {}
+        for role in dict.fromkeys(q.role for q in visit.groups):
+            mine, theirs = (self._first_block(side, visit, number, role) for side in (name, other(name)))
+            if mine is None or theirs is None:
+                continue
+            for slot, texts in enumerate(zip(mine.tokens, theirs.tokens, strict=True)):
+                if (at := first_difference(*texts)) is None:
+                    continue
+                place = slot, texts[0][:at]
+                if place not in ranked:
+                    ranked[place] = worker.ranked(*place, 2)
+                if (top := ranked[place]) is not None:
+                    where = mine.cell.key, visit.prompt_set, mine.round, slot, at
+                    margin = Margin(*where, *top.values[:2])
+                    self.folder.sides[name].append(margin)
+
+    def _first_block(self, name: SideName, visit: Visit, number: int, role: Role) -> Block | None:
+        """The first block of a role in this visit on one side, which may have ended before."""
+        point = self._own(name, visit.point)
+        of = (b for b in self.blocks[name] if b.worker_generation == number and b.role == role)
+        return next((b for b in of if b.point == point and b.prompt_set == visit.prompt_set), None)
 
     def _prefill(
         self, visit: Visit, running: Mapping[SideName, Running], names: Sequence[SideName]
@@ -268,8 +313,10 @@ class AbRunner:
             if not process.prefilled and (more := grown(before, device_bytes_in_use())):
                 process.device_bytes = (process.device_bytes or 0) + more
             process.prefilled = True
-        for _ in range(more_prefills(max(ns for times in taken.values() for ns in times)) if self._micro(visit) else 0):
-            for name in names:
+        slowest = max(ns for times in taken.values() for ns in times)
+        enough = PREFILLED_NS[self.sides["old"].plan.scenarios[visit.point.scenario].needs]
+        for more in range(more_prefills(slowest, enough) if self._micro(visit) else 0):
+            for name in names if more % 2 else reversed(names):
                 with named(name):
                     taken[name].append(running[name].worker.prefill(ids, draft=draft))
         return {name: round(statistics.median(times)) for name, times in taken.items()}
@@ -333,7 +380,7 @@ class AbRunner:
         block = replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=lengths)
         self.folder.sides[name].append(block)
         self.blocks[name].append(block)
-        self.report(block, sum(map(len, self.blocks.values())), self.total)
+        self.report(block, sum(map(len, self.blocks.values())), self.total, name)
 
     def _own(self, name: SideName, point: Point) -> Point:
         """`point` as the plan of a side names it."""
@@ -358,13 +405,13 @@ def origin_of(worker: EngineWorker) -> Origin | None:
         return None
 
 
-def more_prefills(slowest_ns: int) -> int:
-    """Number of further prefills of a visit whose first one took up to `slowest_ns`. None where a prefill takes no
-    time, as a server's, which is part of every request.
+def more_prefills(slowest_ns: int, enough_ns: int) -> int:
+    """Number of further prefills of a visit whose first one took up to `slowest_ns`, until they last `enough_ns`. None
+    where a prefill takes no time, as a server's, which is part of every request.
     """
     if slowest_ns <= 0:
         return 0
-    return min(MOST_PREFILLS, -(-PREFILLED_NS // slowest_ns)) - 1
+    return min(MOST_PREFILLS, -(-enough_ns // slowest_ns)) - 1
 
 
 def grown(before: int | None, after: int | None) -> int | None:

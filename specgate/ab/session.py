@@ -11,12 +11,12 @@ from specgate import __version__, plugins
 from specgate.ab.folder import PAGE, AbFolder, Asked, Processes
 from specgate.ab.judging import interim_looks, plans, result_of, running_until, schedules
 from specgate.ab.recording import decide, store
-from specgate.ab.request import AbRequest, Build, builds, check
+from specgate.ab.request import USUAL_LOOKS, AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.contract import Plan, Point
 from specgate.contract.conditions import Sample
-from specgate.contract.protocols import OpenRequest
+from specgate.contract.protocols import DrivesAnotherEngine, OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.json_text import to_plain
@@ -189,13 +189,14 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
     old, new = sides["old"].config, sides["new"].config
     if (old.pair.target, old.pair.draft) != (new.pair.target, new.pair.draft):
         raise UsageError(f"old measures pair {old.pair.name}, new measures {new.pair.name}", hint="name one pair")
+    looks = request.looks or USUAL_LOOKS[any(attached(build) for build in sides.values())]
     prompts = fitting_prompts(build_plan(tuple(old.scenarios.values()), old.backend), old)
     settings = Asked(
         sides={name: build.side for name, build in sides.items()},
         pair=old.pair,
         policy=old.policy,
         scenarios=old.scenarios,
-        pairs=request.looks[-1],
+        pairs=looks[-1],
         visits=request.visits,
         quads=request.quads,
         margins=request.margins,
@@ -204,12 +205,18 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         argv=("specgate", *request.argv),
         tool_version=__version__,
         bandwidth=bandwidth_of(request.out),
-        looks=request.looks,
+        looks=looks,
         begun_with=begun_with(sides),
     )
     if why := settings.contradiction():
         raise UsageError(why, hint="fewer --processes, --quads or --visits")
     return settings, prompts
+
+
+def attached(build: Build) -> bool:
+    """True if a side is a server that somebody else has started."""
+    backend = plugins.backend(build.config.backend)
+    return isinstance(backend, DrivesAnotherEngine) and backend.attaches(build.config.options)
 
 
 def begun_with(sides: Mapping[SideName, Build]) -> dict[str, str | None]:
@@ -261,12 +268,13 @@ def measure(
 
     with progress(plain, planned[SIDES[0]].scenarios) as report:
         checks, ties = settings.policy.checks, near_ties(settings.policy)
-        runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
+        runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, processes)
         try:
             with watching(folder.top.watch_file, 0, gpus):
                 for look in settings.looks:
                     done, until = runner.processes.whole(), running_until(settings, look)
-                    runner.run([pair for pair in pairs[:until] if pair.number not in done])
+                    left = [pair for pair in pairs[:until] if pair.number not in done]
+                    runner.run(left, blocks_of(pairs[:until]))
                     if until_decided and look < settings.pairs and decided(settings, folder, runner.processes, look):
                         break
         except (SpecgateError, KeyboardInterrupt) as error:

@@ -33,14 +33,14 @@ MOST_LOOKS: Final = 64
 @take("--backend", *SIBLINGS, "--scenario", *(name for name in QUESTION if name not in ("--steps", "--new-tokens")))
 @take("--no-baseline", "--isolate", "--out", "--plain", "--debug")
 @click.option(
-    "--processes", metavar="N[,N…]", default="8,16,24", show_default=True, help="Per side; 16 if 8 cannot tell, …"
+    "--processes", metavar="N[,N…]", help="Per side: 8 if 4 cannot tell, … (4,8,12,16,24; of running servers 8,16,24)."
 )
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Go on; --processes says how many more.")
 @click.option("--visits", type=click.IntRange(1, 100), default=1, show_default=True, help="Prompt sets per process.")
 @click.option(
     "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="ABBA groups per role and prompts."
 )
-@click.option("--steps", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Most steps of a block.")
+@click.option("--steps", type=click.IntRange(1, 100_000), help="Most steps of a block (default: 64; on a CPU 12).")
 @click.option(
     "--margin-pct", type=PERCENT, help="Step time: less is the same (default: 1; of running servers 3; on a CPU 5)."
 )
@@ -85,8 +85,10 @@ def plainly(options: Mapping[str, Any]) -> bool:
     return bool(options["plain"]) or not (sys.stdout and sys.stdout.isatty())
 
 
-def counts_of(text: str) -> tuple[int, ...]:
-    """`8` or `8,16,24`. Raises UsageError for anything but ascending numbers from 1 to MOST."""
+def counts_of(text: str | None) -> tuple[int, ...]:
+    """`8` or `8,16,24`; none for None. Raises UsageError for anything but ascending numbers from 1 to MOST."""
+    if text is None:
+        return ()
     parts = text.split(",")
     counts = tuple(int(part) for part in parts if part.strip().isdecimal())
     ascending = len(parts) == len(counts) <= MOST_LOOKS and list(counts) == sorted({*counts})

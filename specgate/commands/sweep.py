@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -14,7 +14,11 @@ from specgate.commands.ab import stored_request
 from specgate.commands.door import command
 from specgate.commands.numbers import BUDGET
 from specgate.commands.options import QUESTION, SIBLINGS, key_value, take
-from specgate.errors import UsageError
+from specgate.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from specgate.ab.request import AbRequest
+    from specgate.contract.sweeps import Setting
 
 OWN: Final = ("tries", "grid", "budget")
 
@@ -43,25 +47,31 @@ def sweep(context: click.Context, /, **options: Any) -> None:
     having been chosen does not flatter it.
 
     A setting whose engine fails or whose texts differ is named and cannot win. The file sweep.json has throughput,
-    acceptance length and tile statistics of every setting. The built-in engine takes it as -o fmha=FILE.
+    acceptance length and tile statistics of every setting.
 
     Exit codes: the best is proven faster, or the default stays: 0; it cannot be told, or nothing changes: 3; every
     setting fails: 7.
     """
-    from specgate.contract.sweeps import Setting
     from specgate.sweep.grid import read_grid, values_of
-    from specgate.sweep.session import SweepRequest, carry_out
 
-    grid = {**(read_grid(options["grid"]) if options["grid"] else {})}
+    grid = dict(read_grid(options["grid"])) if options["grid"] else {}
     named = values_of([key_value(text, "--try") for text in options["tries"]])
     if twice := [name for name in named if name in grid]:
         raise UsageError(f"--try {twice[0]}: {options['grid']} has values for it, too", hint="say it once")
+    code, _ = carried_out(context, {**grid, **named})
+    sys.exit(code)
+
+
+def carried_out(context: click.Context, grid: Mapping[str, Sequence[str]]) -> tuple[ExitCode, Path]:
+    """Carry out the sweep of a command line over `grid`, option → values. Returns the exit code and the file."""
+    from specgate.sweep.session import SweepRequest, carry_out
+
     shared = ("ab", *arguments(context))
 
-    def comparison(setting: Setting) -> Any:
+    def comparison(setting: Setting) -> AbRequest:
         return stored_request((*shared, *(word for item in setting.items() for word in ("--new", "=".join(item)))))
 
-    sys.exit(carry_out(SweepRequest(comparison, {**grid, **named}, options["budget"])))
+    return carry_out(SweepRequest(comparison, grid, context.params["budget"]))
 
 
 def arguments(context: click.Context) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from specgate.contract.types import Count, Length, Positive, Text
+from specgate.contract.types import Count, Finite, Integer, Length, Positive, Text
 
 SWEEP: Final = "specgate.sweep/v1"
 Setting = Mapping[Text, Text]
@@ -88,7 +88,7 @@ class SweptPoint:
 class Sweep:
     """A whole sweep, as stored.
 
-    `options`: those that all settings and the default have in common.
+    `engine`: what the default's engine tells of itself. `options`: those that all settings and the default share.
     `verdict`: the result in words. `best`: None where nothing was compared in the end.
     """
 
@@ -97,7 +97,7 @@ class Sweep:
     device: Text
     dtype: Text
     pair: Text
-    target_sha256: Text | None
+    engine: Mapping[Text, str | bool | Integer | Finite]
     points: Annotated[tuple[SweptPoint, ...], Length(1)]
     options: Mapping[Text, Text]
     trials: tuple[Trial, ...]

@@ -209,13 +209,17 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Place where the new build's text of a prompt leaves the old build's: token `position`, and the token of each."""
+    """Place where the new build's text of a prompt leaves the old build's: token `position`, and the token of each.
+
+    `gap`: distance of the two largest logits there, as one side's engine has them; None where it does not show them.
+    """
 
     prompt_set: int
     slot: int
     position: int
     old: int
     new: int
+    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,11 @@ class Lines:
     def __init__(self, scenarios: Mapping[str, Scenario]) -> None:
         self.scenarios = scenarios
 
-    def __call__(self, block: Block, done: int, planned: int) -> None:
-        """Show a finished block, the number of blocks done, and the number planned, up to the next looks."""
-        self._print(f"[{done}/{planned}] {block_line(block, self.scenarios)}")
+    def __call__(self, block: Block, done: int, planned: int, side: str = "") -> None:
+        """Show a finished block, the number of blocks done, and the number planned, up to the next looks. `side`: the
+        build that it is of, if two are compared.
+        """
+        self._print(f"[{done}/{planned}] {side and side + ': '}{block_line(block, self.scenarios)}")
 
     def still_open(self, look: Look, left_s: float) -> None:
         """Show what a look has left open, and how many seconds of measuring are left."""
@@ -49,9 +51,11 @@ class DrawnBar(Lines):
         self.bar, self.task = bar, bar.add_task("starting the engine", total=None)
         bar.refresh()
 
-    def __call__(self, block: Block, done: int, planned: int) -> None:
+    def __call__(self, block: Block, done: int, planned: int, side: str = "") -> None:
         """Draw the bar after a finished block."""
-        text = f"{cell_name(block.cell.key, self.scenarios)}: {tokens_per_second(block):,.1f} tok/s"
+        text = (
+            f"{side and side + ': '}{cell_name(block.cell.key, self.scenarios)}: {tokens_per_second(block):,.1f} tok/s"
+        )
         self.bar.update(self.task, completed=done, total=planned, description=visible(text))
         self.bar.refresh()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from specgate.ab.folder import AbFolder, Asked, Processes
 from specgate.ab.judging import find, samples_of
@@ -124,20 +125,33 @@ def reduce(candidate: Candidate) -> None:
     settings, journals = candidate.asked, candidate.folder.journals()
     candidate.found = find(settings, journals, processes.found, settings.margins.error, settings.margins.error)
     candidate.speeds = speeds_of(*samples_of(settings, journals), processes.found)
-    candidate.why_not = next(wrong_tokens(candidate.found), None)
+    dtype = candidate.facts.dtype if candidate.facts else ""
+    candidate.why_not = next(wrong_tokens(candidate.found, dtype), None)
 
 
-def wrong_tokens(result: Found) -> Iterator[str]:
+NEAR: Final = 3 * math.sqrt(2) * 0.15
+"""Largest gap of two logits that another order of additions may turn round: three standard deviations of a difference
+whose two logits have the most rounding that policies allow in 16 bits (`max_sigma`).
+"""
+NEAR_IN_FLOAT32: Final = 0.001
+"""The same in float32, as `gates/policies/cpu.yaml` has it."""
+
+
+def wrong_tokens(result: Found, dtype: str) -> Iterator[str]:
     """Yield what keeps a setting from winning: records that contradict themselves, texts that are not those of its own
-    baseline, and texts that are not the default's.
+    baseline, and texts that part from the default's elsewhere than at near ties.
     """
     for check in result.tokens:
         if check.side == "new" and (check.why or check.mismatches):
             yield f"{check.cell}: {check.why or f'{check.mismatches} texts are not those of its own baseline'}"
+    near = NEAR_IN_FLOAT32 if dtype == "float32" else NEAR
     for text in result.texts:
-        if text.changed:
-            first = text.changed[0]
+        apart = [p for p in text.changed if p.gap is None or not 0 <= p.gap <= near]
+        if apart:
+            first, gap = apart[0], apart[0].gap
+            logits = "their logits are not shown" if gap is None else f"logits {gap:.2g} apart, near ties {near:.2g}"
             yield (
-                f"{text.cell}: {len(text.changed)} of {text.prompts} texts differ from the default's, such as prompt "
-                f"set {first.prompt_set}, slot {first.slot}, token {first.position}: {first.new} instead of {first.old}"
+                f"{text.cell}: {len(apart)} of {text.prompts} texts differ from the default's, such as prompt set "
+                f"{first.prompt_set}, slot {first.slot}, token {first.position}: {first.new} instead of {first.old} "
+                f"({logits})"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +45,7 @@ class SweepRequest:
     """
 
     comparison: Callable[[Setting], AbRequest]
-    grid: dict[str, Sequence[str]]
+    grid: Mapping[str, Sequence[str]]
     budget_s: float
 
 
@@ -73,8 +73,9 @@ class State:
         return time.monotonic() + self.pair_s * (pairs + FINAL_PAIRS) <= self.ends
 
 
-def carry_out(request: SweepRequest) -> ExitCode:
+def carry_out(request: SweepRequest) -> tuple[ExitCode, Path]:
     """Measure all settings, halve them until one is left, and compare that one with the default on fresh blocks.
+    Returns the exit code, and the file with the result.
 
     Raises UsageError for a grid that has one point or more than the budget can visit, and for options that the back end
     refuses; BackendError where the default's engine, or every setting's, fails. What was measured stays in the folder.
@@ -96,7 +97,7 @@ def carry_out(request: SweepRequest) -> ExitCode:
     echo(verdict)
     if best is not None and best.faster:
         echo(f"bake it: {best.bake}")
-    return code
+    return code, folder.path / RESULT
 
 
 def search(state: State) -> tuple[ExitCode, str, Best | None]:
@@ -232,7 +233,7 @@ def store(state: State, verdict: str, best: Best | None) -> None:
         device=facts.device,
         dtype=facts.dtype,
         pair=settings.pair.name,
-        target_sha256=facts.target_sha256,
+        engine=facts.details,
         points=tuple(
             SweptPoint(s.name, p.context, p.batch)
             for s in settings.scenarios.values()

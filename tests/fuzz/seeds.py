@@ -88,7 +88,7 @@ SHAPES = {
     "schema": "specgate.gemm-shapes/v1",
     "shapes": [{"tag": "EAGLE3_FC", "n": 64, "k": 192, "m": 8}, {"tag": "TARGET_QKV", "n": 128, "k": 64, "m": 16}],
 }
-GRID = {"schema": "specgate.fmha-grid/v1", "grid": {"kv_tile": [256, 512], "warps": [4, 8]}}
+GRID = {"schema": "specgate.sweep-grid/v1", "grid": {"env.TILE": [256, 512], "fmha": ["kv_tile:512,warps:4"]}}
 
 
 def shipped_texts(folder: str) -> list[str]:

@@ -79,10 +79,20 @@ def test_a_setting_that_fails_or_has_other_tokens_is_named_and_cannot_win_and_th
     assert result(cli)["best"]["config"]["draft_ns"] == "20000"
 
 
-def test_a_setting_whose_texts_are_not_the_defaults_cannot_win_however_fast_it_is(cli: Cli) -> None:
-    output = sweep(cli, "--try", "vocab=500,1000", "--try", "draft_ns=40000", code=0)
-    assert "vocab=500 draft_ns=40000: cannot win" in output
-    assert result(cli)["best"]["config"]["vocab"] == "1000"
+def test_a_setting_whose_texts_part_from_the_defaults_cannot_win_however_fast_it_is(cli: Cli) -> None:
+    output = sweep(cli, "--try", "loop_period=4,1000", "--try", "draft_ns=40000", code=0)
+    assert "loop_period=4 draft_ns=40000: cannot win: tiny/c24/b2/baseline: 8 of 8 texts differ" in output
+    assert "(logits 8 apart, near ties 0.001)" in output
+    assert result(cli)["best"]["config"]["loop_period"] == "1000"
+
+
+def test_texts_that_part_at_near_ties_alone_keep_no_setting_from_winning(cli: Cli) -> None:
+    sweep(cli, "-o", "margin=0.0005", "--try", "loop_period=4,5", "--try", "draft_ns=40000", code=0)
+    assert [trial["why_not"] for trial in result(cli)["trials"]] == [None, None]
+    comparison = cli.folder / "runs" / result(cli)["best"]["comparison"]
+    changed = json.loads((comparison / "ab.json").read_text())["texts"][1]["changed"]
+    assert changed and {round(place["gap"], 6) for place in changed} == {0.0005}
+    assert cli.run("runs", "verify", comparison, pair=False).returncode == 0
 
 
 def test_an_option_that_nothing_reads_is_said_to_change_nothing(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Optional abilities of a back end: tuning of matrix products and attention, and kernel benches."""
+"""Optional abilities of a back end: tuning of matrix products, and kernel benches."""
 
 from __future__ import annotations
 
@@ -6,35 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.backends.eagle3.nouns.fmha import AttentionConfig, TileStatistics
 from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
-from specgate.contract import PairRef, Role
-from specgate.contract.protocols.engines import Engine
-
-
-@runtime_checkable
-class TunableEngine(Engine, Protocol):
-    """An engine whose attention configuration can be changed while it is loaded. Its prompts stay in the cache."""
-
-    def attention_config(self) -> AttentionConfig:
-        """The configuration that it decodes with now."""
-
-    def attention_configs(self) -> Sequence[AttentionConfig]:
-        """The configurations that are worth trying for its pair and sizes on this device."""
-
-    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
-        """Compile the kernels that `roles` need under each of `configs`.
-
-        Returns one entry per configuration: None, or why it cannot be compiled. Raises UsageError for a setting or
-        value that the engine does not have.
-        """
-
-    def retile_attention(self, config: AttentionConfig) -> None:
-        """Decode with `config` from now on. Raises UsageError for a setting or value that the engine does not have."""
-
-    def attention_tiles(self, role: Role) -> TileStatistics:
-        """The tiles of all attention kernels of one step that follows the prompts."""
+from specgate.contract import PairRef
 
 
 class GemmTuner(Protocol):

@@ -12,8 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Final
 
+from specgate.analysis.traces.families import has_shapes as has_products
+from specgate.analysis.traces.families import read_shapes as read_products
 from specgate.contract import PairRef
 from specgate.contract.types import Count, Digest, Length, Pattern, Positive, Size, Text
+from specgate.errors import UsageError
 from specgate.files.cache import cache_path
 from specgate.files.json_text import to_plain
 from specgate.files.run_folder import RunFolder
@@ -205,8 +208,21 @@ class ShapesFile:
     shapes: Annotated[tuple[GemmShape, ...], Length(1)]
 
 
+TURBOMIND_TAGS: Final = {"EAGLE3_LM_HEAD": "EAGLE3_LM_HEAD_SMALLVOC"}
+"""Tag of a product in TurboMind's list → what it is called here, where that differs."""
+
+
 def read_shapes(file: Path) -> tuple[GemmShape, ...]:
-    """The shapes in `file`. Raises UsageError with file, line, key, value and what would be right."""
+    """The shapes in `file`, which `tune shapes` wrote, or TurboMind (`eagle3_gemm_shapes_*.json`).
+
+    Raises UsageError with file, line, key, value and what would be right.
+    """
+    if has_products(file):
+        products = read_products(file)
+        if empty := next((p for p in products if not p.m * p.n * p.k), None):
+            raise UsageError(f"{file}: {empty.tag}: {empty.m} x {empty.k} x {empty.n}: M, K and N are at least 1")
+        shapes = {GemmShape(TURBOMIND_TAGS.get(p.tag, p.tag), p.n, p.k, p.m) for p in products}
+        return tuple(sorted(shapes))
     return parse(ShapesFile, load(file), SHAPES).shapes
 
 

@@ -1,7 +1,6 @@
 """Searches and timings for an engine before anything is measured.
 
 gemm_tuning.py      matrix products: shapes in, a file of tuned configurations out
-fmha_sweep.py       a sweep over configurations of attention: points, decoding at each, and the file
 chain_lengths.py    number of tokens to draft at each batch size, from measured runs
 kernel_report.py    a benchmark of single kernels, as JSON and as a table
 """

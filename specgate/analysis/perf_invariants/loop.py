@@ -9,6 +9,7 @@ from specgate.analysis.perf_invariants.evidence import total_of, unseen
 from specgate.analysis.traces.cuda_calls import allocations, count_copies, unknown_calls, waits
 from specgate.analysis.traces.families import strangers
 from specgate.contract import Block, BlockTrace, CellResult, EngineFacts, Held, Invariant
+from specgate.contract.samples.counters import TREE_TOKENS
 
 SHOWN_KERNELS: Final = 20
 
@@ -55,8 +56,6 @@ def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
 
 
 KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
-TREES = "tree_tokens"
-"""The counter of draft tokens in trees: blocks that have it were decoded with attention masks."""
 
 
 def intact(blocks: Sequence[Block]) -> Invariant:
@@ -65,7 +64,7 @@ def intact(blocks: Sequence[Block]) -> Invariant:
         if total := sum(block.counters.get(counter, 0) for block in blocks):
             message = f"{counter} = {total} over {len(blocks)} timed blocks"
             return Invariant("I4", Held.BROKEN, broken, message, {counter: total})
-    counters = (KV, MASKS) if any(TREES in block.counters for block in blocks) else (KV,)
+    counters = (KV, MASKS) if any(TREE_TOKENS in block.counters for block in blocks) else (KV,)
     if missing := [counter for counter in counters if total_of(counter, blocks) is None]:
         message = f"the engine does not count {' and '.join(missing)} in every block"
         return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(counters) - set(missing), 0))

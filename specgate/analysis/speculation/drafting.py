@@ -17,6 +17,9 @@ from specgate.contract import Block, Point, Run
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import InvalidResult
 
+TREE: Final = "draft tree"
+"""The detail of an engine's facts that describes its trees of draft tokens."""
+
 
 def decoding_of(run: Run, point: Point) -> str:
     """Describe how a point differs from greedy decoding with whole chains: sampling, a tree, chains that end early, a
@@ -25,7 +28,7 @@ def decoding_of(run: Run, point: Point) -> str:
     facts, sampling = run.engines.get(point.key), run.scenarios[point.scenario].sampling
     details = facts.details if facts else {}
     sampled = [f"T {sampling.temperature:g} {sampling.method}"] if sampling else []
-    tree = [f"tree: {details['draft tree']}"] if "draft tree" in details else []
+    tree = [f"tree: {details[TREE]}"] if TREE in details else []
     early = [f"chains {details['chains go on']}"] if "chains go on" in details else []
     modes = ((name, str(details[name])) for name in ("KV cache", "draft's KV cache") if name in details)
     caches = [f"{name} {mode.partition(' ')[0]}" for name, mode in modes]
@@ -49,7 +52,7 @@ def refuse_beyond_k(record: AcceptanceRecord, where: str) -> None:
     if record.drafted > whole:
         raise InvalidResult(
             f"{where}: {record.drafted:,} draft tokens in {record.steps:,} steps with a draft, where K × steps = "
-            f"{whole:,}: another draft length, a tree of drafts, or padding is counted"
+            f"{whole:,}: another draft length, a tree that no flag or spec_config names, or padding is counted"
         )
 
 

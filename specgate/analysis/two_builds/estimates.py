@@ -20,8 +20,10 @@ LEAST = 3
 """Process pairs or prompts that an interval needs."""
 LEAST_CHANCE = 1e-12
 """Any p-value below it is this one, where it has to be searched for."""
-FITTED_FROM = 2
-"""Process pairs in which each side must have been first before the order of starting is fitted."""
+FITTED_FROM = 3
+"""Process pairs in which each side must have been first before the order of starting is fitted. With two, pairs that
+happen to be alike leave no noise. Without the fit the order's effect counts as noise: no error becomes likelier.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def over_processes(
 
     On some GPUs one place in the order of starting is faster for as long as the process lives: on H200s the first by
     0.3 to 0.5 % with one pair, the second by 0.1 to 0.4 % with another, and neither on a third machine. So the model is
-    dᵢ = m + b·oᵢ with the order oᵢ = ±1 of starting, fitted by least squares, where each side was first at least twice.
+    dᵢ = m + b·oᵢ with the order oᵢ = ±1 of starting, fitted by least squares, where each side was first often enough.
     The sign of b is left open. Each side is first in half of the
     pairs, or in one more, and m is the mean of the two orders' means: the order favours no side even where it is the
     larger effect.

@@ -19,17 +19,18 @@ from typing import Final
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.contract.two_builds import NAMES, Quantity, Word
 
-FIRST: Final = 0.8
-"""The share of the first look, and the share of what is left that each later look spends.
+UNSPENT: Final = 0.6
+"""Share of the error that four process pairs leave to later looks, eight then its square, and so on.
 
-Most comparisons end at the first look, and it pays for all others: with a half, as `intervals.decision.spent` has it,
-it would see a change of 1 % less often.
+Four quiet pairs end at the first look. Noisy ones need the later looks, which a larger share would leave too little.
 """
 
 
-def share(error: float, look: int) -> float:
-    """Error that look number `look` (from 1) may spend: error · 0.8 · 0.2^(look − 1). K looks spend 1 − 0.2^K of it."""
-    return error * FIRST * (1 - FIRST) ** (look - 1)
+def share(error: float, pairs: int, before: int = 0) -> float:
+    """Error that a look after `pairs` process pairs may spend, where the look before it saw `before`:
+    error · (0.6^(before / 4) − 0.6^(pairs / 4)). All looks together spend less than `error`.
+    """
+    return error * (UNSPENT ** (before / 4) - UNSPENT ** (pairs / 4))
 
 
 MOST_PROCESSES: Final = 200

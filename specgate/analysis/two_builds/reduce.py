@@ -88,7 +88,8 @@ def compare_builds(
     judged_old, judged_new = judged(old), judged(new)
     tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
     cells = list(cells_of(old, new))
-    texts = tuple(text_change(cell) for cell in cells)
+    gaps = gaps_of((*old.margins, *new.margins))
+    texts = tuple(text_change(cell, gaps) for cell in cells)
     trouble = (
         *facts_trouble(old, new),
         *token_trouble(tokens, judged_new[1]),
@@ -244,7 +245,16 @@ def without_backend(point: Point | str) -> str:
     return f"{scenario}/{rest.partition('/')[2]}"
 
 
-def text_change(cell: Both) -> TextChange:
+Gaps = Mapping[tuple[str, int, int, int], float]
+"""(cell, prompt set, slot, position) → distance of the two largest logits."""
+
+
+def gaps_of(margins: Sequence[Margin]) -> Gaps:
+    """The gaps at all places whose largest logits an engine has shown."""
+    return {(without_backend(m.cell), m.prompt_set, m.slot, m.position): m.top1 - m.top2 for m in margins}
+
+
+def text_change(cell: Both, gaps: Gaps) -> TextChange:
     """Compare the texts of a cell prompt by prompt, as far as the shorter one goes."""
     firsts: dict[tuple[int, int], tuple[Sequence[int], Sequence[int]]] = {}
     for a, b in cell.pairs:
@@ -252,7 +262,10 @@ def text_change(cell: Both) -> TextChange:
             firsts.setdefault((a.prompt_set, slot), texts)
     places = {prompt: first_difference(*texts) for prompt, texts in firsts.items()}
     changed = tuple(
-        Parting(*prompt, at, *(text[at] for text in firsts[prompt])) for prompt, at in places.items() if at is not None
+        Parting(*prompt, at, old[at], new[at], gaps.get((cell.cell, *prompt, at)))
+        for prompt, at in places.items()
+        if at is not None
+        for old, new in [firsts[prompt]]
     )
     unsteady = (*unsteady_texts("old", cell.old), *unsteady_texts("new", cell.new))
     return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed, unsteady)

@@ -83,7 +83,7 @@ from specgate.contract.protocols.judges import (
     SetsFloor,
     StatesNeeds,
 )
-from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Tabular, View
+from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Separate, Tabular, View
 from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
@@ -132,6 +132,7 @@ __all__ = [
     "Report",
     "ScoresTokens",
     "ScriptedTrace",
+    "Separate",
     "Sequential",
     "ServesLoad",
     "SetsFloor",

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from bench.simulations import ab_simulation as simulation
-from specgate.analysis.two_builds.estimates import LEAST, Counts, Difference, over_processes, over_prompts
+from specgate.analysis.two_builds.estimates import FITTED_FROM, LEAST, Counts, Difference, over_processes, over_prompts
 
 ratios = st.floats(-0.2, 0.2).map(lambda x: round(x, 6))
 samples = st.lists(ratios, min_size=LEAST, max_size=12).filter(lambda d: np.std(d) > 1e-7)
-ordered = st.tuples(*[st.lists(ratios, min_size=2, max_size=7)] * 2).filter(lambda d: min(map(np.std, d)) > 1e-7)
+ordered = st.tuples(*[st.lists(ratios, min_size=FITTED_FROM, max_size=7)] * 2).filter(
+    lambda d: min(map(np.std, d)) > 1e-7
+)
 Side = list[tuple[float, float]]
 sides = st.lists(st.tuples(st.integers(1, 600), st.integers(1, 128)), min_size=LEAST, max_size=10)
 both_sides = st.integers(LEAST, 10).flatmap(
@@ -93,10 +95,10 @@ def test_the_order_of_starting_moves_neither_the_mean_nor_its_error(
     assert (moved.mean, moved.sd, moved.fitted) == pytest.approx((plain.mean, plain.sd, 2), abs=1e-9)
 
 
-def test_the_order_is_fitted_only_where_each_side_was_first_twice_and_all_orders_are_known() -> None:
-    d = [0.1, 0.2, 0.4, 0.3]
-    assert of_processes(d, ["old", "new", "new", "old"]).fitted == 2
-    for firsts in (["old", "new", "new", "new"], ["old", "new", "new"], []):
+def test_the_order_is_fitted_only_where_each_side_was_first_three_times_and_all_orders_are_known() -> None:
+    d = [0.1, 0.2, 0.4, 0.3, 0.2, 0.5]
+    assert of_processes(d, ["old", "new", "new", "old", "new", "old"]).fitted == 2
+    for firsts in (["old", "new", "new", "new", "new", "old"], ["old", "new", "new", "old", "old"], []):
         assert of_processes(d, firsts) == of_processes(d)
 
 

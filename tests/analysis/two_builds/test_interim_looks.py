@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from bench.simulations import ab_simulation as simulation
 from bench.simulations.error_rates import bound
+from specgate.ab.request import USUAL_LOOKS
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.outcomes import log_margin, needed, share
 from specgate.analysis.two_builds.reduce import unsteady_texts, weights_trouble
@@ -21,11 +23,13 @@ from specgate.planning.plan import build_plan
 from tests.support.factories import block, scenario
 
 
-@given(st.floats(1e-6, 0.5), st.integers(1, 40))
-def test_the_shares_of_all_looks_never_exceed_the_error_and_none_is_left_with_nothing(error: float, looks: int) -> None:
-    shares = [share(error, look) for look in range(1, looks + 1)]
+@given(st.floats(1e-6, 0.5), st.sets(st.integers(1, 200), min_size=1, max_size=64))
+def test_the_shares_of_all_looks_never_exceed_the_error_and_none_is_left_with_nothing(
+    error: float, looks: set[int]
+) -> None:
+    shares = [share(error, pairs, before) for before, pairs in pairwise((0, *sorted(looks)))]
     assert math.fsum(shares) <= error * (1 + 1e-12) and min(shares) > 0
-    assert shares == sorted(shares, reverse=True) and shares[0] == pytest.approx(0.8 * error)
+    assert share(error, 4) == pytest.approx(0.4 * error)
 
 
 @given(
@@ -56,17 +60,17 @@ def test_looking_until_a_difference_is_seen_keeps_the_error_only_where_the_looks
     ratios = source.normal(0.0, 0.003, (20_000, 24, 3))
     firsts = np.where(np.arange(24) % 2, 1.0, -1.0) * np.ones((len(ratios), 1))
     error, ever = Margins().error, {"shared": np.zeros(len(ratios), bool), "not shared": np.zeros(len(ratios), bool)}
-    for look, pairs in enumerate((8, 16, 24), 1):
+    for before, pairs in pairwise((0, 8, 16, 24)):
         of = simulation.over_processes(ratios[:, :pairs], firsts[:, :pairs])
-        for name, spend in (("shared", share(error, look)), ("not shared", error)):
+        for name, spend in (("shared", share(error, pairs, before)), ("not shared", error)):
             ever[name] |= (simulation.words(of, [0.0] * 3, spend) == simulation.SLOWER).any(axis=1)
     assert bound(ever["shared"])[1] <= error < bound(ever["not shared"])[1]
 
 
 def test_the_simulated_looks_are_within_both_errors_and_so_is_the_line_of_the_same_within() -> None:
     noise = simulation.Noise("", 0.4, 0.0, changed=0.5, moved=1.3, batch=2)
-    session = simulation.Session.of(noise, 6000, simulation.LOOKS, np.random.default_rng(12))
-    same, edge = (session.outcome(simulation.LOOKS, Margins(), true) for true in (0.0, 1.0))
+    session = simulation.Session.of(noise, 6000, USUAL_LOOKS[False], np.random.default_rng(12))
+    same, edge = (session.outcome(USUAL_LOOKS[False], Margins(), true) for true in (0.0, 1.0))
     wrong = (same.whole == simulation.SLOWER, edge.spec == simulation.SAME, edge.within < log_margin(1.0))
     assert all(bound(runs)[1] <= Margins().error for runs in wrong)
     assert (same.whole == simulation.SAME).mean() > 0.99 > ((same.pairs == 8) & (same.whole == simulation.SAME)).mean()

@@ -13,6 +13,8 @@ import pytest
 
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.speculation.drafting import check_draft_counts
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.checkpoints.files import files_sha256
@@ -292,6 +294,29 @@ def test_engines_that_read_no_converted_draft_refuse_it(pair: tuple[Path, Path],
     with pytest.raises((UsageError, CheckpointError), match=message) as caught:
         backend(name).open(request)
     assert "Hugging Face" in (caught.value.hint or "")
+
+
+def test_a_tree_of_a_library_is_counted_by_its_accepted_path(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {"engine": "turbomind", "spec.enable_target_tree": "true", "spec.max_decoding_tokens": "8"}
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options, fault="tree_nodes=7")) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, TOKENS, ()), SPEC, TOKENS, engine)
+        assert engine.facts().details["draft tree"] == "target tree of up to 7 draft tokens"
+    assert block.served is not None and block.served.acceptance is not None
+    record = block.served.acceptance
+    assert record.drafted == 3 * record.steps and block.counters["tree_tokens"] == 7 * record.steps
+    check_draft_counts([block])
+    check_rewinds([block])
+    assert block.counters["rewound_tokens"] > record.drafted - record.accepted
+
+
+def test_a_speculative_config_that_breaks_a_rule_is_refused_before_anything_is_loaded(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind", "spec.max_path_len": "2"})
+    with pytest.raises(UsageError, match=r"spec-3: .*max_path_len = 2 is less than num_speculative_tokens = 3"):
+        backend("lmdeploy-pipeline").open(request)
+    assert not list(tmp_path.glob("*.log"))
 
 
 def test_a_converted_draft_that_was_cut_is_refused_before_anything_is_loaded(

@@ -75,6 +75,21 @@ def test_shapes_are_read_back_as_they_were_written_each_once(
     assert read_shapes(file) == tuple(sorted(set(gemm_shapes)))
 
 
+def test_turbominds_list_of_products_is_read_as_shapes(tmp_path: Path) -> None:
+    product = {"tag": "EAGLE3_FC", "M": 3, "K": 8640, "N": 2880, "dtype": 14, "layout": "row", "count": 512}
+    head = {**product, "tag": "EAGLE3_LM_HEAD", "K": 2880, "N": 201088}
+    (file := tmp_path / "eagle3_gemm_shapes_sm120.json").write_text(json.dumps([product, head, {**product, "M": 4}]))
+    assert read_shapes(file) == (
+        GemmShape("EAGLE3_FC", 2880, 8640, 3),
+        GemmShape("EAGLE3_FC", 2880, 8640, 4),
+        GemmShape("EAGLE3_LM_HEAD_SMALLVOC", 201088, 2880, 3),
+    )
+    for key, value, message in (("M", 0, "EAGLE3_FC: 0 x 8640 x 2880: M, K and N are"), ("N", "a", r"\[0\].N: 'a'")):
+        file.write_text(json.dumps([{**product, key: value}]))
+        with pytest.raises(UsageError, match=message):
+            read_shapes(file)
+
+
 @pytest.mark.slow("many generated files")
 @given(tuned_gemms=st.lists(gemms, max_size=3, unique_by=lambda gemm: gemm.key), device=words)
 def test_tuned_configurations_are_read_back_as_they_were_written(

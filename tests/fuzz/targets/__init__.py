@@ -46,7 +46,7 @@ from tests.fuzz.targets.stored_files import (
     verified,
 )
 from tests.fuzz.targets.traces import trace
-from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape
+from tests.fuzz.targets.written import draft_tree, gemm_shapes, policy, prompts, scenario, sweep_grid, tape
 
 TARGETS: Final = (
     Target("scenario", scenario),
@@ -54,7 +54,7 @@ TARGETS: Final = (
     Target("tape", tape, 250),
     Target("gemms", gemm_shapes),
     Target("trace", trace, 100),
-    Target("attention-grid", attention_grid),
+    Target("sweep-grid", sweep_grid),
     Target("draft-tree", draft_tree),
     Target("config", stored("config.resolved.yaml", edited_yaml), 60),
     Target("run", stored("run.json", edited_json), 60),

@@ -75,8 +75,8 @@ def gemm_shapes(folder: Path) -> Ready:
     return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), plain(seeds.tuned()), read, file, USAGE)
 
 
-def attention_grid(folder: Path) -> Ready:
-    from specgate.backends.eagle3.tuning.fmha_sweep import read_grid
+def sweep_grid(folder: Path) -> Ready:
+    from specgate.sweep.grid import read_grid
 
     file = folder / "fuzzed.yaml"
     inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])

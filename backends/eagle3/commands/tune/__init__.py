@@ -1,7 +1,7 @@
 """`specgate engine tune`: search what is fastest on this GPU.
 
 drafts.py     `specgate engine tune drafts`: how many tokens to draft at each batch size?
-fmha.py       `specgate engine tune fmha`: which tiling of attention decodes fastest?
+fmha.py       `specgate engine tune fmha`: which tiling of attention decodes fastest? Kept for engines
 steps.py      `specgate engine tune steps`: which configurations of products make whole steps fastest?
 """
 
@@ -110,7 +110,12 @@ def shapes(
 
 @tune.command(short_help="Find the fastest configuration of every matrix product.")
 @click.option(
-    "--shapes", "files", type=FILE, multiple=True, metavar="FILE", help="File of `tune shapes`; may be repeated."
+    "--shapes",
+    "files",
+    type=FILE,
+    multiple=True,
+    metavar="FILE",
+    help="File of `tune shapes`, or TurboMind's list of products; may be repeated.",
 )
 @PAIR
 @TARGET

@@ -12,6 +12,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
 from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -60,7 +61,8 @@ class DecodingEngine:
     """Base of every use of an engine: its caches are filled, and steps run from there.
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
-    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
+    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs,
+    `phase_trace` the phases of every step behind its run.
     `mode`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
     `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
@@ -81,6 +83,7 @@ class DecodingEngine:
         plain_on_draft_error: bool = False,
         tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
+        phase_trace: PhaseTrace | None = None,
         mode: PrefillMode | None = None,
         others: Sequence[Rank] = (),
         lengths: ChainLengths | None = None,
@@ -90,7 +93,7 @@ class DecodingEngine:
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
-        self.tuned, self.shape_log, self.lengths = tuned, shape_log, lengths
+        self.tuned, self.shape_log, self.phase_trace, self.lengths = tuned, shape_log, phase_trace, lengths
         self.asked_plan = asked_plan or sizes.partial
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
@@ -253,6 +256,9 @@ class DecodingEngine:
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
             decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
+            if self.phase_trace is not None:
+                name = self.first.cycle(k, count, *kinds[:1]).name
+                self.phase_trace.add(name, self.b.slots.stamps[: len(decoded.step_ns)])
             in_part = self._partial_counters(k, kinds, decoded)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.

@@ -22,6 +22,7 @@ from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import described, warning
+from specgate.backends.eagle3.nouns.fmha import HEADS, heads_in_words
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract import EngineFacts, Sampling
 from specgate.contract.traffic import LinkTraffic
@@ -74,6 +75,7 @@ def engine_facts(
         "prefill attention": attention,
         "prefill between products": "fused kernels" if mode.fused else "torch",
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
+        HEADS: heads_in_words(geometry.layers, geometry.heads, geometry.kv_heads, geometry.head_dim),
         "target rope": describe_rope(geometry.rope),
     }
     if (experts := geometry.experts) is not None:

@@ -14,9 +14,9 @@ from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, rows_of_sl
 from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
-from specgate.backends.eagle3.cupy.engine.retile import RetilingEngine
 from specgate.backends.eagle3.cupy.engine.sampled import law_of, put_requests, top2_of_draw
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
+from specgate.backends.eagle3.cupy.engine.tiles import TileCountingEngine
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
@@ -24,7 +24,7 @@ from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
 
 
-class ForensicEngine(RetilingEngine):
+class ForensicEngine(TileCountingEngine):
     """Whoever looks runs steps of their own: a decode run cannot be extended after that."""
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
+from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
-from specgate.backends.eagle3.cupy.engine.retile import config_of
+from specgate.backends.eagle3.cupy.engine.tiles import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import mailbox_bytes, with_mailboxes
@@ -40,9 +42,9 @@ from specgate.backends.eagle3.lib.pair import (
     target_warnings,
 )
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv import NAMES, PartialPlan
+from specgate.backends.eagle3.lib.specpv import NAMES, SPECPV, PartialPlan
 from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
-from specgate.backends.eagle3.nouns.fmha import parse_config
+from specgate.backends.eagle3.nouns.fmha import Wanted, chosen_in, heads_in_words, kept_config, parse_config
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
@@ -73,11 +75,13 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "kv": None,
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
+    "phase_trace": None,
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "prefill_experts": ("packed", "decoded"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
+    "tile_stats": ("off", "on"),
     "tp": ("1", "2", "4"),
     "tree": None,
     "tree_width": None,
@@ -94,16 +98,18 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `draft_tp` (among how many of the target's GPUs the draft is
     divided), `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of
-    attention such as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and
-    `draft_kv` (the formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline:
-    decode spec roles plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch:
+    attention such as kv_tile:512,warps:4, or the file of a sweep; without it the kept sweep of such an engine counts),
+    `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target
+    and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles plainly and say so), `phase_trace`
+    (a file for the phases of every step), `prefill` (fused: what stands between products by one kernel each; torch:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
     they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
-    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it, `tp`
-    (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a
-    file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products
-    that are run).
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it,
+    `tile_stats` (on: each decode run is followed by a step that counts how attention uses its tiles), `tp` (how many
+    GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
+    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
+    run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -115,6 +121,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree, partial_plan = tree_option.chosen_tree(request), asked_plan(request)
     plan = used_plan(request, partial_plan)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
+    check_tile_stats(request, ranks, partial_plan)
     asked_draft_ranks, draft_ranks = option.asked_draft_ranks(request, ranks), 1
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
@@ -128,6 +135,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     check_partial_target(partial_plan, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
+    phases = PhaseTrace(Path(text), tuned.device) if (text := request.options.get("phase_trace")) else None
     part = Shard(0, ranks).geometry(geometry)
     draft, draft_error = usable_draft(request, geometry, device) if request.max_k else (None, None)
     if draft is not None:
@@ -138,7 +146,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
     sizes = replace(sizes, kv=kv)
-    sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
+    swept = None if fmha else kept_fmha(request, geometry, sizes)
+    tiling = fmha or swept
+    sizes = replace(sizes, fmha=tiling) if tiling else sizes.usual(part)
     tree_option.check_memory(sizes, part)
     modes = [chosen_prefill_mode(request.options, part, device) for device in devices]
     mode = modes[0]
@@ -168,7 +178,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         draft_ranks=draft_ranks,
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
-        tuned_sha256=tuned.sha256(gemms.shapes),
+        tuned_sha256=with_swept(tuned.sha256(gemms.shapes), swept),
         mode=mode,
         warnings=(
             *other_target(request, draft, target),
@@ -179,17 +189,20 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         plan=partial_plan if draft else None,
         positions=request.max_positions,
     )
-    return CupyEngine(
+    engine = CupyEngine(
         *(model, head, sizes, buffers[0], facts),
         graphs=graphs,
         plain_on_draft_error=plain_on_draft_error(request),
         tuned=tuned,
         shape_log=shape_log,
+        phase_trace=phases,
         mode=mode,
         others=others,
         lengths=lengths if head else None,
         asked_plan=partial_plan if head else None,
     )
+    engine.counts_tiles = request.options.get("tile_stats") == "on"
+    return engine
 
 
 def sizes_of(request: OpenRequest, tree: DraftTree | None, partial: PartialPlan | None = None) -> Sizes:
@@ -226,9 +239,36 @@ def chosen_files(options: Mapping[str, str]) -> tuple[Tuned, ShapeLog | None]:
 
 
 def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
-    """Raises UsageError for knobs and values that attention does not have."""
+    """Raises UsageError for knobs and values that attention does not have, and for a file that is no sweep of them."""
     text = options.get("fmha")
-    return config_of(parse_config(text)) if text else None
+    if not text:
+        return None
+    in_file = text.endswith(".json")
+    return config_of(chosen_in(Path(text), torch.cuda.get_device_name()) if in_file else parse_config(text))
+
+
+def kept_fmha(request: OpenRequest, g: TargetGeometry, sizes: Sizes) -> FmhaConfig | None:
+    """The configuration that a kept sweep proved faster for such an engine; None without one."""
+    device, heads = torch.cuda.get_device_name(), heads_in_words(g.layers, g.heads, g.kv_heads, g.head_dim)
+    config = kept_config(Wanted(device, heads, sizes.slots, request.max_positions, request.options))
+    return config_of(config) if config is not None else None
+
+
+def with_swept(tuned_sha256: str | None, swept: FmhaConfig | None) -> str | None:
+    """The hash of what was tuned, a swept configuration of attention with it: no option names that one."""
+    return hashlib.sha256(f"{tuned_sha256} {swept}".encode()).hexdigest() if swept else tuned_sha256
+
+
+def check_tile_stats(request: OpenRequest, ranks: int, partial: PartialPlan | None) -> None:
+    """Raise UsageError where the tiles of attention cannot be counted."""
+    if request.options.get("tile_stats") != "on":
+        return
+    if ranks > 1:
+        raise UsageError(f"option tile_stats = on with tp = {ranks}: tiles are counted on one GPU alone")
+    if partial is not None:
+        raise UsageError(
+            f"option tile_stats = on with {SPECPV}: tiles of whole caches are counted", hint="leave it out"
+        )
 
 
 def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> PrefillMode:

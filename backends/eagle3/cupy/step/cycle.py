@@ -84,7 +84,7 @@ class Cycle:
     def __call__(self, b: Buffers) -> None:
         rows = b.slots.rows(self.slots, self.rows)
         with mark(self.name):
-            with mark("EAGLE_TREE_MASKS"):
+            with mark("EAGLE_KV_RESERVE"):
                 self.reserve_blocks(b)
             if self.chain:
                 self.chain(b)

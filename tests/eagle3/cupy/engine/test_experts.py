@@ -125,4 +125,4 @@ def test_tiles_of_sliding_layers_are_those_of_their_windows() -> None:
     made.prefill(random_prompts([1500]), draft=False)
     tiles = made.attention_tiles(BASELINE)
     # Two of four layers see everything, 47 tiles of 32 keys in each of two heads; two see a window of 32, in two tiles.
-    assert tiles.executed == 2 * (2 * 47 + 2 * 2)
+    assert tiles["executed"] == 2 * (2 * 47 + 2 * 2)

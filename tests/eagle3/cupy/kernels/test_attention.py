@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import STATISTICS, Attention
-from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
+from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import CANDIDATES, FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.lib.rope import cos_sin_table
@@ -187,7 +187,7 @@ def test_a_sink_takes_its_share_of_the_softmax_and_a_rows_bits_are_its_own(windo
 @pytest.mark.parametrize("heads", [Heads(32, 8, 128, POSITIONS), Heads(9, 3, 64, POSITIONS)], ids=["128", "64"])
 @pytest.mark.parametrize(
     "config",
-    (*FmhaConfig.candidates(Heads(32, 8, 128, POSITIONS)), *(FmhaConfig(*cut) for cut in SHORT_AND_LONG_RINGS)),
+    (*CANDIDATES, *(FmhaConfig(*cut) for cut in SHORT_AND_LONG_RINGS)),
 )
 def test_every_configuration_agrees_with_float64_and_with_itself(config: FmhaConfig, heads: Heads) -> None:
     cache = Cache(heads, len(EDGES))

@@ -66,25 +66,13 @@ class FmhaConfig:
         by_memory = shared_memory // (self.ring_bytes(head_dim, kv=kv) + STATIC_SHARED_BYTES + RESERVED_SHARED)
         return max(1, min(by_memory, SM_REGISTERS // (32 * self.warps * REGISTERS[head_dim])))
 
-    @classmethod
-    def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """Return the configurations worth trying for a cache of these heads. The tile decides how evenly blocks fill
-        the GPU.
-        """
-        longest = max(BLOCK, heads.positions)
-        tiles = (256, 384, 512, 640, 704, 768, 1024, 1152, 1536, 2048)
-        some = (
-            (512, 4, 6),
-            (384, 4, 4),
-            (1088, 4, 4),
-            (768, 8, 3),
-            (896, 8, 3),
-            (832, 8, 4),
-            (832, 8, 5),
-            (1024, 8, 4),
-        )
-        knobs = (*((tile, 4, 3) for tile in tiles), *some)
-        return tuple(cls(*each) for each in knobs if each[0] <= longest)
+
+CANDIDATES: Final = (
+    *(FmhaConfig(tile) for tile in (256, 384, 512, 640, 704, 768, 1024, 1152, 1536, 2048)),
+    *(FmhaConfig(512, 4, 6), FmhaConfig(384, 4, 4), FmhaConfig(1088, 4, 4), FmhaConfig(768, 8, 3)),
+    *(FmhaConfig(896, 8, 3), FmhaConfig(832, 8, 4), FmhaConfig(832, 8, 5), FmhaConfig(1024, 8, 4)),
+)
+"""Configurations worth trying. The tile decides how evenly blocks fill the GPU."""
 
 
 def piece_bytes(head_dim: int, kv: KvMode = "bf16") -> int:

@@ -64,9 +64,10 @@ class RequestCounts:
         tokens it emits: the first draft token stands in the place of the step's own.
         """
         kept = max(1, min(accepted, planned))
-        rewound = planned - kept + (2 if "rewinds" in FAULTS else 0)
+        nodes = int(FAULTS.get("tree_nodes", planned))
+        rewound = nodes - kept + (2 if "rewinds" in FAULTS else 0)
         self.steps += 1
-        self.draft += planned
+        self.draft += nodes
         self.accepted += accepted
         self.max_tokens_per_seq = max(self.max_tokens_per_seq, planned)
         self.max_accepted_len = max(self.max_accepted_len, kept)
