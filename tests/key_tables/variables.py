@@ -19,6 +19,10 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "NO_COLOR": "set: no colour",
         "COLUMNS": "width of the terminal",
     },
+    "TurboMind with EAGLE-3": {
+        "LMDEPLOY_EAGLE_PERF_MODE": "`1` in PERF_MODE; set where its files name it and you have not",
+        "LMDEPLOY_EAGLE_MICRO_STEPS": "engine steps of a micro block; likewise",
+    },
     "`run_suite.sh`": {
         "SCENARIOS": "`--scenario` of each, comma separated; without a command, `suite`: micro gates, then `full`",
         "BACKEND": "`--backend`",

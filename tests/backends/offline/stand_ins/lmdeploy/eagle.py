@@ -31,11 +31,17 @@ class Eagle:
     running: int = 0
     tiles_logged: bool = False
     warned: bool = field(default=False, init=False)
+    announced: bool = field(default=False, init=False)
 
     def planned(self, left: int) -> int:
         """Draft tokens of the next step of a request that may emit `left` more."""
         if self.config is None:
             return 0
+        if not self.announced:
+            perf = os.environ.get("LMDEPLOY_EAGLE_PERF_MODE", "0")
+            steps = os.environ.get("LMDEPLOY_EAGLE_MICRO_STEPS", "0")
+            log(f"[EAGLE3] perf_mode={perf} micro_steps={steps}")
+        self.announced = True
         if self.tp != 1:
             if not self.warned:
                 log(f"[LlamaBatch][EAGLE][fallback] {SINGLE} for this engine run.", "WARNING")
