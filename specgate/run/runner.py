@@ -468,7 +468,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
     sampling and options.
     """
     scenarios = [plan.scenarios[p.scenario] for p in points]
-    first = scenarios[0]
+    first, steps = scenarios[0], {s.budget.steps for s in scenarios}
     return OpenRequest(
         pair=replace(config.pair, rope=first.rope_keys) if first.rope else config.pair,
         dtype=first.dtype,
@@ -479,6 +479,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         options=engine_options(config, first),
         baseline=any(s.baseline for s in scenarios),
         sampling=first.sampling,
+        steps=steps.pop() if len(steps) == 1 else None,
         logs=logs,
     )
 
