@@ -45,6 +45,7 @@ from specgate.contract.conditions import Sample
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
 from specgate.contract.samples.memory import MemoryUse
+from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
@@ -60,12 +61,17 @@ from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
 from specgate.run.early_stop import EARLIER_RUNS_S, Look
 from specgate.run.rescoring import Rescorer
-from specgate.run.token_evidence import TokenEvidence
+from specgate.run.token_evidence import UNFORESEEN, TokenEvidence
 from specgate.run.watched_gpus import engine_options, scenario_gpus
 from specgate.run.worker import EngineWorker
 
 TRACED_STEPS = 16
 """Most steps of a traced block. All steps do the same work, and traces are large."""
+
+SPAN_STEPS = 8
+"""Drawn steps of a cell whose cache spans and trees are looked at."""
+SPAN_DEPTH = 128
+"""They are among so many first steps, because the run that shows them goes step by step."""
 
 Progress = Callable[[Block, int, int], None]
 MayStop = Callable[[Point, Journal], Look]
@@ -411,9 +417,19 @@ class Runner:
                 findings=activity.findings,
                 allowed=activity.allowed,
                 notes=activity.notes,
+                products=activity.products,
+                launches=activity.launches,
+                spans=self._spans(Cell(point, role), worker),
             )
             self.folder.append(trace)
             self.traces[trace.cell] = trace
+
+    def _spans(self, cell: Cell, worker: EngineWorker) -> ShownSpans | None:
+        """Cache spans and trees of drawn steps, of those that the cell's timed blocks on the first prompt set have."""
+        steps = [len(b.step_ns) for b in self.blocks if b.cell == cell and b.prompt_set == 0 and not b.warmup]
+        deep = min((SPAN_DEPTH, *steps)) if steps else 0
+        drawn = sorted(UNFORESEEN.sample(range(deep), min(SPAN_STEPS, deep)))
+        return worker.spans(cell.role, self.plan.scenarios[cell.point.scenario].budget, drawn) if drawn else None
 
     def _untraced(self, point: Point) -> list[Cell]:
         scenario = self.plan.scenarios[point.scenario]
@@ -452,7 +468,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
     sampling and options.
     """
     scenarios = [plan.scenarios[p.scenario] for p in points]
-    first = scenarios[0]
+    first, steps = scenarios[0], {s.budget.steps for s in scenarios}
     return OpenRequest(
         pair=replace(config.pair, rope=first.rope_keys) if first.rope else config.pair,
         dtype=first.dtype,
@@ -463,6 +479,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         options=engine_options(config, first),
         baseline=any(s.baseline for s in scenarios),
         sampling=first.sampling,
+        steps=steps.pop() if len(steps) == 1 else None,
         logs=logs,
     )
 
