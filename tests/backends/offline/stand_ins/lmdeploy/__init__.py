@@ -34,7 +34,7 @@ class Instance:
         stops = [] if gen_config.ignore_eos else gen_config.stop_token_ids or []
         self.engine.eagle.running += 1
         while True:
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(float(FAULTS.get("step_s", 0.0005)))
             left = gen_config.max_new_tokens - made
             emitted, spec = self.step(input_ids, cycle, left, counts)
             new = [token(input_ids, made + i) for i in range(min(emitted, left))]
