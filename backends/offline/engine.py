@@ -18,7 +18,7 @@ from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
-from specgate.backends.servers.evidence.log_lines import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files, tile_counters
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.reported import ServerReport
@@ -102,7 +102,9 @@ class OfflineEngine:
         else:
             loop = loop_of(reply, len(lengths), where)
             block = blocks.of_loop(role, budget, loop, lengths, eos, vocab, where, tree=tree)
-        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where))
+        tiles = tile_counters(read_end(process.log, process.log_start)) if role.speculative else {}
+        counters = {**block.counters, **tiles}
+        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where), counters=counters)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""

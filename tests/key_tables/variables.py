@@ -44,6 +44,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "SPECGATE_TEST_LEAVES": "every so many-th leaf of a stored run is changed; default 5",
         "STAND_IN_FAULT": "`PLACE=FAULT` in the stand-ins of engine libraries",
         "LMDEPLOY_EAGLE_KV_DEBUG": "set: TurboMind's stand-in logs each rewind, as the fork does",
+        "TM_EAGLE3_FMHA_KV_TILE": "positions of a tile of TurboMind's attention; its stand-in is slower with fewer",
         "TM_EAGLE3_FMHA_TILE_STATS": "set: it logs the tiles of the draft's attention",
         "SPECGATE_ALONE": "`tests`: all tests of the harness run without the engine",
         "OMP_NUM_THREADS": "threads of torch; the tests set 1",
