@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from specgate.contract import Budget, DecodeRun, EngineFacts, Finding, LoopFigures, PairRef, Role, Sampling
 from specgate.contract.samples.block import Finishes
 from specgate.contract.samples.memory import EngineMemory
+from specgate.contract.traces import TunedProduct
 from specgate.contract.types import Count, Size, Tokens
 
 BLOCK_MARK = "specgate.block"
@@ -123,6 +124,8 @@ class Activity:
     findings: tuple[Finding, ...] = ()
     allowed: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    products: tuple[TunedProduct, ...] = ()
+    launches: Mapping[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,17 +233,15 @@ class DecodingEngine:
         self, prefilled: Prefilled, k: int, budget: Budget, stop_token_ids: Sequence[int]
     ) -> tuple[Decoded, Fault]:
         count = len(prefilled.prompts)
-        # Every step emits a token at least, so whole requests need no more steps than tokens after the first.
-        steps = budget.steps if budget.steps is not None else budget.longest(0) - 1
-        limit = budget.new_tokens or self.sizes.positions  # a budget of steps never ends a slot for its length
-        eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
+        steps = most_steps(budget)
+        rule = self._rule(budget, stop_token_ids)
         with self.stream.current():
             kinds = kinds_of(self.sizes, k, self._prompt_lengths, steps)
             graphs = graphs_of(kinds)
             launch = {of: self.step(k, count, of) for of in set(graphs)}
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, StopRule(eos, stop, limit), self.sizes.partial)
+                    rank.of_prompts.rewind(rank.b, rule, self.sizes.partial)
                     # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows
                     # sixteen copies or fills (not six), and no kernel of ours was launched since, its steps are slower,
                     # and so are all after it.
@@ -269,6 +267,11 @@ class DecodingEngine:
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
         counters = {**decoded.counters, **of_blocks, **reused, **shape_counters, **of_tree, **in_part}
         return replace(decoded, counters=counters), fault
+
+    def _rule(self, budget: Budget, stop_token_ids: Sequence[int]) -> StopRule:
+        """Return the rule by which requests end; a budget of steps never ends one for its length."""
+        eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
+        return StopRule(eos, stop, budget.new_tokens or self.sizes.positions)
 
     @property
     def _prompt_lengths(self) -> list[int]:
@@ -411,6 +414,11 @@ class DecodingEngine:
             for boxes in zip(*(rank.b.mailboxes for rank in self.ranks), strict=True):
                 reset(boxes)
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
+
+
+def most_steps(budget: Budget) -> int:
+    """Return the most steps that a run takes: each emits a token at least, and the first token comes before them."""
+    return budget.steps if budget.steps is not None else budget.longest(0) - 1
 
 
 def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
