@@ -16,17 +16,30 @@ class Invariants(CellGate):
         tokens to the host, which breaks I6; the verdict says how much there is of it. What is broken in any other way
         stays INVALID.
 
+    `accept_off`: whether cells may leave PERF_MODE out. Without it they are NOT_JUDGED; load scenarios have none.
+
     All others must be observed to hold; otherwise the cell is INVALID.
     """
 
     name = "invariants"
     needs = "a certificate"
     judges_setup: Literal[True] = True
-    params: Mapping[str, type | UnionType] = {"accept_unseen": str, "accept_broken": str | None}
+    params: Mapping[str, type | UnionType] = {
+        "accept_unseen": str,
+        "accept_broken": str | None,
+        "accept_off": bool | None,
+    }
 
     def concerns(self, result: CellResult, run: RunView) -> bool:
-        """True if the cell's scenario has PERF_MODE certified."""
-        return run.scenarios[result.cell.point.scenario].perf_mode
+        """True if the decode loop of the cell can be looked at."""
+        return run.scenarios[result.cell.point.scenario].load is None
+
+    def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
+        if run.scenarios[result.cell.point.scenario].perf_mode:
+            return super().judge_planned(rule, result, run)
+        state = State.SKIPPED if rule.params.get("accept_off") else State.NOT_JUDGED
+        message, step = "PERF_MODE is off, so no invariant was looked at", "--perf-mode, or perf_mode: true"
+        return verdict(rule, result.cell.key, state, "perf_mode_off", message, next_step=step)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         certificate = run.certificates.get(result.cell.key)

@@ -78,6 +78,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.reports", "html", "specgate.reports.page.html:REPORT"),
     ("specgate.reports", "junit", "specgate.reports.texts.junit:REPORT"),
     ("specgate.reports", "markdown", "specgate.reports.texts.markdown:REPORT"),
+    ("specgate.reports", "benchmark_json", "specgate.reports.texts.benchmark_json:REPORT"),
     ("specgate.reports", "github", "specgate.reports.texts.annotations:REPORT"),
     ("specgate.contrast_gates", "change", "specgate.gates.change:GATE"),
     ("specgate.contrast_gates", "same-tokens", "specgate.gates.same_tokens:GATE"),

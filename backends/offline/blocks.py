@@ -23,14 +23,18 @@ from specgate.backends.servers.blocks import record_of, request_block
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
 from specgate.contract import Budget, Finish, Role, ServedRequest
 from specgate.contract.protocols import Decoded
+from specgate.contract.samples.counters import TREE_TOKENS
 from specgate.errors import BackendError
 
 OVER = -1
 """In the rows of a block: the slot had ended before."""
 
 
-def block_of_steps(role: Role, budget: Budget, loop: Loop, eos: Sequence[int], slots: int, where: str) -> Decoded:
-    """The block that the steps amount to. The first step has the prefill's token of every request.
+def block_of_steps(
+    role: Role, budget: Budget, loop: Loop, eos: Sequence[int], slots: int, where: str, *, tree: bool = False
+) -> Decoded:
+    """The block that the steps amount to. The first step has the prefill's token of every request. Of a `tree`, drafts
+    are counted along one path.
 
     Raises BackendError where requests did not share every step, or counts contradict the tokens.
     """
@@ -50,7 +54,8 @@ def block_of_steps(role: Role, budget: Budget, loop: Loop, eos: Sequence[int], s
                 f"{here}: slots {sorted(e.slot for e in step.emitted)} got tokens, and all but {sorted(finish)} run",
                 hint="a request was pre-empted or waited: more memory for the cache, or -o show=requests",
             )
-        accepts, drafts = shares(step.emitted, step.spec, role.k, here)
+        spec = along_a_path(step.spec, role.k) if tree else step.spec
+        accepts, drafts = shares(step.emitted, spec, role.k, here)
         for e in step.emitted:
             tokens[e.slot] += e.tokens
             truncated[e.slot] += accepts[e.slot] + 1 - len(e.tokens)
@@ -74,9 +79,17 @@ def block_of_steps(role: Role, budget: Budget, loop: Loop, eos: Sequence[int], s
             end_of(finish.get(slot), budget, lasted[slot], tokens[slot], eos, f"{where}, slot {slot}")
             for slot in range(slots)
         ),
-        counters={"cache_hit_tokens": sum(step.cached for step in loop.steps)},
+        counters={
+            "cache_hit_tokens": sum(step.cached for step in loop.steps),
+            **({TREE_TOKENS: sum(step.spec.drafted for step in loop.steps)} if tree and role.k else {}),
+        },
         prefill_ns=first.ns,
     )
+
+
+def along_a_path(spec: SpecCounts, k: int) -> SpecCounts:
+    """Counts of one path of `k` draft tokens a step at most, from those of trees."""
+    return replace(spec, drafted=min(spec.drafted, k * spec.steps))
 
 
 def refuse_miscounted(loop: Loop, where: str) -> None:
@@ -163,7 +176,15 @@ DONE: Final = ("FINISH", "SUCCESS")
 
 
 def of_loop(
-    role: Role, budget: Budget, loop: Loop, prompts: Sequence[int], eos: Sequence[int], vocab: int, where: str
+    role: Role,
+    budget: Budget,
+    loop: Loop,
+    prompts: Sequence[int],
+    eos: Sequence[int],
+    vocab: int,
+    where: str,
+    *,
+    tree: bool = False,
 ) -> Decoded:
     """The block of a loop whose requests do not share their steps. `prompts`: their lengths."""
     refuse_miscounted(loop, where)
@@ -177,7 +198,7 @@ def of_loop(
         times = ServedRequest(0, tuple(ns for ns, _ in mine), tuple(len(e.tokens) for _, e in mine))
         answers.append(answer_of(tokens, times, length, budget, ends[0] == "stop", eos, f"{where}, slot {slot}"))
     spec = reduce(add, (step.spec for step in loop.steps if step.spec.steps), NOTHING)
-    return block_of_requests(role, answers, spec, sum(step.cached for step in loop.steps), vocab, where)
+    return block_of_requests(role, answers, spec, sum(step.cached for step in loop.steps), vocab, where, tree)
 
 
 def of_requests(
@@ -188,6 +209,8 @@ def of_requests(
     eos: Sequence[int],
     vocab: int,
     where: str,
+    *,
+    tree: bool = False,
 ) -> Decoded:
     """The block of requests that were answered one by one. `prompts`: their lengths."""
     answers, spec = [], NOTHING
@@ -201,7 +224,8 @@ def of_requests(
         stopped = tokens[-1] in eos and not budget.ignore_eos
         answers.append(answer_of(tokens, times, length, budget, stopped, eos, here))
         spec += counts_of(request, role.k, here)
-    block = block_of_requests(role, answers, spec, sum(request.cached for request in answered), vocab, where)
+    cached = sum(request.cached for request in answered)
+    block = block_of_requests(role, answers, spec, cached, vocab, where, tree)
     return replace(
         block, counters={**block.counters, **counters_of(r.totals for r in answered if r.totals is not None)}
     )
@@ -252,12 +276,15 @@ def limit_of(budget: Budget) -> int:
 
 
 def block_of_requests(
-    role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: int, vocab: int, where: str
+    role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: int, vocab: int, where: str, tree: bool
 ) -> Decoded:
     """The block that the answers amount to. Raises BackendError where its counts contradict the role or the tokens."""
     refuse_strange_ids(answers, vocab, where)
     if spec.steps and not role.speculative:
         raise BackendError(f"{where}: it drafts, and is to be the baseline")
-    acceptance, undrafted = record_of(role.k, spec, answers, where) if role.speculative else (None, None)
-    steps_without = {} if undrafted is None else {"undrafted_steps": undrafted}
-    return request_block(answers, {**steps_without, "cache_hit_tokens": cached}, acceptance)
+    counters = {"cache_hit_tokens": cached}
+    if not role.speculative:
+        return request_block(answers, counters, None)
+    acceptance, undrafted = record_of(role.k, spec, answers, where, tree=tree)
+    counters |= {"undrafted_steps": undrafted, **({TREE_TOKENS: spec.drafted} if tree else {})}
+    return request_block(answers, counters, acceptance)

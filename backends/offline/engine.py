@@ -6,7 +6,7 @@ request by request, so its blocks are like those of a server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,12 @@ from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
-from specgate.backends.servers.evidence.log_lines import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files, tile_counters
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.failures import read_end
+from specgate.checkpoints.spec_config.launch_checks import check_mapping
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
 from specgate.contract.samples.memory import EngineMemory
@@ -43,14 +44,17 @@ class OfflineEngine:
         self.library, self.request, self.options, self.folder = library, request, options, folder
         self.processes: dict[Role, Driven] = {}
         self.memory: dict[Role, EngineMemory] = {}
+        self.trees: dict[Role, str | None] = {}
         self.prompts: list[list[int]] = []
         self.first = BASELINE if request.baseline else Role(request.max_k)
+        if request.max_k:
+            tree_of(library, Opening(Role(request.max_k), request, options))  # refused before anything is loaded
         try:
             process, opening = self.process(self.first), Opening(self.first, request, options)
             self.shows_steps = library.shows_steps(opening, process.facts)
             if options.common.servers == "together":
                 self.process(Role(request.max_k))
-            self._facts = facts_of(library, opening, list(self.processes.values()), self.shows_steps)
+            self._facts = facts_of(library, opening, list(self.processes.values()), self.shows_steps, self.trees)
         except BaseException:
             self.close()
             raise
@@ -87,14 +91,20 @@ class OfflineEngine:
         }
         reply = process.ask("decode", arguments)
         lengths, where, vocab = [len(p) for p in self.prompts], process.where, self._facts.vocab
+        tree = self.trees.get(role) is not None
         if self.library.module != "vllm":
             answers = requests_of(reply, len(lengths), where)
-            block = blocks.of_requests(role, budget, answers, lengths, eos, vocab, where)
+            block = blocks.of_requests(role, budget, answers, lengths, eos, vocab, where, tree=tree)
         elif self.shows_steps:
-            block = blocks.block_of_steps(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
+            block = blocks.block_of_steps(
+                role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where, tree=tree
+            )
         else:
-            block = blocks.of_loop(role, budget, loop_of(reply, len(lengths), where), lengths, eos, vocab, where)
-        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where))
+            loop = loop_of(reply, len(lengths), where)
+            block = blocks.of_loop(role, budget, loop, lengths, eos, vocab, where, tree=tree)
+        tiles = tile_counters(read_end(process.log, process.log_start)) if role.speculative else {}
+        counters = {**block.counters, **tiles}
+        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where), counters=counters)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
@@ -144,12 +154,24 @@ class OfflineEngine:
             return self.processes[role]
         if self.options.common.servers == "apart":
             self.close()
-        process = self.processes[role] = Driven(self.library, Opening(role, self.request, self.options), self.folder)
+        opening = Opening(role, self.request, self.options)
+        self.trees[role] = tree_of(self.library, opening)
+        process = self.processes[role] = Driven(self.library, opening, self.folder)
         kv = self.library.kv_cache_in(read_end(process.log, process.log_start))
         self.memory[role] = EngineMemory(process.process.pid, kv.tokens, kv.bytes)
         if self.prompts:
             process.ask("prompts_are", {"prompts": self.prompts})
         return process
+
+
+def tree_of(library: Library, opening: Opening) -> str | None:
+    """Check the speculative config of a role; return the shape of its tree, None for a chain. Raises UsageError for
+    another draft length than the role's, for broken rules and for values of the wrong type.
+    """
+    if not opening.role.speculative:
+        return None
+    where = f"{library.name} {opening.role}: speculative config"
+    return check_mapping(library.spec_format(opening.options), library.speculation(opening), opening.role.k, where)
 
 
 def check_forced(length: float | None, role: Role) -> None:
@@ -160,18 +182,31 @@ def check_forced(length: float | None, role: Role) -> None:
         )
 
 
-def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], shows_steps: bool) -> EngineFacts:
+def facts_of(
+    library: Library,
+    opening: Opening,
+    processes: Sequence[Driven],
+    shows_steps: bool,
+    trees: Mapping[Role, str | None],
+) -> EngineFacts:
     """Return the pair's facts and the drivers' reports of the engine. Raises BackendError if the processes run
     different versions.
     """
     common, first = opening.options.common, processes[0].facts
     reports = [
-        ServerReport(process.role, version_of(process.facts), settings_of(library, process)) for process in processes
+        ServerReport(
+            process.role, version_of(process.facts), settings_of(library, process), tree=trees.get(process.role)
+        )
+        for process in processes
     ]
     facts = server_facts(library.adapter, opening.request, common, reports)
     device, extra = first.get("device"), first.get("shown")
+    environment = texts_of(first.get("environment"))
+    variables = {**environment, **texts_of(first.get("own_environment"))}
     return replace(
         facts,
+        identity=replace(facts.identity, environment=environment) if facts.identity else None,
+        warnings=(*facts.warnings, *ignored(library, environment, first.get("unread"))),
         backend=library.name,
         device=text_of(device) if device is not None else f"{library.module} in a process of its own",
         dtype=opening.request.dtype,
@@ -180,9 +215,17 @@ def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], sh
             "servers": common.servers,
             "blocks show": "steps" if shows_steps else "requests",
             "torch": text_of(first.get("torch")),
-            **({str(key): text_of(value) for key, value in extra.items()} if isinstance(extra, Mapping) else {}),
+            **texts_of(extra),
+            **{f"env {name}": value for name, value in variables.items()},
         },
     )
+
+
+def ignored(library: Library, environment: Mapping[str, str], unread: object) -> Iterator[str]:
+    """Yield a warning for each environment variable that the driver names as `unread`."""
+    for name in unread if isinstance(unread, list) else ():
+        value = environment.get(str(name), "")
+        yield f"{name}={value}: no file of {library.module} names this environment variable: it may be ignored"
 
 
 def version_of(facts: Mapping[str, object]) -> str:
@@ -196,8 +239,12 @@ def version_of(facts: Mapping[str, object]) -> str:
 def settings_of(library: Library, process: Driven) -> Mapping[str, str]:
     """Return the engine's settings. The log's count over the driver's: they are in the words of a server's."""
     raw = process.facts.get("settings")
-    settings = {str(key): text_of(value) for key, value in raw.items()} if isinstance(raw, Mapping) else {}
-    return {**settings, **library.settings_in(read_end(process.log, process.log_start))}
+    return {**texts_of(raw), **library.settings_in(read_end(process.log, process.log_start))}
+
+
+def texts_of(facts: object) -> dict[str, str]:
+    """Name → text of a fact, for what should be a mapping; {} otherwise."""
+    return {str(key): text_of(value) for key, value in facts.items()} if isinstance(facts, Mapping) else {}
 
 
 def text_of(value: object) -> str:

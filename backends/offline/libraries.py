@@ -12,6 +12,7 @@ from specgate.backends.servers.adapters import lmdeploy, vllm
 from specgate.backends.servers.exchange import KvCache
 from specgate.backends.servers.facts.kv_cache import vllm_log
 from specgate.backends.servers.facts.reported import vllm_settings
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
 
 LMDEPLOY_SHARE: Final = 0.35
@@ -29,6 +30,13 @@ class LmdeployLibrary:
     ours: Sequence[str] = ("dtype", "session_len", "max_batch_size", "enable_prefix_caching", "speculative_config")
     environment: Mapping[str, str] = {"HF_HUB_OFFLINE": "1"}
 
+    def speculation(self, opening: Opening) -> Mapping[str, object]:
+        role = {"method": "eagle3", "model": str(opening.draft), "num_speculative_tokens": opening.role.k}
+        return {**role, **opening.options.spec}
+
+    def spec_format(self, options: OfflineOptions) -> str:
+        return "turbomind" if options.own["engine"] == "turbomind" else "lmdeploy"
+
     def opening(self, opening: Opening) -> Mapping[str, object]:
         request, options = opening.request, opening.options
         config: dict[str, object] = {
@@ -39,16 +47,13 @@ class LmdeployLibrary:
         }
         if options.common.servers == "together" and request.max_k:
             config["cache_max_entry_count"] = LMDEPLOY_SHARE
-        draft: dict[str, object] | None = None
-        if opening.role.speculative:
-            draft = {"method": "eagle3", "model": str(opening.draft), "num_speculative_tokens": opening.role.k}
-            draft |= options.spec
         return {
             "model": str(request.pair.target),
             "kind": options.own["engine"],
             "config": {**config, **options.args_of(opening.role)},
-            "draft": draft,
+            "draft": self.speculation(opening) if opening.role.speculative else None,
             "slots": request.max_batch,
+            "environment": perf_environment(request) if options.own["engine"] == "turbomind" else {},
         }
 
     def shows_steps(self, opening: Opening, facts: Mapping[str, object]) -> bool:
@@ -62,6 +67,14 @@ class LmdeployLibrary:
 
     def kv_cache_in(self, log: Sequence[str]) -> KvCache:
         return KvCache()
+
+
+def perf_environment(request: OpenRequest) -> dict[str, str]:
+    """Variables by which TurboMind with EAGLE-3 is told what is measured. The driver sets those that it knows."""
+    if not request.perf_mode:
+        return {}
+    steps = {} if request.steps is None else {"LMDEPLOY_EAGLE_MICRO_STEPS": str(request.steps)}
+    return {"LMDEPLOY_EAGLE_PERF_MODE": "1", **steps}
 
 
 LMDEPLOY_LIBRARY = LmdeployLibrary()
@@ -92,6 +105,13 @@ class VllmLibrary:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
 
+    def speculation(self, opening: Opening) -> Mapping[str, object]:
+        role = vllm.ADAPTER.speculation_of(opening.role, opening.request.pair.draft, opening.options.common)
+        return {**role, **opening.options.spec}
+
+    def spec_format(self, options: OfflineOptions) -> str:
+        return "vllm"
+
     def opening(self, opening: Opening) -> Mapping[str, object]:
         request, options = opening.request, opening.options
         args = options.args_of(opening.role)
@@ -110,8 +130,7 @@ class VllmLibrary:
         if request.max_batch > 1 and (batched := self.whole_batch(opening)) <= MOST_BATCHED:
             arguments["max_num_batched_tokens"] = batched
         if opening.role.speculative:
-            spec = {**vllm.ADAPTER.speculation_of(opening.role, request.pair.draft, options.common), **options.spec}
-            arguments["speculative_config"] = spec
+            arguments["speculative_config"] = self.speculation(opening)
         return {"arguments": {**arguments, **args}}
 
     def whole_batch(self, opening: Opening) -> int:

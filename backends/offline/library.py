@@ -46,6 +46,12 @@ class Library(Protocol):
     environment: Mapping[str, str]
     """Variables that are set unless the environment or an option `env.NAME` sets them."""
 
+    def speculation(self, opening: Opening) -> Mapping[str, object]:
+        """The speculative config of a role that drafts."""
+
+    def spec_format(self, options: OfflineOptions) -> str:
+        """Return the engine whose keys `speculation` has (`checkpoints.spec_config.sources.FORMATS`)."""
+
     def opening(self, opening: Opening) -> Mapping[str, object]:
         """The arguments of the driver's `open`."""
 

@@ -37,6 +37,8 @@ PREFIXES: Final = ("args", "spec", "env")
 """Options with a name after a dot: `args.ROLE`, and one entry of the speculative configuration or the environment. Each
 library has one more, for one argument of its own.
 """
+OF_THE_ROLE: Final = ("method", "model", "num_speculative_tokens")
+"""Entries of the speculative configuration that role and pair give: the fingerprint says them."""
 INHERITED: Final = "put it into the environment, and its name into SPECGATE_PASS_ENV: the engine's process inherits it"
 
 
@@ -80,12 +82,18 @@ class OfflineOptions:
         args[""] = {**args.get("", {}), **{k: value_of(v) for k, v in under(prefix, raw)}}
         for arguments_of_role in args.values():
             refuse_ours(arguments_of_role, ours)
+        spec = {k: value_of(v) for k, v in under("spec", raw)}
+        if taken := [name for name in OF_THE_ROLE if name in spec]:
+            raise UsageError(
+                f"option spec.{taken[0]} = {raw[f'spec.{taken[0]}']}: role and pair give it",
+                hint="--spec K for the draft length, --draft DIR for the draft, -o drafter=NAME for the method",
+            )
         show = choice(raw, "show", ("steps", "requests")) if "show" in raw else None
         return cls(
             python=raw.get("python", sys.executable),
             pythonpath=tuple(folders(raw.get("pythonpath", ""))),
             args=args,
-            spec={k: value_of(v) for k, v in under("spec", raw)},
+            spec=spec,
             env=dict(under("env", raw)),
             show="steps" if show == "steps" else "requests" if show == "requests" else None,
             common=of_servers.Options(

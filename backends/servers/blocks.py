@@ -15,7 +15,7 @@ from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, Spec
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
-from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
+from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, TREE_TOKENS, UNCOUNTED_TOKENS
 from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)
@@ -97,7 +97,9 @@ def own_counts(answers: Sequence[Answer]) -> SpecCounts | None:
     return reduce(add, reports, NOTHING) if reports else None
 
 
-def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str) -> tuple[AcceptanceRecord, int]:
+def record_of(
+    k: int, counts: SpecCounts, answers: Sequence[Answer], where: str, *, tree: bool = False
+) -> tuple[AcceptanceRecord, int]:
     """(the acceptance record, the request-steps without a draft) of a block.
 
     Decode steps emit all tokens of a request but the first. Their number should be steps + accepted − truncated, plus
@@ -105,8 +107,10 @@ def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str)
     for one of the two, never for both: a surplus is truncated tokens, a deficit is steps without a draft. At most `k`
     tokens per request can be truncated, beside the end token that some engines do not return.
 
-    Raises BackendError, with the numbers, where an identity of the record does not hold. More draft tokens than
-    K × steps are left in the record: they contradict it, and the cell is INVALID.
+    Of a `tree` only one path can be accepted: the record counts K draft tokens a step at most, and no positions.
+
+    Raises BackendError, with the numbers, where an identity of the record does not hold. More draft tokens of a chain
+    than K × steps are left in the record: they contradict it, and the cell is INVALID.
     """
     emitted = sum(len(a.tokens) - 1 for a in answers)
     kept_back = sum(a.usage.completion - len(a.tokens) for a in answers)
@@ -118,7 +122,8 @@ def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str)
             f"{truncated} more than the {emitted} tokens that came; at most {k} per request can have been cut",
             hint="other traffic, or a server with another draft length",
         )
-    full = counts.drafted == k * counts.steps
+    drafted = min(counts.drafted, k * counts.steps) if tree else counts.drafted
+    full = drafted == k * counts.steps and not tree
     hist = (counts.hist + (0,) * (k + 1 - len(counts.hist))) if counts.hist else ()
     record = AcceptanceRecord(
         k=k,
@@ -126,7 +131,7 @@ def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str)
         drafted_at_pos=(counts.steps,) * k if full else (),
         emitted=emitted - undrafted,
         truncated=truncated,
-        totals=None if full and hist else Totals(counts.steps, counts.drafted, counts.accepted),
+        totals=None if full and hist else Totals(counts.steps, drafted, counts.accepted),
     )
     if counts.steps:
         check(within_k(record), counts, where)
@@ -158,12 +163,19 @@ AT_ONCE: Final = 32
 
 
 def decoded(
-    role: Role, answers: Sequence[Answer], counted: Reading, where: str, *, counts_outputs: bool = False
+    role: Role,
+    answers: Sequence[Answer],
+    counted: Reading,
+    where: str,
+    *,
+    counts_outputs: bool = False,
+    tree: bool = False,
 ) -> Decoded:
     """The block that the answers amount to. Raises BackendError where its counts or times contradict the role.
 
     `counts_outputs`: the server's counters count one step per output (`Adapter.counts_outputs`). Where outputs hold the
-    tokens of several steps, what its counters do not explain is lost steps, and never steps without a draft.
+    tokens of several steps, what its counters do not explain is lost steps, and never steps without a draft. `tree`:
+    it drafts trees.
     """
     spec, own = counted.spec, own_counts(answers)
     if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
@@ -172,7 +184,9 @@ def decoded(
         raise BackendError(
             f"{where}: it drafts, and is to be the baseline", hint="-o url.baseline=URL of a server that does not"
         )
-    acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
+    acceptance, undrafted = (
+        record_of(role.k, own or spec, answers, where, tree=tree) if role.speculative else (None, None)
+    )
     joined = joined_outputs(role.k, own or spec, answers) if counts_outputs and role.speculative else 0
     refuse_unstreamed(answers, where)
     cached = cache_hits(answers, counted)
@@ -182,6 +196,7 @@ def decoded(
         **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
         **({"cache_hit_tokens": cached} if cached is not None else {}),
         **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
+        **({TREE_TOKENS: (own or spec).drafted} if tree and role.speculative else {}),
         **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),
     }
     # The beginning is one for all of a block.

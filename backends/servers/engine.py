@@ -26,7 +26,7 @@ from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.server import Running, Server, end, new_port
-from specgate.checkpoints.spec_config.launch_checks import OPTION, check_chain
+from specgate.checkpoints.spec_config.launch_checks import check_named
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
@@ -161,7 +161,8 @@ class ServerEngine:
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
         with server.explained():
             refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
-        return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs)
+        tree = server.report.tree is not None
+        return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs, tree=tree)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode a block under the server's own profiler (-o profile=on), and read what its log says."""
@@ -283,9 +284,9 @@ class ServerEngine:
             return self.servers[role]
         if self.options.servers == "apart":
             self.close()
-        self._check_config(role)
+        tree = self._tree_named(role)
         if url := self.options.url_of(role):
-            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
+            server = Server(self.adapter, role, Running(url.rstrip("/"), tree=tree), self.options)
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)
@@ -293,10 +294,12 @@ class ServerEngine:
         identity_of(self.adapter.name, list(self.reports.values()), self.options.build)
         return server
 
-    def _check_config(self, role: Role) -> None:
-        """Raise UsageError where the speculative config that the options name is not the role's."""
-        if role.speculative and self.options.spec_config is not None:
-            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
+    def _tree_named(self, role: Role) -> str | None:
+        """Return the tree in the speculative config that the options name. Raises UsageError where that config is not
+        the role's.
+        """
+        named = self.options.spec_config
+        return check_named(named, role.k) if role.speculative and named is not None else None
 
     def _launched(self, role: Role) -> Running:
         """Start the server of `role`, and do not wait for it."""
@@ -306,7 +309,7 @@ class ServerEngine:
                 f"option url: no server is named for {role}, and there are no weights here to start one with",
                 hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
             )
-        self._check_config(role)
+        self._tree_named(role)
         check_forced(self.options.force_al, role)
         folder = self.trace_folder(role)
         launch = Launch(

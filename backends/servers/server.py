@@ -46,13 +46,16 @@ Send = Callable[[str, Sequence[Json], StreamLimit], Sequence[Recording | TurnedA
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Address of a server. For one started here, also its process, port, and log from byte `log_start` on."""
+    """Address of a server, and the shape of its drafts where they are known to be trees. For one started here, also its
+    process, port, and log from byte `log_start` on.
+    """
 
     url: str
     process: ServerProcess | None = None
     port: int | None = None
     log: Path | None = None
     log_start: int = 0
+    tree: str | None = None
 
 
 class Server:
@@ -85,11 +88,12 @@ class Server:
         # With servers=apart, one that is started here has the GPU to itself.
         beside = reported.kv.of_free and (self.running.process is None or self.options.servers != "apart")
         self.memory = EngineMemory(pid, reported.kv.tokens, reported.kv.bytes, beside)
+        tree = self.running.tree
         if self.running.process is not None:
-            return ServerReport(self.role, self.version, reported.settings)
+            return ServerReport(self.role, self.version, reported.settings, tree=tree)
         served = replace(model, path=reported.path or model.path, architecture=reported.architecture)
         settings = {**self._logged(), **reported.settings}
-        return ServerReport(self.role, self.version, settings, served, name_of(pid), reported.on_cpu)
+        return ServerReport(self.role, self.version, settings, served, name_of(pid), reported.on_cpu, tree)
 
     def _logged(self) -> dict[str, str]:
         """Return the settings in the log that the owner of a running server names."""
@@ -114,13 +118,13 @@ class Server:
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
             raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
         command = adapter.command(launch)
-        check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}")
+        tree = check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}")
         command = replace(command, argv=(*command.argv, *flags))
         log = launch.folder / f"{adapter.name}-{launch.role}.log"
         print(f"starting: {shown(command.argv)}", flush=True)
         log_start = log.stat().st_size if log.exists() else 0
         process = ServerProcess(command, log, launch.options.stop_s)
-        return Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
+        return Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start, tree)
 
     def ask_to_stop(self) -> None:
         if self.running.process is not None:

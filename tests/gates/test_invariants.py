@@ -74,6 +74,10 @@ def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
     assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.INVALID, "not_measured")}
 
 
-def test_scenarios_that_do_not_ask_for_perf_mode_are_skipped() -> None:
+@pytest.mark.parametrize(("accepted", "state"), [({}, State.NOT_JUDGED), ({"accept_off": True}, State.SKIPPED)])
+def test_scenarios_that_leave_perf_mode_out_are_not_judged_unless_the_policy_lets_them(
+    accepted: dict[str, bool], state: State
+) -> None:
     plan = plan_of()
-    assert [v.state for v in GATE.judge(RULE, run_of(plan, blocks_of(plan)))] == [State.SKIPPED]
+    judgements = list(GATE.judge(replace(RULE, params=accepted), run_of(plan, blocks_of(plan))))
+    assert [(v.state, v.reason_code) for v in judgements] == [(state, "perf_mode_off")] * 2

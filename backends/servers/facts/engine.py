@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from specgate.analysis.speculation.drafting import TREE
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
@@ -107,6 +108,7 @@ def server_facts(
             "servers": "attached" if options.url else options.servers,
             **{f"{one.role} listens as": one.listener for one in servers if one.listener},
             **({"servers run on": "cpu"} if all(one.on_cpu for one in servers) else {}),
+            **next(({TREE: one.tree} for one in servers if one.tree), {}),
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,

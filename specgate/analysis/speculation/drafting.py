@@ -13,9 +13,12 @@ from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.contract import Block, Point, Run
+from specgate.contract import Block, EngineFacts, Point, Run
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import InvalidResult
+
+TREE: Final = "draft tree"
+"""The detail of an engine's facts that describes its trees of draft tokens."""
 
 
 def decoding_of(run: Run, point: Point) -> str:
@@ -25,7 +28,7 @@ def decoding_of(run: Run, point: Point) -> str:
     facts, sampling = run.engines.get(point.key), run.scenarios[point.scenario].sampling
     details = facts.details if facts else {}
     sampled = [f"T {sampling.temperature:g} {sampling.method}"] if sampling else []
-    tree = [f"tree: {details['draft tree']}"] if "draft tree" in details else []
+    tree = [f"tree: {details[TREE]}"] if TREE in details else []
     early = [f"chains {details['chains go on']}"] if "chains go on" in details else []
     modes = ((name, str(details[name])) for name in ("KV cache", "draft's KV cache") if name in details)
     caches = [f"{name} {mode.partition(' ')[0]}" for name, mode in modes]
@@ -49,7 +52,7 @@ def refuse_beyond_k(record: AcceptanceRecord, where: str) -> None:
     if record.drafted > whole:
         raise InvalidResult(
             f"{where}: {record.drafted:,} draft tokens in {record.steps:,} steps with a draft, where K × steps = "
-            f"{whole:,}: another draft length, a tree of drafts, or padding is counted"
+            f"{whole:,}: another draft length, a tree that no flag or spec_config names, or padding is counted"
         )
 
 
@@ -68,6 +71,22 @@ def short_of(record: AcceptanceRecord, requests: int) -> int:
     `requests` there may be no room for K.
     """
     return max(0, record.k * record.steps - record.drafted - record.k * requests)
+
+
+SINGLE_TOKEN: Final = "single_token_mode"
+SINGLE_TOKEN_MODE: Final = "single-token mode, as TurboMind falls back to with tp > 1"
+
+
+def single_token(record: AcceptanceRecord, requests: int) -> bool:
+    """True if no step drafted more than one token, where K is larger and the `requests` had room for more."""
+    return record.k > 1 and record.drafted <= record.steps and short_of(record, requests) > 0
+
+
+def promises_k(facts: EngineFacts | None) -> bool:
+    """True if the engine drafts K tokens in every step: nothing is known that makes its drafts shorter on purpose."""
+    if facts is None:
+        return True
+    return facts.backend.removesuffix("-offline") not in SHORTENS and "chains go on" not in facts.details
 
 
 def shortness_in_words(record: AcceptanceRecord, backend: str) -> str:

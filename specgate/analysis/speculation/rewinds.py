@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specgate.contract import Block
-from specgate.contract.samples.counters import REWIND_STEPS, REWOUND
+from specgate.contract.samples.counters import REWIND_STEPS, REWOUND, TREE_TOKENS
 from specgate.errors import InvalidResult
 
 
@@ -33,7 +33,7 @@ def rewinds_of(block: Block) -> Mapping[str, tuple[int, int]]:
         record = block.served.acceptance
         if record is None:
             return {}
-        rejected = record.drafted - record.accepted
+        rejected = block.counters.get(TREE_TOKENS, record.drafted) - record.accepted  # of a tree, every node
         return {REWOUND: (max(0, rejected - record.steps), rejected), REWIND_STEPS: (0, min(record.steps, rejected))}
     rejections = [
         d - a

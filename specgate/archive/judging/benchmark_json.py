@@ -3,8 +3,9 @@
 A result of the scripts holds `throughput_tokens_per_sec: {mean: …}`. A speculative one also holds an
 `eagle_speculation` block with `num_drafts`, `total_draft_tokens`, `total_accepted_tokens`, `mean_acceptance_rate` and
 `mean_acceptance_length`. A file may hold one result, a list of results (also under `results`), or a mapping from names
-to results. Names such as `Speculative_Batch4_Context16K_3tokens` tell scenario and draft length (here full-16k-b4,
-spec-3).
+to results. Its `scenario` is an object with name, sizes, `num_spec_tokens` and `micro_run`, or a name alone. Names such
+as `Speculative_Batch4_Context16K_3tokens` tell scenario and draft length (here full-16k-b4, spec-3; with `micro_run`,
+micro-16k-b4).
 
 A result of `vllm bench serve --save-result` holds `output_throughput` and, from vLLM 0.19 on and for a server that
 speculates, `spec_decode_num_drafts` and its like at the top level. It names no scenario. Files of other tools are
@@ -80,7 +81,7 @@ class Benchmark:
 
     `scenario` and `k` (the draft length) are None if the file does not tell them; `k` is 0 for a baseline. `tok_s`:
     mean tokens per second. `speculation`: the counts and means, None for a baseline; `names`: their keys. `guessed`:
-    `k` is the mean number of drafts of a step, which may be smaller than the draft length.
+    `k` is the mean number of drafts of a step, which may be smaller than the draft length. `micro`: of few steps.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Benchmark:
     speculation: Mapping[str, Any] | None
     names: Names = SCRIPTS
     guessed: bool = False
+    micro: bool = False
 
 
 def read(file: Path) -> object:
@@ -149,22 +151,51 @@ def _benchmarks(file: Path, data: object, name: str) -> Iterator[Benchmark]:
 
 
 def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
-    name = next((text_of(data[k]) for k in ("scenario", "scenario_name", "name") if k in data), key)
-    throughput = data["throughput_tokens_per_sec"]
-    tok_s = _number(f"{file}: {name}: throughput_tokens_per_sec", throughput, "mean")
-    if tok_s == 0:
-        raise InvalidResult(f"{file}: {name}: throughput_tokens_per_sec.mean: 0: nothing was generated")
+    about = data["scenario"] if isinstance(data.get("scenario"), dict) else {}
+    names = (about.get("name"), *(data.get(k) for k in ("scenario", "scenario_name", "name")))
+    name = next((text_of(value) for value in names if value is not None and not isinstance(value, dict)), key)
+    where = f"{file}: {name}"
+    tok_s = _throughput(where, data["throughput_tokens_per_sec"])
     speculation = data.get("eagle_speculation")
     if speculation is not None and not isinstance(speculation, dict):
-        raise InvalidResult(f"{file}: {name}: eagle_speculation: a mapping was expected")
-    tokens = data.get("num_spec_tokens", data.get("num_speculative_tokens"))
+        raise InvalidResult(f"{where}: eagle_speculation: a mapping was expected")
+    if (used := _flag(where, about, "use_speculation")) is not None and used != (speculation is not None):
+        block = "there" if speculation else "missing: the engine decoded without its draft"
+        raise InvalidResult(
+            f"{where}: scenario.use_speculation is {str(used).lower()}, but eagle_speculation is {block}"
+        )
     in_name = _TOKENS.search(name)
-    counts = [tokens] if isinstance(tokens, int) and not isinstance(tokens, bool) else []
+    counts = [of[k] for of in (about, data) for k in ("num_spec_tokens", "num_speculative_tokens") if k in of]
+    counts = [tokens for tokens in counts if isinstance(tokens, int) and not isinstance(tokens, bool)]
     counts += [int(in_name[1])] if in_name else []
     if speculation is not None and len(set(counts)) > 1:
-        raise InvalidResult(f"{file}: {name}: num_spec_tokens = {counts[0]}, but its name says {counts[1]}")
-    k = _draft_length(f"{file}: {name}", counts[0]) if counts else None
-    return Benchmark(name, scenario_of(name), 0 if speculation is None else k, tok_s, speculation)
+        raise InvalidResult(f"{where}: num_spec_tokens = {counts[0]}, but its name says {counts[-1]}")
+    k = _draft_length(where, counts[0]) if counts else None
+    micro = _flag(where, about, "micro_run") is True
+    scenario = scenario_of(name, about, micro=micro, where=where)
+    return Benchmark(name, scenario, 0 if speculation is None else k, tok_s, speculation, micro=micro)
+
+
+def _flag(where: str, about: Mapping[str, Any], name: str) -> bool | None:
+    """A flag of the object `scenario`; None if it has none. Raises InvalidResult for anything else."""
+    if (value := about.get(name)) is not None and not isinstance(value, bool):
+        raise InvalidResult(f"{where}: scenario.{name}: {shown(value)}: true or false was expected")
+    return value
+
+
+def _throughput(where: str, throughput: object) -> float:
+    """The mean, which is that of the single values if these are there. Raises InvalidResult."""
+    tok_s = _number(f"{where}: throughput_tokens_per_sec", throughput, "mean")
+    if tok_s == 0:
+        raise InvalidResult(f"{where}: throughput_tokens_per_sec.mean: 0: nothing was generated")
+    values = throughput.get("values") if isinstance(throughput, dict) else None
+    if isinstance(values, list) and values:
+        each = [_number(f"{where}: throughput_tokens_per_sec", {"values": value}, "values") for value in values]
+        if not math.isclose(tok_s, sum(each) / len(each), rel_tol=TOLERANCE):
+            raise InvalidResult(
+                f"{where}: throughput_tokens_per_sec.mean = {tok_s:g}, but its values are {shown(values)}"
+            )
+    return tok_s
 
 
 def _of_vllm(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
@@ -199,15 +230,23 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 200 else shown(value, 200)
 
 
-def scenario_of(name: str) -> str | None:
-    """The scenario that a benchmark's name stands for: `Speculative_Batch4_Context16K` → `full-16k-b4`.
+def scenario_of(name: str, about: Mapping[str, Any], *, micro: bool, where: str) -> str | None:
+    """The scenario that a benchmark stands for: `Speculative_Batch4_Context16K` → `full-16k-b4`.
 
-    It is a full scenario, since the benchmarks measure whole requests. None if the name does not tell.
+    It is a full scenario, since the benchmarks measure whole requests, unless it is `micro`. None if neither the name
+    nor the sizes in `about` tell. Raises InvalidResult where the two contradict each other.
     """
     match = _NAME.search(name)
-    if match is None:
+    named = None if match is None else (int(match["kilo"]) * 1024, int(match["batch"] or 1))
+    context, batch_size = (about.get(key) for key in ("context_length", "batch_size"))
+    sizes = (context, batch_size) if type(context) is int and type(batch_size) is int else None
+    if named and sizes and named != sizes:
+        raise InvalidResult(f"{where}: scenario: context_length, batch_size = {sizes}, but its name says {named}")
+    shape = sizes or named
+    if shape is None or shape[0] % 1024 or min(shape) < 1:
         return None
-    return f"full-{match['kilo']}k-" + (f"b{match['batch']}" if match["batch"] else "single")
+    kind, batch = "micro" if micro else "full", "single" if shape[1] == 1 else f"b{shape[1]}"
+    return f"{kind}-{shape[0] // 1024}k-{batch}"
 
 
 def with_answers(result: Benchmark, scenario: str | None, role: str | None, file: Path) -> Benchmark:

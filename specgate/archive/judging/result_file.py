@@ -151,7 +151,7 @@ def as_run(file: Path, results: Sequence[Benchmark]) -> Run:
     """The results as cells without blocks, intervals or tokens."""
     return Run(
         id=file.name,
-        kind="full",
+        kind="micro" if all(result.micro for result in results) else "full",
         status="complete",
         started="",
         ended=None,

@@ -22,7 +22,6 @@ from specgate.checkpoints.spec_config.sizes import (
     broken_limits,
     broken_rules,
     check,
-    differences,
 )
 
-__all__ = ["KEYS", "SIZES", "SpecConfig", "broken_limits", "broken_rules", "check", "differences"]
+__all__ = ["KEYS", "SIZES", "SpecConfig", "broken_limits", "broken_rules", "check"]

@@ -32,18 +32,33 @@ def check_chain(
     chain = SpecConfig.chain(k, tp=tp or 1)
     check(chain, where, target=target, draft=draft, positions=positions, most_tp=most_tp)
     if OPTION in options:
-        refuse_other(read_source(options[OPTION]), k, f"option {OPTION} = {options[OPTION]}", tp)
+        where = f"option {OPTION} = {options[OPTION]}"
+        config = read_source(options[OPTION])
+        if (tree := tree_in(config, k)) is not None:
+            raise UsageError(f"{where}: {tree}", hint=f"spec-{k} is a chain of {k} draft tokens here")
+        refuse_other(config, k, where, tp)
 
 
-def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
+def check_named(text: str, k: int) -> str | None:
+    """Check the config that the option `spec_config` of a server of spec-`k` names.
+
+    Returns the shape of its tree (`tree_in`). Raises UsageError as `check_command` does.
+    """
+    config = read_source(text)
+    refuse_other(config, k, f"option {OPTION} = {text}")
+    return tree_in(config, k)
+
+
+def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> str | None:
     """Check the command line that a server of spec-`k` (0: the baseline) is about to be started with.
 
-    Flags of the user come last on it and win, so that they can ask for another draft length than the role's. Raises
-    UsageError for that, for broken rules, for values of the wrong type, and for a baseline that speculates.
+    Flags of the user come last on it and win, so that they can ask for another draft length than the role's. Returns
+    the shape of the tree that they ask for (`tree_in`). Raises UsageError for another length, for broken rules, for
+    values of the wrong type, and for a baseline that speculates.
     """
     read = FORMATS[engine].flags if engine in FORMATS else None
     if read is None:
-        return
+        return None
     config = read(argv, where)
     if config.unclear:
         raise UsageError(f"{where}: {'; '.join(config.undecided)}", hint="it must be known whether a server speculates")
@@ -54,28 +69,47 @@ def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
     elif config.undecided:
         hint = "a baseline must be known not to speculate; -o args.spec-K=… is for spec roles alone"
         raise UsageError(f"{where}: {'; '.join(config.undecided)}", hint=hint)
+    return tree_in(config, k)
+
+
+def check_mapping(engine: str, values: Mapping[str, object], k: int, where: str) -> str | None:
+    """As `check_command`, of the speculative config that a library of spec-`k` is about to be opened with."""
+    read = FORMATS[engine].mapping
+    assert read is not None
+    config = read(values, where)
+    refuse_other(config, k, where)
+    return tree_in(config, k)
+
+
+def tree_in(config: StatedConfig, k: int) -> str | None:
+    """Describe the tree that `config` drafts, whose paths have `k` draft tokens; None for a chain, and where it is not
+    known.
+    """
+    shape, topk, verified = config.value("tree"), config.count("topk"), config.count("verified")
+    if shape == "chain" or (shape is None and topk in (None, 1) and (verified is None or verified <= k + 1)):
+        return None
+    nodes = f" of up to {verified - 1} draft tokens" if verified is not None else ""
+    return f"{shape or 'tree'}{nodes}"
 
 
 def refuse_other(config: StatedConfig, k: int, where: str, tp: int | None = None) -> None:
-    """Raise UsageError where `config` is not a chain of `k` drafts on `tp` GPUs, or breaks a rule."""
+    """Raise UsageError where paths of `config` have not `k` draft tokens, on `tp` GPUs, or where it breaks a rule."""
     wrong = [*config.broken(), *other_sizes(config, k, tp)]
     if wrong:
         on = f" on {tp} GPUs" if tp is not None and tp > 1 else ""
-        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} is a chain of {k} draft tokens{on}")
+        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} drafts {k} tokens on a path{on}")
 
 
 def other_sizes(config: StatedConfig, k: int, tp: int | None = None) -> Iterator[str]:
-    """One sentence for each size of `config` that a chain of `k` drafts, on `tp` GPUs where that is known, has not."""
+    """One sentence for each size of `config` that `k` draft tokens on a path have not. `tp`: GPUs, where known."""
     if not config.speculative:
         yield "it does not ask for speculation"
         return
     stated = config.count("k")
     if stated is not None and stated != k and config.value("method") != "ngram":
         yield f"{by(config, 'k')} = {stated}, the role asks for {k}"
-    if (topk := config.count("topk")) is not None and topk != 1:
-        yield f"{by(config, 'topk')} = {topk}: a tree, and only chains are measured"
     verified = config.count("verified")
-    if stated == k and verified is not None and verified != k + 1 and (topk is None or topk == 1):
+    if stated == k and verified is not None and verified != k + 1 and config.count("topk") == 1:
         yield f"{by(config, 'verified')} = {verified}, a chain of {k} drafts has {k + 1} tokens to verify"
     gpus = config.stated_count("tp")
     if tp is not None and gpus is not None and gpus != tp:

@@ -1,4 +1,4 @@
-"""The sizes of a speculative decoder: checked before anything is loaded, and compared between two engines.
+"""The sizes of a speculative decoder, checked before anything is loaded.
 
 The names are those of TensorRT-LLM and TurboMind. They describe a tree of draft tokens whose root is the newest
 committed token. A chain of K draft tokens is a tree with a single path: K + 1 tokens on the path, K + 1 tokens verified
@@ -124,13 +124,3 @@ def broken_limits(
             f"num_speculative_tokens = {c.num_speculative_tokens} in a draft window of {draft.window}: "
             f"the last draft would see no committed position (at most {draft.window} can)"
         )
-
-
-def differences(a: SpecConfig, b: SpecConfig, names: tuple[str, str] = ("a", "b")) -> tuple[str, ...]:
-    """One sentence for each field in which two configs differ; () where they agree. `names` are those of the two
-    engines.
-    """
-    ours, theirs = asdict(a), asdict(b)
-    return tuple(
-        f"{key}: {names[0]} has {ours[key]}, {names[1]} has {theirs[key]}" for key in KEYS if ours[key] != theirs[key]
-    )

@@ -54,7 +54,7 @@ def show(runs: tuple[Path, ...], plain: bool, every: bool) -> None:
 @click.option("--md", is_flag=True, help="Write summary.md of each run, at most 60 lines.")
 @click.option("--junit", is_flag=True, help="Write junit.xml for all runs, a suite per run.")
 @click.option(
-    "--report", "others", multiple=True, metavar="NAME", help="Write the report of a plug-in; may be repeated."
+    "--report", "others", multiple=True, metavar="NAME", help="Write report NAME: benchmark_json, or a plug-in's."
 )
 @click.option("--github", is_flag=True, help="Print GitHub annotations, and add the summary to $GITHUB_STEP_SUMMARY.")
 @OUT_OPTION

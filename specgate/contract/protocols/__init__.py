@@ -48,10 +48,12 @@ from specgate.contract.protocols.capabilities import (
     ServesLoad,
     ShowsDistribution,
     ShowsLogits,
+    ShowsSpans,
     ShowsStages,
     ShowsTokenLogits,
     StatesDraftOptions,
     StatesLogitOptions,
+    StatesProducts,
     SwitchesPrefixCache,
     TunesItself,
     UsesGpus,
@@ -83,7 +85,7 @@ from specgate.contract.protocols.judges import (
     SetsFloor,
     StatesNeeds,
 )
-from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Tabular, View
+from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Separate, Tabular, View
 from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
@@ -132,16 +134,19 @@ __all__ = [
     "Report",
     "ScoresTokens",
     "ScriptedTrace",
+    "Separate",
     "Sequential",
     "ServesLoad",
     "SetsFloor",
     "ShowsDistribution",
     "ShowsLogits",
+    "ShowsSpans",
     "ShowsStages",
     "ShowsTokenLogits",
     "StatesDraftOptions",
     "StatesLogitOptions",
     "StatesNeeds",
+    "StatesProducts",
     "SwitchesPrefixCache",
     "Tabular",
     "Text",

@@ -33,6 +33,16 @@ class Combined(Protocol):
 
 
 @runtime_checkable
+class Separate(Protocol):
+    """Optional for a report: several files, such as one per cell, for tools that read one result at a time. No run
+    folder has them; `runs report --report NAME` writes them.
+    """
+
+    def render_each(self, run: Run) -> Mapping[str, str]:
+        """File name → text."""
+
+
+@runtime_checkable
 class Tabular(Protocol):
     """Optional for a report: one table. A row is column → value, and may lack columns."""
 

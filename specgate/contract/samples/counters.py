@@ -21,6 +21,9 @@ output: the other steps are lost, and with them what the block's acceptance woul
 UNCOUNTED_TOKENS: Final = "uncounted_tokens"
 """Emitted tokens that the counted steps of a block with `JOINED_OUTPUTS` do not explain."""
 
+TREE_TOKENS: Final = "tree_tokens"
+"""The counter of draft tokens in trees. The acceptance record counts those of one path, K a step at most."""
+
 ENDED_EARLY: Final = "chains_ended_early"
 """The counter of request-steps whose chain the engine ended before K tokens on purpose: the draft was unsure, or many
 requests ran. Each of them drafted one token at least.

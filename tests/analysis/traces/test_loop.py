@@ -79,7 +79,7 @@ def test_ranges_of_turbomind_tell_steps_and_phases_and_the_innermost_one_counts(
 
 def test_a_cycle_of_the_built_in_engine_tells_how_many_tokens_it_verifies(tmp_path: Path) -> None:
     made = turbomind_loop(steps=5)
-    made.ranges = [(name.replace("BASE_DECODE_STEP", "EAGLE_CYCLE_SPEC_3"), *rest) for name, *rest in made.ranges]
+    made.ranges = [(n.replace("BASE_DECODE_STEP", "EAGLE_CYCLE_SPEC_3"), b, e, t) for n, b, e, t in made.ranges]
     window = loop_in(made, tmp_path).window
     assert (window.steps, window.told_by, window.tokens, window.requests) == (4, "the engine's cycles", 4, None)
 

@@ -171,7 +171,61 @@ def test_what_is_no_result_is_refused_with_the_place(
     ],
 )
 def test_names_of_benchmarks_say_their_scenario(name: str, scenario: str | None) -> None:
-    assert scenario_of(name) == scenario
+    assert scenario_of(name, {}, micro=False, where="x") == scenario
+    assert scenario_of(name, {}, micro=True, where="x") == (scenario and scenario.replace("full", "micro"))
+
+
+def of_script(**about: object) -> dict[str, Any]:
+    """A result as `benchmark_speculative.py` writes it."""
+    scenario = {
+        "name": "Speculative_Single_Context32K_3tokens",
+        "batch_size": 1,
+        "context_length": 32768,
+        "max_new_tokens": 512,
+        "use_speculation": True,
+        "num_spec_tokens": 3,
+        "perf_mode": True,
+        "micro_run": True,
+    }
+    throughput = {"mean": 210.0, "min": 205.0, "max": 215.0, "values": [205.0, 215.0]}
+    return {**SPECULATIVE, "throughput_tokens_per_sec": throughput, "scenario": {**scenario, **about}}
+
+
+def test_a_micro_result_of_the_scripts_is_judged_by_the_micro_rules(tmp_path: Path) -> None:
+    plain = {**of_script(name="Baseline_Single_Context32K", use_speculation=False, num_spec_tokens=0)}
+    del plain["eagle_speculation"]
+    run = judged_file(write(tmp_path, [plain, of_script()]), seed())
+    assert run.kind == "micro" and run.cells[0].cell.point.scenario == "micro-32k-single"
+    assert states(run)["micro-32k-single-acceptance"] == (State.PASS, "at_least_min")
+    assert states(run)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
+    short = speculative(total_accepted_tokens=190, mean_acceptance_rate=0.633, mean_acceptance_length=2.9)
+    run = judged_file(write(tmp_path, {**of_script(), "eagle_speculation": short["eagle_speculation"]}), seed())
+    assert states(run)["micro-32k-single-acceptance"] == (State.FAIL, "below_min")
+    assert judged_file(write(tmp_path, of_script(micro_run=False)), seed()).kind == "full"
+
+
+def test_sizes_tell_the_scenario_where_a_name_does_not(tmp_path: Path) -> None:
+    odd = of_script(name="Speculative_Batch16_LongGen_3tokens", batch_size=8, context_length=16384)
+    (cell,) = judged_file(write(tmp_path, odd), seed()).cells
+    assert cell.cell.key == "micro-16k-b8/elsewhere/c0/b0/spec-3"
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (of_script(micro_run="yes"), "scenario.micro_run: 'yes': true or false was expected"),
+        (of_script(use_speculation=False), "use_speculation is false, but eagle_speculation is there"),
+        ({k: v for k, v in of_script().items() if k != "eagle_speculation"}, "missing: the engine decoded without its"),
+        (of_script(batch_size=4), r"context_length, batch_size = \(32768, 4\), but its name says \(32768, 1\)"),
+        (of_script(num_spec_tokens=2), "num_spec_tokens = 2, but its name says 3"),
+        ({**of_script(), "throughput_tokens_per_sec": {"mean": 210.0, "values": [90, 95]}}, "but its values are"),
+    ],
+)
+def test_a_result_of_the_scripts_that_contradicts_itself_is_refused(
+    tmp_path: Path, result: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidResult, match=message):
+        judged_file(write(tmp_path, result), seed())
 
 
 # ── our own run.json ─────────────────────────────────────────────────────────────────────────────────────────────────

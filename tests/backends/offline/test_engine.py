@@ -13,6 +13,8 @@ import pytest
 
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.speculation.drafting import check_draft_counts
+from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.checkpoints.files import files_sha256
@@ -52,6 +54,39 @@ def lmdeploy(request: pytest.FixtureRequest, pair: tuple[Path, Path], folder: Pa
     with opened("lmdeploy-pipeline", request_of(pair, folder, {"engine": request.param})) as engine:
         engine.prefill(PROMPTS, draft=True)
         yield engine
+
+
+def test_turbomind_is_told_the_perf_mode_and_the_steps_of_a_micro_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its own variables are set where its files name them; what somebody set is another engine."""
+    somebodys = {"env.LMDEPLOY_EAGLE_KV_DEBUG": "1", "env.TM_NO_SUCH_KNOB": "8", "env.OMP_NUM_THREADS": "1"}
+    request = request_of(pair, tmp_path, {"engine": "turbomind", **somebodys})
+    with opened("lmdeploy-pipeline", replace(request, perf_mode=True, steps=6)) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        engine.decode(SPEC, STEPS, ())
+        facts = engine.facts()
+        log = "".join(file.read_text() for file in tmp_path.glob("*spec-3.log"))
+    assert "[EAGLE3] perf_mode=1 micro_steps=6" in log and "[EAGLE][KVRewind]" in log
+    shown = {name.removeprefix("env "): value for name, value in facts.details.items() if name.startswith("env ")}
+    set_by_somebody = {"LMDEPLOY_EAGLE_KV_DEBUG": "1", "TM_NO_SUCH_KNOB": "8"}
+    assert shown == {**set_by_somebody, "LMDEPLOY_EAGLE_PERF_MODE": "1", "LMDEPLOY_EAGLE_MICRO_STEPS": "6"}
+    assert facts.identity is not None and facts.identity.environment == set_by_somebody
+    assert facts.identity.fingerprint["engine:env.TM_NO_SUCH_KNOB"] == "8"
+    assert "engine:env.LMDEPLOY_EAGLE_MICRO_STEPS" not in facts.identity.fingerprint, "the scenario has it"
+    (ignored,) = (text for text in facts.warnings if "environment variable" in text)
+    assert ignored.startswith("TM_NO_SUCH_KNOB=8: no file of lmdeploy names this environment variable")
+
+
+def test_what_somebody_set_counts_and_an_engine_without_eagle_is_told_nothing(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    mine = {"engine": "turbomind", "env.LMDEPLOY_EAGLE_MICRO_STEPS": "64"}
+    for options, environment in ((mine, {"LMDEPLOY_EAGLE_MICRO_STEPS": "64"}), ({"engine": "pytorch"}, {})):
+        request = replace(request_of(pair, tmp_path, options, max_k=0), perf_mode=True, steps=6)
+        with opened("lmdeploy-pipeline", replace(request, pair=replace(request.pair, draft=None))) as engine:
+            facts = engine.facts()
+        assert facts.identity is not None and facts.identity.environment == environment
+        assert facts.details.get("env LMDEPLOY_EAGLE_MICRO_STEPS") == environment.get("LMDEPLOY_EAGLE_MICRO_STEPS")
+        assert ("env LMDEPLOY_EAGLE_PERF_MODE" in facts.details) is (options == mine)
 
 
 def text(length: int) -> tuple[tuple[int, ...], ...]:
@@ -259,6 +294,29 @@ def test_engines_that_read_no_converted_draft_refuse_it(pair: tuple[Path, Path],
     with pytest.raises((UsageError, CheckpointError), match=message) as caught:
         backend(name).open(request)
     assert "Hugging Face" in (caught.value.hint or "")
+
+
+def test_a_tree_of_a_library_is_counted_by_its_accepted_path(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {"engine": "turbomind", "spec.enable_target_tree": "true", "spec.max_decoding_tokens": "8"}
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options, fault="tree_nodes=7")) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, TOKENS, ()), SPEC, TOKENS, engine)
+        assert engine.facts().details["draft tree"] == "target tree of up to 7 draft tokens"
+    assert block.served is not None and block.served.acceptance is not None
+    record = block.served.acceptance
+    assert record.drafted == 3 * record.steps and block.counters["tree_tokens"] == 7 * record.steps
+    check_draft_counts([block])
+    check_rewinds([block])
+    assert block.counters["rewound_tokens"] > record.drafted - record.accepted
+
+
+def test_a_speculative_config_that_breaks_a_rule_is_refused_before_anything_is_loaded(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind", "spec.max_path_len": "2"})
+    with pytest.raises(UsageError, match=r"spec-3: .*max_path_len = 2 is less than num_speculative_tokens = 3"):
+        backend("lmdeploy-pipeline").open(request)
+    assert not list(tmp_path.glob("*.log"))
 
 
 def test_a_converted_draft_that_was_cut_is_refused_before_anything_is_loaded(

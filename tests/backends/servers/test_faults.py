@@ -83,20 +83,40 @@ def test_a_block_that_was_seen_in_one_piece_once_is_asked_for_again_and_says_so(
         assert block.served is not None and all(len({*r.chunk_ns}) > 1 for r in block.served.requests)
 
 
-@pytest.mark.parametrize("name", ["vllm", "trtllm"])
-def test_drafts_that_count_padding_are_left_in_the_record_for_the_judge(
-    name: str, baselines: Callable[[str], str], pair: tuple[Path, Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "tree", "shape"),
+    [
+        (
+            "vllm",
+            '{"num_speculative_tokens": 3, "speculative_token_tree": "[(0,), (0, 0), (0, 0, 0), (1,)]"}',
+            "static tree of up to 4 draft tokens",
+        ),
+        (
+            "trtllm",
+            '{"decoding_type": "Eagle3", "max_draft_len": 3, "use_dynamic_tree": true, "dynamic_tree_max_topK": 4}',
+            "dynamic tree of up to 12 draft tokens",
+        ),
+    ],
+)  # fmt: skip
+def test_more_drafts_than_k_a_step_are_a_contradiction_but_of_a_tree_that_the_config_names(
+    name: str, tree: str, shape: str, baselines: Callable[[str], str], pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """It is no failure of the server, which answers well, but a contradiction of its counts."""
-    with (
-        running_stub(name, 3, "--fault", "padding=4") as url,
-        attached(tmp_path, pair, name, {"url": url, "url.baseline": baselines(name)}) as engine,
-    ):
-        engine.prefill(PROMPTS, draft=True)
-        served = engine.decode(Role(3), STEPS, ()).served
-    assert served is not None and served.acceptance is not None
+    """It is no failure of the server, which answers well. Of a tree, one path is accepted and counted."""
+    records = []
+    with running_stub(name, 3, "--fault", "padding=4") as url:
+        for options in ({}, {"spec_config": f"{name}:{tree}"}):
+            with attached(tmp_path, pair, name, {"url": url, "url.baseline": baselines(name), **options}) as engine:
+                engine.prefill(PROMPTS, draft=True)
+                block, details = engine.decode(Role(3), STEPS, ()), engine.facts().details
+            assert block.served is not None and block.served.acceptance is not None
+            records.append(block.served.acceptance)
+    chain, path = records
     with pytest.raises(InvalidResult, match=r"draft tokens in \d+ steps with a draft, where K × steps"):
-        refuse_beyond_k(served.acceptance, name)
+        refuse_beyond_k(chain, name)
+    refuse_beyond_k(path, name)
+    path.check()
+    assert path.drafted == 3 * path.steps and path.drafted_at_pos == () and path.accepted == chain.accepted
+    assert block.counters["tree_tokens"] == chain.drafted > path.drafted and details["draft tree"] == shape
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.checkpoints.spec_config.launch_checks import check_chain, check_command
+from specgate.checkpoints.spec_config.launch_checks import check_chain, check_command, check_mapping
 from specgate.errors import UsageError
 from tests.checkpoints.spec_config.test_sizes import TARGET, WINDOWED
 
@@ -21,6 +21,25 @@ def test_a_command_that_fits_its_role_passes() -> None:
     check_command("another", ("--anything",), 3, "an engine whose flags nobody knows")
 
 
+def test_a_tree_is_described_and_its_paths_have_the_roles_length(tmp_path: Path) -> None:
+    wide = (*SGLANG, "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "9")
+    assert check_command("sglang", wide, 3, "sglang spec-3") == "dynamic tree of up to 8 draft tokens"
+    assert check_command("vllm", VLLM, 3, "vllm spec-3") is None
+    with pytest.raises(UsageError, match="= 3, the role asks for 4"):
+        check_command("sglang", wide, 4, "sglang spec-4")
+    draft = {"method": "eagle3", "model": str(tmp_path), "num_speculative_tokens": 3}
+    assert check_mapping("turbomind", draft, 3, "spec-3") is None
+    assert check_mapping("turbomind", {**draft, "enable_target_tree": True}, 3, "spec-3") == (
+        "target tree of up to 5 draft tokens"
+    )
+    (tmp_path / "eagle_tree.yaml").write_text("choices: [[0], [1], [0, 0]]\n")
+    assert check_mapping("turbomind", {**draft, "max_decoding_tokens": 8}, 3, "spec-3") == (
+        "static tree of up to 7 draft tokens"
+    )
+    with pytest.raises(UsageError, match="max_path_len = 2 is less than num_speculative_tokens = 3"):
+        check_mapping("turbomind", {**draft, "max_path_len": 2}, 3, "spec-3")
+
+
 @pytest.mark.parametrize(
     ("engine", "argv", "k", "message"),
     [
@@ -33,7 +52,6 @@ def test_a_command_that_fits_its_role_passes() -> None:
         ("vllm", VLLM, 0, "its flags ask for speculation"),
         ("vllm", ("vllm", "serve", "T"), 3, "it does not ask for speculation"),
         ("vllm", (*VLLM, "--speculative-config", "3"), 3, "an object is needed"),
-        ("sglang", (*SGLANG, "--speculative-eagle-topk", "4"), 3, r"--speculative-eagle-topk = 4: a tree"),
         ("sglang", (*SGLANG, "--speculative-num-steps", "7"), 3, "--speculative-num-steps = 7, the role asks for 3"),
     ],
 )
@@ -97,7 +115,7 @@ def test_a_config_that_the_engine_must_agree_with_is_held_against_the_role(tmp_p
     (file := tmp_path / "spec.json").write_text(
         '{"num_speculative_tokens": 3, "max_path_len": 4, "max_decoding_tokens": 16}'
     )
-    with pytest.raises(UsageError, match=r"option spec_config = .*max_decoding_tokens = 16, a chain of 3 drafts has 4"):
+    with pytest.raises(UsageError, match=r"option spec_config = .*: tree of up to 15 draft tokens"):
         check_chain(3, "spec-3", {"spec_config": str(file)})
     file.write_text('{"num_speculative_tokens": 3, "max_path_len": 5, "max_decoding_tokens": 4}')
     with pytest.raises(UsageError, match="max_path_len = 5 is more than max_decoding_tokens = 4"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specgate.backends.eagle3.pair_tools.export.differences import Format
 
 FOLDER = click.Path(path_type=Path)
-FORMATS = ("hf", "speculators", "gguf")
+FORMATS = ("hf", "speculators", "gguf", "turbomind")
 DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -45,6 +45,7 @@ def export(
     hf           OUT/target and OUT/draft: vLLM, SGLang, TensorRT-LLM, LMDeploy
     speculators  the same with the draft as the speculators library has it: vLLM
     gguf         OUT/target.gguf and OUT/draft.gguf: llama.cpp
+    turbomind    OUT/target as in hf, the draft as config.yaml and raw weights
 
     OUT/EXPORT.json says what the files were made from, which conventions were applied, and what an engine does
     differently with them.

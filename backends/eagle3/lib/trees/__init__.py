@@ -4,7 +4,7 @@
     options.py     the option `tree` of an engine
     topology.py    topology and masks of a tree on the device
     growing.py     choice of the draft's candidates that become nodes: those of a file, or the likeliest
-    accepting.py   the longest accepted path, packed paths with offsets, compaction of cache rows
+    accepting.py   the longest accepted path, compaction of cache rows
 
 Everything from `topology.py` to `accepting.py` is a function of tensors without a loop over nodes and without a copy to
 the host, for any batch [B, …]; loops run over levels, of which there are few.

@@ -1,4 +1,4 @@
-"""The longest accepted path of a verified tree, the same packed for a batch, and the cache rows that it leaves.
+"""The longest accepted path of a verified tree, and the cache rows that it leaves.
 
 Shapes: B trees of R rows (the root first), L levels.
 """
@@ -45,19 +45,6 @@ def accept_tree(drafts: Tensor, targets: Tensor, parents: Tensor, mask: Tensor, 
     on_path = mask.gather(1, last[:, None, None].expand(-1, 1, rows))[:, 0]
     path = at_their_depths(on_path, depth, levels)
     return Accepted(length, path, targets.gather(1, path.clamp(min=0)))
-
-
-def packed_paths(accepted: Accepted) -> tuple[Tensor, Tensor]:
-    """(the rows of all accepted draft tokens one after the other [B · L], where each tree's begin [B + 1]).
-
-    Tree b has the entries from offset b up to offset b + 1. Behind the last offset stands -1: the size of the buffer
-    does not depend on what was accepted, so that no host has to know it.
-    """
-    rows = accepted.path[:, 1:]
-    offsets = torch.nn.functional.pad(accepted.length.cumsum(0), (1, 0))
-    place = torch.where(rows >= 0, offsets[:-1, None] + torch.arange(rows.shape[1], device=rows.device), rows.numel())
-    packed = torch.full((rows.numel() + 1,), NOBODY, device=rows.device)
-    return packed.scatter_(0, place.flatten(), rows.flatten())[:-1], offsets
 
 
 def compaction(path: Tensor, start: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:

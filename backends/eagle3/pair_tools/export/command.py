@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from specgate.backends.eagle3.pair_tools.export import gguf_model, hf
+from specgate.backends.eagle3.pair_tools.export import gguf_model, hf, turbomind
 from specgate.backends.eagle3.pair_tools.export.differences import Format, differences, short
 from specgate.backends.eagle3.pair_tools.export.gguf_vocab import read_vocabulary
 from specgate.backends.eagle3.pair_tools.export.hf import write_manifest
@@ -74,6 +74,10 @@ def write(pair: OpenPair, wish: Wish, folder: Path) -> None:
         case "speculators":
             hf.write_target(folder / "target", pair, wish.dtype)
             hf.write_speculators_draft(folder / "draft", pair, wish.dtype, wish.out / "target")
+        case "turbomind":
+            hf.write_target(folder / "target", pair, wish.dtype)
+            turbomind.write_draft(folder / "draft", pair, wish.dtype)
+            hf.copy_files(pair.draft.config.file.parent, folder / "draft", hf.PAPERS)
         case "gguf":
             gguf_model.refuse_inexpressible(pair, wish.dtype)
             vocabulary = read_vocabulary(pair.ref.target, pair.target.geometry.vocab)

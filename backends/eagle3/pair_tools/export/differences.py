@@ -13,13 +13,15 @@ from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_te
 from specgate.checkpoints.auxiliary_layers import capture_keys
 from specgate.checkpoints.exports import ReadsExports
 from specgate.checkpoints.hf_keys import Keys
+from specgate.checkpoints.turbomind import CAPTURED
 from specgate.errors import UsageError
 
-Format = Literal["hf", "speculators", "gguf"]
+Format = Literal["hf", "speculators", "gguf", "turbomind"]
 ENGINES: Final[Mapping[Format, tuple[str, ...]]] = {
     "hf": ("vllm", "sglang", "trtllm", "lmdeploy"),
     "speculators": ("vllm",),
     "gguf": ("llamacpp",),
+    "turbomind": ("lmdeploy",),
 }
 """Which server back ends read a format, by the names of their adapters."""
 
@@ -66,8 +68,8 @@ def windows(window: int | None, layout: Format) -> Iterator[str]:
     if window is None:
         return
     beyond = f"beyond {window} tokens the draft then sees more than it was trained on, and acceptance falls"
-    if layout == "gguf":
-        yield f"llama.cpp has no window for EAGLE-3 drafts, this one's is {window}: {beyond}"
+    if (engine := {"gguf": "llama.cpp", "turbomind": "TurboMind"}.get(layout)) is not None:
+        yield f"{engine} has no window for EAGLE-3 drafts, this one's is {window}: {beyond}"
     else:
         yield (
             f"the draft's window of {window} is written as layer_types and sliding_window; vLLM 0.32 reads them, "
@@ -79,12 +81,17 @@ def switches(pair: OpenPair, layout: Format) -> Iterator[str]:
     """Variants of the draft that an engine does not read."""
     if pair.draft.geometry.norm_before_residual and layout == "hf":
         yield "SGLang 0.5.23 does not read norm_before_residual: it would compute another draft"
+    if pair.draft.geometry.draft_vocab < pair.draft.geometry.vocab and layout == "turbomind":
+        yield "a build that knows no draft vocabulary misses output.weight, and goes on without the draft"
+    if pair.draft.geometry.rope != pair.target.geometry.rope and layout == "turbomind":
+        yield "TurboMind rotates the draft as the target, and this draft was made for another RoPE"
 
 
 def captures(pair: OpenPair, layout: Format) -> Iterator[str]:
     """Engines that feed the draft other auxiliary hidden-state layers, by their own reading of the written ids."""
     layers, meant = pair.target.geometry.layers, pair.draft.capture
-    written = Keys(Path("draft/config.json"), capture_keys(meant.boundaries))
+    ids = {CAPTURED: [boundary - 1 for boundary in meant.boundaries]}
+    written = Keys(Path("draft"), ids if layout == "turbomind" else capture_keys(meant.boundaries))
     for name in ENGINES[layout]:
         if (warning := reader(name).misread_layers(written, layers, meant)) is not None:
             yield warning

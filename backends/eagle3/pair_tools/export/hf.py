@@ -24,12 +24,14 @@ from specgate.checkpoints.files import contents_sha256
 from specgate.checkpoints.hf.draft import TRAINED_FOR, trained_for_keys
 from specgate.checkpoints.hf_keys import PLANTED, Keys
 from specgate.checkpoints.planted import digest
+from specgate.checkpoints.turbomind import CAPTURED
 
 NAME: Final = "EXPORT.json"
 NAMES: Final = {
     "hf": "the EAGLE authors': midlayer.*",
     "speculators": "speculators': layers.0.*",
     "gguf": "llama.cpp's; query and key rows interleaved, vectors in float32",
+    "turbomind": "TurboMind's; a file each, products stored input by output",
 }
 
 
@@ -66,7 +68,7 @@ def conventions(pair: OpenPair, layout: Format) -> dict[str, object]:
         "capture_boundaries": list(boundaries),
         "capture_rule_of_source": pair.draft.capture.rule,
         "capture_ids_written": captures_written(boundaries, layout),
-        "d2t": "none" if pair.draft.d2t is None else "target ids" if layout == "gguf" else "offsets",
+        "d2t": "none" if pair.draft.d2t is None else "target ids" if layout in ("gguf", "turbomind") else "offsets",
         "draft_rope": describe_rope(draft.rope),
         "draft_window": draft.window or "none",
     }
@@ -75,6 +77,8 @@ def conventions(pair: OpenPair, layout: Format) -> dict[str, object]:
 def captures_written(boundaries: Sequence[int], layout: Format) -> Mapping[str, object]:
     if layout == "gguf":
         return {"eagle3.target_layers": list(boundaries)}
+    if layout == "turbomind":
+        return {CAPTURED: [boundary - 1 for boundary in boundaries]}
     return {IDS: list(boundaries)} if layout == "speculators" else capture_keys(boundaries)
 
 

@@ -19,7 +19,8 @@ def commands(out: Path, ref: PairRef, layout: Format, dtype: str, positions: int
 
     `dtype` is spelled as in torch. `positions` is the longest context.
     """
-    own = {"target_gguf": str(out / "target.gguf"), "draft_gguf": str(out / "draft.gguf")} if layout == "gguf" else {}
+    files = {"target_gguf": str(out / "target.gguf"), "draft_gguf": str(out / "draft.gguf")}
+    own = files if layout == "gguf" else {"engine": "turbomind"} if layout == "turbomind" else {}
     for engine in ENGINES[layout]:
         pair = PairRef(ref.name, out / "target", out / "draft")
         command = reader(engine).start_command(pair, ROLE, dtype, positions, own)
@@ -33,10 +34,10 @@ def measuring(out: Path, ref: PairRef, layout: Format, own: Mapping[str, str]) -
     source.
     """
     command = ["specgate", "micro", "--backend", ENGINES[layout][0]]
+    options = [word for key, value in own.items() for word in ("-o", f"{key}={value}")]
     if layout != "gguf":
-        return [*command, "--pair", str(out)]
-    files = [word for key, value in own.items() for word in ("-o", f"{key}={value}")]
-    return [*command, "--target", str(ref.target), "--draft", str(ref.draft), *files]
+        return [*command, "--pair", str(out), *options]
+    return [*command, "--target", str(ref.target), "--draft", str(ref.draft), *options]
 
 
 def flags(argv: Sequence[str]) -> Iterator[str]:

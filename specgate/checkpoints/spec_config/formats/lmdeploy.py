@@ -122,6 +122,8 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
     )  # fmt: skip
 
 
+TREE_FILE: Final = "eagle_tree.yaml"
+"""In a draft's folder: the choices of a tree that TurboMind drafts in the place of a chain."""
 TURBOMIND_EXPRESSES: Final = frozenset({
     "method", "draft_model", "k", "path_len", "verified", "non_leaves", "capture", "tp", "tree", "window",
 })  # fmt: skip
@@ -146,6 +148,12 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
         default(terms, verified=max(2 * k, path))
     take(terms, keys, "capture_layers", "capture", layers_of)
     default(terms, capture="layers [-1]")
+    tree_file = Path(keys.text("model") or "") / TREE_FILE
+    if keys.get("enable_target_tree"):
+        terms["tree"] = Said("target tree", "stated", "enable_target_tree")
+    elif tree_file.is_file():
+        terms["tree"] = Said("static tree", "stated", str(tree_file))
+    default(terms, tree="chain")
     if keys.get("enable_specpv"):
         terms["window"] = Said("partial KV in verification (SpecPV)", "stated", "enable_specpv")
     fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)

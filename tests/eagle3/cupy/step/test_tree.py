@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
-from specgate.backends.eagle3.cupy.kernels.heads import SCALE_POSITIONS
+from specgate.analysis.perf_invariants.spans import shown_intact, span_fault
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
+from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
+from specgate.contract import Held, Role
+from specgate.contract.samples.spans import ShownSpans, StepSpans
+from tests.eagle3.cupy.engine.tracing import block_of
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, kernels_from_source
 from tests.eagle3.cupy.step.test_narrow_caches import cached
@@ -78,6 +84,32 @@ def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> 
         end = min(length + 12, length + len(block.tokens[slot]) - 2) // SCALE_POSITIONS * SCALE_POSITIONS
         for mine, theirs in zip(cached(made, slot, end), after_plain[slot], strict=True):
             assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize(("kind", "k"), [("decoder", 3), ("growing", 3), ("decoder", 0)])
+def test_the_harness_finds_spans_and_trees_of_steps_intact_and_a_block_of_another_slot(
+    kind: str, k: int, request: pytest.FixtureRequest
+) -> None:
+    made: Decoder = request.getfixturevalue(kind)
+    b, cycle, steps = made.b, Cycle(made.model, made.draft, made.sizes, 3, k), list[StepSpans]()
+    made.prefilled.rewind(b, StopRule((), (), made.sizes.positions))
+    for _ in range(4):
+        cycle.reserve_blocks(b)
+        before = before_writing(cycle, b)
+        cycle(b)
+        steps.append(with_trees(before, cycle, b))
+    decoded, fault = read(b.slots, 3, k, [1] * 4, [0] * 4)
+    timed = block_of(decoded, Role(k), LENGTHS)
+    shown = ShownSpans(BLOCK, made.sizes.blocks, decoded.tokens, tuple(steps))
+    intact = shown_intact(shown, timed, trees=k > 0)
+    assert not fault and (intact.held, intact.evidence["shown_steps"]) == (Held.HELD, 4), intact.message
+    b.kv.block_table[1, int(b.slots.length[1]) // BLOCK] = int(b.kv.block_table[0, 0])
+    broken = replace(shown, steps=(*steps, before_writing(cycle, b)))
+    assert (
+        span_fault(broken.steps[-1], broken)
+        == f"slot 0 may write block {steps[0].tables[0][0]}, and slot 1 has it, too"
+    )
 
 
 def first_drafts(*decoders: Decoder) -> list[Tensor]:

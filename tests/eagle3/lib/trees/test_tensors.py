@@ -54,8 +54,6 @@ def test_the_longest_path_that_the_target_follows_is_accepted_with_its_bonus() -
     assert accepted.length.tolist() == [2]
     assert accepted.path.tolist() == [[0, 1, 4, -1]]
     assert accepted.tokens[0, :3].tolist() == [50, 61, 97]
-    nodes, offsets = accepting.packed_paths(accepted)
-    assert (nodes.tolist(), offsets.tolist()) == ([1, 4, -1], [0, 2])
     read, write = accepting.compaction(accepted.path, torch.tensor([10]), torch.tensor([10]))
     assert (read.tolist(), write.tolist()) == ([[11, 14, 13]], [[11, 12, 13]])
 

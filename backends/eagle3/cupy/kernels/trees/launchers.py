@@ -246,7 +246,7 @@ class TreeChoose(Kernel):
         self, draft_vocab: int, *, nodes: int, levels: int, width: int, pool: int, forest: int, max_rows: int
     ) -> None:
         """`pool`, `forest`: candidates and rows of the largest tree of the engine, which has `max_rows` rows."""
-        self.draft_vocab, self.parts, self.width = draft_vocab, parts_of(draft_vocab), width
+        self.draft_vocab, self.parts, self.width, self.nodes = draft_vocab, parts_of(draft_vocab), width, nodes
         self.sources, self.pool, self.forest, self.max_rows = 1 if levels == 1 else width, pool, forest, max_rows
         super().__init__(
             "tree_choose",

@@ -10,6 +10,7 @@ class SpeculativeConfig:
     model: str = ""
     num_speculative_tokens: int = 1
     max_path_len: int | None = None  # this one and the next ones: in the fork
+    max_decoding_tokens: int | None = None
     eagle_metrics_debug: bool = False
     enable_target_tree: bool = False
 

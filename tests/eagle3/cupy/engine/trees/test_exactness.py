@@ -18,7 +18,7 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Budget, Role
-from tests.eagle3.cupy.engine.tracing import same_prefixes, tokens, trace
+from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
     CHUNK,
     GEOMETRIES,
@@ -70,6 +70,7 @@ def test_tokens_and_logits_of_a_tree_equal_the_baselines_bit_for_bit(name: str, 
         assert all(torch.equal(got[at], plain[at]) for at in common)
         block = made.decode(Role(k), Budget(steps=STEPS), ())
         assert same_prefixes(block.tokens, baseline)
+        check_spans(made, Role(k), Budget(steps=STEPS), block)
         assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
         assert block.counters["tree_tokens"] == SHAPES[shape].first_levels(k).nodes * STEPS * batch
         accepted += sum(a for row in block.accepted for a in row)
