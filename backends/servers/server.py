@@ -117,8 +117,9 @@ class Server:
         if not is_free(launch.port):
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
             raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
+        own = adapter.command(replace(launch, options=replace(launch.options, args={})))
         command = adapter.command(launch)
-        tree = check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}")
+        tree = check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}", own.argv)
         command = replace(command, argv=(*command.argv, *flags))
         log = launch.folder / f"{adapter.name}-{launch.role}.log"
         print(f"starting: {shown(command.argv)}", flush=True)
