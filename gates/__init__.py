@@ -9,7 +9,7 @@
     since_green.py        is a cell no slower than in the last green run, but for a margin?
     builds.py             was this build compared with the branch that it goes into, and is it no slower?
     tail.py               is a percentile of the requests' times at most what the policy asks?
-    memory.py             does speculation take no more memory, and no more of the KV cache, than the policy allows?
+    memory.py             does speculation take no more memory and KV cache than the policy allows, and does none grow?
     load.py               does speculation pay up to a level of load, and does the server take every request?
     goodput.py            do enough of a server's requests keep to the scenario's latency limits?
     invariants.py         did every PERF_MODE invariant hold?

@@ -1,24 +1,32 @@
-"""Gate `memory`: does speculation take no more memory, and no more of the KV cache, than the policy allows?"""
+"""Gate `memory`: does speculation take no more memory, and no more of the KV cache, than the policy allows, and does
+memory not grow while the run goes on?
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import UnionType
+from typing import Final
 
-from specgate.analysis.machine.memory import size_in_words
+from specgate.analysis.machine.memory import GROWTHS, LEAST_READINGS, size_in_words
 from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Rule, RunView, State, Value, Verdict
 from specgate.gates.select import CellGate, no_baseline, verdict
+
+GROWTH: Final = "max_growth_share"
 
 
 class MemoryGate(CellGate):
     """`max_extra_memory_bytes`: how much more memory a spec cell's processes may hold than its baseline's: of the GPU
     where one is used, else of the host.
     `max_extra_memory_share`: the same as a share of the baseline's. `max_capacity_loss`: the largest share of the
-    baseline's KV cache capacity that may be lost, 0 to 1. At least one of them is needed.
+    baseline's KV cache capacity that may be lost, 0 to 1.
+    `max_growth_share`: by how much the memory of a process may grow over the run's blocks, as a share of its peak: of
+    the GPU and of the host. At least one of them is needed.
 
     PASS where every figure is at most what is asked, FAIL where one is above. The figures are readings, not estimates:
     there is no interval. NOT_JUDGED where one was not told, as where both roles share a process, where the engine does
     not say how large its KV cache is, or where a server started elsewhere may hold GPU memory that cannot be read here.
+    A growth that was not told is SKIPPED if the rule only advises.
     """
 
     name = "memory"
@@ -27,6 +35,7 @@ class MemoryGate(CellGate):
         "max_extra_memory_bytes": float | None,
         "max_extra_memory_share": float | None,
         "max_capacity_loss": float | None,
+        GROWTH: float | None,
     }
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
@@ -35,19 +44,25 @@ class MemoryGate(CellGate):
             yield "gate", f"a rule needs at least one of {', '.join(self.params)}"
 
     def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
-        """Skip a cell without a baseline, whether it has figures or not."""
-        return no_baseline(rule, result, run) or super().judge_planned(rule, result, run)
+        """Skip a cell without a baseline that the rule compares with, whether it has figures or not."""
+        compares = rule.params.keys() - {GROWTH}
+        return (no_baseline(rule, result, run) if compares else None) or super().judge_planned(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
-        key, parts = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
+        key = result.cell.key
+        parts = [*self.memory(rule, result, run), *self.capacity(rule, result), *self.growth(rule, result)]
         untold = [sentence for sentence, within, _ in parts if within is None]
         evidence = {name: value for _, _, figures in parts for name, value in figures.items()}
         if untold or not parts:
             step = "start a server per role here (-o servers=together); see docs/machine.md for what engines tell"
             sentence = "; ".join(untold) or "nothing was found to judge"
+            if not rule.required and rule.params.keys() == {GROWTH}:
+                return verdict(rule, key, State.SKIPPED, "not_told", sentence, evidence)
             return verdict(rule, key, State.NOT_JUDGED, "not_told", sentence, evidence, step)
         if above := [sentence for sentence, within, _ in parts if not within]:
             step = "a smaller draft, fewer CUDA graphs, or a larger share of the GPU for the engine"
+            if rule.params.keys() == {GROWTH}:
+                step = "look for what a block leaves behind: rewound cache blocks, requests' state, CUDA graphs"
             return verdict(rule, key, State.FAIL, "above_max", "; ".join(above), evidence, step)
         return verdict(rule, key, State.PASS, "at_most_max", "; ".join(sentence for sentence, _, _ in parts), evidence)
 
@@ -96,6 +111,26 @@ class MemoryGate(CellGate):
         figures: Evidence = {"kv_capacity_loss": loss.value, "max_loss": float(most), **told(result.values)}
         sentence = f"{100 * loss.value:.1f} % of the KV cache lost, at most {100 * float(most):g} % asked"
         yield sentence, loss.value <= float(most), figures
+
+    def growth(self, rule: Rule, result: CellResult) -> Iterator[Judged]:
+        """Judge whether memory grows from block to block."""
+        most = rule.params.get(GROWTH)
+        if most is None:
+            return
+        grown = {
+            metric: value for metric in GROWTHS if (value := result.values.get(metric)) and value.value is not None
+        }
+        if not grown:
+            why = f"fewer than {LEAST_READINGS} blocks of one process, or its memory cannot be read"
+            yield f"whether memory grows is not told: {why}", None, {}
+        for metric, value in grown.items():
+            where = "GPU" if metric.startswith("gpu") else "host"
+            peak = result.values[f"peak_{where.lower()}_memory_bytes"].value
+            assert value.value is not None and peak
+            share = value.value / peak
+            sentence = f"{where} memory grew by {size_in_words(value.value)} over {value.n} blocks, {100 * share:.1f} %"
+            figures: Evidence = {metric: value.value, "peak": peak, "max_share": float(most)}
+            yield f"{sentence} of its peak, at most {100 * float(most):g} % asked", share <= float(most), figures
 
 
 Evidence = dict[str, float | int | str | None]

@@ -7,7 +7,14 @@ from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.decision import FALSE_FAIL
-from specgate.analysis.speculation.drafting import short_of, shortness_in_words
+from specgate.analysis.speculation.drafting import (
+    SINGLE_TOKEN,
+    SINGLE_TOKEN_MODE,
+    promises_k,
+    short_of,
+    shortness_in_words,
+    single_token,
+)
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
 from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Rule, RunView, State, Verdict
 from specgate.errors import InvalidResult
@@ -21,8 +28,8 @@ stored runs read 1.7 to 4.1 TB/s of an H200's 4.8.
 
 class Validity(CellGate):
     """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, the
-    acceptance record adds up, the emitted tokens explain its acceptance length, and forced acceptance has the
-    distribution that was asked for and says that it is forced; else INVALID.
+    acceptance record adds up, the emitted tokens explain its acceptance length, not all drafts are single tokens where
+    K is larger, and forced acceptance has the distribution that was asked for and says that it is forced; else INVALID.
 
     Cells whose records contradict themselves, or whose clocks do, have no figures, and so are INVALID as well.
     """
@@ -68,6 +75,8 @@ class Validity(CellGate):
                 return lost
             if lengths := inflated_length(result):
                 return inflated(rule, key, *lengths)
+            if single := one_draft_a_step(rule, result, record, run):
+                return single
             if forced := made_up(rule, result, record, run):
                 return forced
             if others := not_the_drafts(rule, result):
@@ -96,6 +105,16 @@ def error_of(run: RunView) -> float:
 def requests_of(result: CellResult, run: RunView) -> int:
     """The requests of a cell, at most: a server under load may have refused some."""
     return result.blocks * run.scenarios[result.cell.point.scenario].prompts_in_set(result.cell.point.batch)
+
+
+def one_draft_a_step(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunView) -> Verdict | None:
+    """The verdict on a cell of an engine that promises K drafts and made one in every step: it is no spec-K."""
+    facts = run.engines.get(result.cell.point.key)
+    if not (promises_k(facts) and single_token(record, requests_of(result, run))):
+        return None
+    message = f"{SINGLE_TOKEN_MODE}: {shortness_in_words(record, facts.backend if facts else '')}"
+    step = f"an engine that drafts {record.k} tokens, or the role spec-1 for one that drafts one"
+    return verdict(rule, result.cell.key, State.INVALID, SINGLE_TOKEN, message, next_step=step)
 
 
 def short_drafts(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:

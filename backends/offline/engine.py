@@ -6,7 +6,7 @@ request by request, so its blocks are like those of a server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
-from specgate.backends.servers.evidence.log_lines import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files, tile_counters
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.reported import ServerReport
@@ -102,7 +102,9 @@ class OfflineEngine:
         else:
             loop = loop_of(reply, len(lengths), where)
             block = blocks.of_loop(role, budget, loop, lengths, eos, vocab, where, tree=tree)
-        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where))
+        tiles = tile_counters(read_end(process.log, process.log_start)) if role.speculative else {}
+        counters = {**block.counters, **tiles}
+        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where), counters=counters)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
@@ -192,8 +194,12 @@ def facts_of(
     ]
     facts = server_facts(library.adapter, opening.request, common, reports, tree)
     device, extra = first.get("device"), first.get("shown")
+    environment = texts_of(first.get("environment"))
+    variables = {**environment, **texts_of(first.get("own_environment"))}
     return replace(
         facts,
+        identity=replace(facts.identity, environment=environment) if facts.identity else None,
+        warnings=(*facts.warnings, *ignored(library, environment, first.get("unread"))),
         backend=library.name,
         device=text_of(device) if device is not None else f"{library.module} in a process of its own",
         dtype=opening.request.dtype,
@@ -202,9 +208,17 @@ def facts_of(
             "servers": common.servers,
             "blocks show": "steps" if shows_steps else "requests",
             "torch": text_of(first.get("torch")),
-            **({str(key): text_of(value) for key, value in extra.items()} if isinstance(extra, Mapping) else {}),
+            **texts_of(extra),
+            **{f"env {name}": value for name, value in variables.items()},
         },
     )
+
+
+def ignored(library: Library, environment: Mapping[str, str], unread: object) -> Iterator[str]:
+    """Yield a warning for each environment variable that the driver names as `unread`."""
+    for name in unread if isinstance(unread, list) else ():
+        value = environment.get(str(name), "")
+        yield f"{name}={value}: no file of {library.module} names this environment variable: it may be ignored"
 
 
 def version_of(facts: Mapping[str, object]) -> str:
@@ -218,8 +232,12 @@ def version_of(facts: Mapping[str, object]) -> str:
 def settings_of(library: Library, process: Driven) -> Mapping[str, str]:
     """Return the engine's settings. The log's count over the driver's: they are in the words of a server's."""
     raw = process.facts.get("settings")
-    settings = {str(key): text_of(value) for key, value in raw.items()} if isinstance(raw, Mapping) else {}
-    return {**settings, **library.settings_in(read_end(process.log, process.log_start))}
+    return {**texts_of(raw), **library.settings_in(read_end(process.log, process.log_start))}
+
+
+def texts_of(facts: object) -> dict[str, str]:
+    """Name → text of a fact, for what should be a mapping; {} otherwise."""
+    return {str(key): text_of(value) for key, value in facts.items()} if isinstance(facts, Mapping) else {}
 
 
 def text_of(value: object) -> str:

@@ -12,6 +12,7 @@ from specgate.backends.servers.adapters import lmdeploy, vllm
 from specgate.backends.servers.exchange import KvCache
 from specgate.backends.servers.facts.kv_cache import vllm_log
 from specgate.backends.servers.facts.reported import vllm_settings
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
 
 LMDEPLOY_SHARE: Final = 0.35
@@ -52,6 +53,7 @@ class LmdeployLibrary:
             "config": {**config, **options.args_of(opening.role)},
             "draft": self.speculation(opening) if opening.role.speculative else None,
             "slots": request.max_batch,
+            "environment": perf_environment(request) if options.own["engine"] == "turbomind" else {},
         }
 
     def shows_steps(self, opening: Opening, facts: Mapping[str, object]) -> bool:
@@ -65,6 +67,14 @@ class LmdeployLibrary:
 
     def kv_cache_in(self, log: Sequence[str]) -> KvCache:
         return KvCache()
+
+
+def perf_environment(request: OpenRequest) -> dict[str, str]:
+    """Variables by which TurboMind with EAGLE-3 is told what is measured. The driver sets those that it knows."""
+    if not request.perf_mode:
+        return {}
+    steps = {} if request.steps is None else {"LMDEPLOY_EAGLE_MICRO_STEPS": str(request.steps)}
+    return {"LMDEPLOY_EAGLE_PERF_MODE": "1", **steps}
 
 
 LMDEPLOY_LIBRARY = LmdeployLibrary()

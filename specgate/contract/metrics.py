@@ -174,6 +174,14 @@ _METRICS = (
         "peak_host_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
     ),
     Metric(
+        "gpu_memory_growth_bytes",
+        "B",
+        "lower",
+        "GPU memory that a process of the engine holds at the end of a block: the median of its last third of blocks "
+        "less that of the first third; 6 blocks or more",
+    ),
+    Metric("host_memory_growth_bytes", "B", "lower", "the same of resident host memory (RSS)"),
+    Metric(
         "kv_capacity_loss",
         "ratio",
         "lower",

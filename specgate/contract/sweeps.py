@@ -86,7 +86,7 @@ class SweptPoint:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A whole sweep, as stored.
+    """A whole sweep, as stored. `device`: None where no engine ran.
 
     `engine`: what the default's engine tells of itself. `options`: those that all settings and the default share.
     `verdict`: the result in words. `best`: None where nothing was compared in the end.
@@ -94,8 +94,7 @@ class Sweep:
 
     measured: Text
     backend: Text
-    device: Text
-    dtype: Text
+    device: Text | None
     pair: Text
     engine: Mapping[Text, str | bool | Integer | Finite]
     points: Annotated[tuple[SweptPoint, ...], Length(1)]

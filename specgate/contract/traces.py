@@ -5,12 +5,13 @@ Data classes only; `specgate.analysis.perf_invariants` judges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from specgate.contract.types import Count, Size
+from specgate.contract.samples.spans import ShownSpans
+from specgate.contract.types import Count, Size, Text
 
 TraceSource = Literal["profiler", "engine", "server-profiler"]
 """Who looked at a traced block.
@@ -72,6 +73,27 @@ class Finding:
     meaning: str
 
 
+def launch_name(kernel: str, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> str:
+    """The name by which launches of a kernel with such a grid, block and shared memory are counted."""
+    blocks, threads = ("x".join(map(str, (*size, 1, 1)[:3])) for size in (grid, block))
+    return f"{kernel} {blocks} blocks of {threads} threads and {shared_bytes} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class TunedProduct:
+    """A matrix product of a decode step, as an engine's tuned configurations have it launched.
+
+    `name`: what it is, with its sizes. `kernel`: the one that computes it.
+    `launch`: `launch_name` by the configuration that was tuned for its weight; None where none was.
+    `by_rule`: no search knows steps of so many rows, so a rule makes this launch of its weight's configuration.
+    """
+
+    name: Text
+    kernel: Text
+    launch: Text | None
+    by_rule: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class BlockTrace:
     """Profile of one untimed block of a cell. The same engine decoded it from the same prompts as the timed blocks.
@@ -88,6 +110,9 @@ class BlockTrace:
     `findings`: what the engine says itself, in its log or by its flags.
     `allowed`: patterns (`fnmatch`) of the kernels that may run in the loop, where the user has given them.
     `notes`: what whoever reads the trace should know, such as which ranges tell its steps.
+    `products`: those of a step, of an engine that states them. `launches`: how often their kernels were launched, by
+        `launch_name`.
+    `spans`: cache and trees in steps of another untimed run of the cell; None where the engine shows none.
     """
 
     cell: str
@@ -105,6 +130,9 @@ class BlockTrace:
     findings: tuple[Finding, ...] = ()
     allowed: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    products: tuple[TunedProduct, ...] = ()
+    launches: Mapping[str, int] = field(default_factory=dict)
+    spans: ShownSpans | None = None
 
 
 class Held(StrEnum):

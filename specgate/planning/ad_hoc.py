@@ -83,7 +83,14 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, 
         raise UsageError(f"--all {wrong}", hint="it measures all prompts of a file")
     if chosen is None:
         return [changed(small_scenario(kind, machine, question), question, None)]
-    return [changed(s, question, s.name) for s in chosen] if question else list(chosen)
+    return [changed_or_same(s, question) for s in chosen] if question else list(chosen)
+
+
+def changed_or_same(scenario: Scenario, question: Question) -> Scenario:
+    """The scenario with what the question asks in its place; the scenario itself where that changes nothing."""
+    result = changed(scenario, question, scenario.name)
+    named = replace(result, name=scenario.name, question=scenario.question, source_file=scenario.source_file)
+    return scenario if named == scenario else result
 
 
 def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from specgate.analysis.traces.chrome import read_events
 from specgate.analysis.traces.recording import Malformed
 from specgate.analysis.traces.steps import Window, loop_within
 from specgate.contract import Budget, Role
-from specgate.contract.protocols import BLOCK_MARK, Activity, Decoded, Engine
+from specgate.contract.protocols import BLOCK_MARK, Activity, Decoded, Engine, StatesProducts
+from specgate.contract.traces import TunedProduct
 
 
 def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -30,13 +31,15 @@ def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity
             reasons.append(why)
             continue
         decoded, events = profiler.recorded(lambda: engine.decode(role, budget, ()))
-        return decoded, activity_of(events)
+        products = engine.products(role, budget) if isinstance(engine, StatesProducts) else ()
+        return decoded, activity_of(events, products)
     unseen = "; ".join(reasons) or "no profiler is installed that could look"
     return engine.decode(role, budget, ()), Activity(unseen=unseen)
 
 
-def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
-    """Reduce a Chrome trace to the kernels, copies and CUDA calls of the block. Times are in microseconds.
+def activity_of(events: Sequence[Mapping[str, Any]], products: tuple[TunedProduct, ...] = ()) -> Activity:
+    """Reduce a Chrome trace to the kernels, copies and CUDA calls of the block, and to the launches of the kernels of
+    `products`. Times are in microseconds.
 
     If the trace does not hold exactly one marked block, or no work on a device in it, `Activity.unseen` says so.
     """
@@ -50,4 +53,6 @@ def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
     begin, end = next((mark.begin_ns, mark.end_ns) for mark in recording.marks if mark.name == BLOCK_MARK)
     loop = loop_within(recording, Window(begin, end + 1, None, None, "the block's marks"))
     unseen = None if loop.kernels or loop.copies else "no work on a CUDA device between the block's marks"
-    return Activity(loop.kernels, loop.copies, loop.calls, unseen, loop.partial)
+    names = {f"{product.kernel} " for product in products}
+    launches = {name: n for name, n in loop.launches.items() if name.startswith(tuple(names))}
+    return Activity(loop.kernels, loop.copies, loop.calls, unseen, loop.partial, products=products, launches=launches)

@@ -178,6 +178,11 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
     for disturbance in stored.DISTURBANCES:
         verdicts = stored.environment_verdicts(unspoilt, disturbance.change)
         yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, verdicts)
+    for name, grows_by, state, code in (
+        ("steady memory", 0, State.PASS, "at_most_max"),
+        ("memory that grows", 4 << 20, State.FAIL, "above_max"),
+    ):
+        yield seen_as(name, "memory", state, code, stored.memory_verdicts(unspoilt, grows_by))
     with tempfile.TemporaryDirectory() as scratch:
         summary = stored.edited_by_one_byte(unspoilt, Path(scratch))
         yield Outcome(

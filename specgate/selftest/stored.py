@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.machine.memory import with_memory
 from specgate.archive.verification import verify
 from specgate.contract import Block, Rule, State
 from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
+from specgate.contract.samples.memory import MemoryUse
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import verdicts_of
@@ -87,6 +89,20 @@ def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading])
     start, end = min(s for s, _ in spans) - HALF_A_SECOND_NS, max(e for _, e in spans) + HALF_A_SECOND_NS
     times = sorted({*range(start, end + 1, HALF_A_SECOND_NS), end, middle})
     return [Sample(0, at, at, QUIET, change(AT_WORK) if at == middle else AT_WORK, None) for at in times]
+
+
+def memory_verdicts(run_folder: Path, grows_by: int) -> list[tuple[State, str]]:
+    """The verdicts of the gate `memory` on a stored run, as (state, reason code), if its engine had held 1 GiB, and
+    `grows_by` bytes more after every further block.
+    """
+    folder = RunFolder.open(run_folder)
+    blocks = [
+        replace(block, memory=MemoryUse(1, host_bytes=(1 << 30) + grows_by * number))
+        for number, block in enumerate(folder.lines(Block))
+    ]
+    run = folder.read_run()
+    rule = Rule("memory-steady", "memory", True, role="spec-*", params={"max_growth_share": 0.05})
+    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_memory(run.cells, blocks)))]
 
 
 def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:

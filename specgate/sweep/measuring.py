@@ -110,7 +110,7 @@ def measure_beside(candidate: Candidate, request: AbRequest, parent: Path) -> Ke
     reduce(candidate)
     if isinstance(failure, SpecgateError):
         if not failure.message.startswith("new: ") and not isinstance(failure, UsageError):
-            raise failure
+            raise type(failure)(failure.message.replace("old: ", "the default: ", 1), hint=failure.hint)
         candidate.failure, candidate.why_not = failure, failure.message.removeprefix("new: ")
     return failure if isinstance(failure, KeyboardInterrupt) else None
 

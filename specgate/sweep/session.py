@@ -159,7 +159,7 @@ def all_failed(state: State) -> SpecgateError:
     kind = type(first.failure) if first.failure is not None else InvalidResult
     return kind(
         f"none of {len(state.candidates)} settings can win: {in_words(first.setting)}: {first.why_not}",
-        hint=f"{state.folder.path / RESULT} has the reason of each",
+        hint=f"{state.folder.path / RESULT} has the reason of each; does the default run? specgate smoke tells",
     )
 
 
@@ -222,18 +222,17 @@ def tied(best: Candidate, other: Candidate, error: float) -> bool:
 
 def store(state: State, verdict: str, best: Best | None) -> None:
     """Write what is known so far, replacing the file."""
-    first = next((c for c in state.candidates if c.facts is not None and c.asked is not None), None)
-    if first is None or first.asked is None or first.facts is None:
+    settings = next((c.asked for c in state.candidates if c.asked is not None), None)
+    if settings is None:
         return
-    settings, facts = first.asked, first.facts
+    facts = next((facts for c in state.candidates if (facts := c.facts) is not None), None)
     error = settings.margins.error / len(state.candidates)
     sweep = Sweep(
         measured=state.measured,
-        backend=facts.backend,
-        device=facts.device,
-        dtype=facts.dtype,
+        backend=settings.sides[SIDES[0]].backend,
+        device=facts.device if facts else None,
         pair=settings.pair.name,
-        engine=facts.details,
+        engine=facts.details if facts else {},
         points=tuple(
             SweptPoint(s.name, p.context, p.batch)
             for s in settings.scenarios.values()

@@ -10,10 +10,15 @@ import pytest
 from specgate.analysis.perf_invariants import IDS, certificates
 from specgate.analysis.perf_invariants.same_texts import drawn_anew
 from specgate.contract import OWN_NUMBERS, Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
-from specgate.contract.traces import StatedInvariant
-from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario
+from specgate.contract.traces import StatedInvariant, TunedProduct
+from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario, spans_of
 
 COUNTERS = {"tuned_total": 40, "tuned_hits": 40, "kv_integrity_failures": 0, "disabled_multitoken_other": 0}
+
+AS_TUNED: dict[str, Any] = {
+    "products": (TunedProduct("O", "mine", "mine one way"), TunedProduct("QKV", "mine", "mine another way")),
+    "launches": {"mine one way": 4, "mine another way": 4},
+}
 
 
 def perf_plan() -> Plan:
@@ -29,8 +34,9 @@ def traces_of(plan: Plan, **changes: Any) -> dict[str, BlockTrace]:
     round_ = next(r for r in plan.rounds if not r.warmup and r.prompt_set == 0)
     traces = {}
     for cell in plan.cells:
-        tokens = block(round_, cell.role, steps=4).tokens
-        seen = BlockTrace(cell.key, 0, 0, "profiler", 4, tokens, {"mine": 8}, {}, {"cudaGraphLaunch": 4})
+        tokens, spans = block(round_, cell.role, steps=4).tokens, spans_of(block(round_, cell.role))
+        calls = {"cudaGraphLaunch": 4}
+        seen = BlockTrace(cell.key, 0, 0, "profiler", 4, tokens, {"mine": 8}, {}, calls, spans=spans, **AS_TUNED)
         traces[cell.key] = replace(seen, **changes) if cell.role.speculative else seen
     return traces
 
@@ -94,28 +100,45 @@ def test_what_counters_show_breaks_exactly_its_invariant(id_: str, code: str, ch
 
 
 @pytest.mark.parametrize(
-    ("counters", "state", "message"),
+    ("changes", "state", "message"),
     [
-        ({}, Held.HELD, "kv_integrity_failures = 0 over"),
-        ({"tree_tokens": 60, "mask_integrity_failures": 0}, Held.HELD, "mask_integrity_failures = 0 over"),
-        ({"tree_tokens": 60}, Held.UNSEEN, "does not count mask_integrity_failures in every block"),
+        ({}, Held.HELD, "all 8 launches of 2 products are those of their tuned configurations"),
+        (
+            {"launches": {"mine one way": 4, "mine a third way": 4}},
+            Held.BROKEN,
+            "4 launches are of no tuned configuration, e.g. 4 of mine a third way",
+        ),
+        (
+            {"launches": {"mine one way": 8}},
+            Held.BROKEN,
+            "1 tuned products were not launched as tuned, e.g. QKV: mine another way",
+        ),
+        (
+            {"products": (*AS_TUNED["products"], TunedProduct("LM_HEAD", "mine", None))},
+            Held.BROKEN,
+            "no configuration is tuned for 1 of 3 products, e.g. LM_HEAD",
+        ),
+        (
+            {"products": (AS_TUNED["products"][0], replace(AS_TUNED["products"][1], by_rule=True))},
+            Held.BROKEN,
+            "1 of 2 products run more rows than were tuned, e.g. QKV",
+        ),
+        ({"kernels": {"mine": 9}}, Held.UNSEEN, "the profiler tells no grid of some launches"),
+        ({"partial": "3 of 4 launches have no work"}, Held.UNSEEN, "3 of 4 launches have no work"),
+        ({"unseen": "no CUDA device"}, Held.UNSEEN, "no CUDA device"),
+        (
+            {"products": (), "launches": {}},
+            Held.UNSEEN,
+            "the engine says: 320 of 320 look-ups found their tuned configuration; it states no launches",
+        ),
     ],
 )
-def test_masks_are_part_of_integrity_where_trees_are_drafted(
-    counters: dict[str, int], state: Held, message: str
+def test_i2_is_held_by_the_launches_that_the_profiler_saw_and_not_by_look_ups(
+    changes: dict[str, Any], state: Held, message: str
 ) -> None:
     plan = perf_plan()
-    certificate = certified(plan, all_of(plan, **counters), traces_of(plan))["I4"]
-    assert certificate.held is state
-    assert message in certificate.message
-
-
-def test_whole_masks_do_not_make_up_for_a_cache_that_nobody_checks() -> None:
-    plan = perf_plan()
-    counters = {"tree_tokens": 60, "mask_integrity_failures": 0}
-    certificate = certified(plan, [replace(b, counters=counters) for b in blocks_of(plan)], traces_of(plan))["I4"]
-    assert (certificate.held, certificate.evidence) == (Held.UNSEEN, {"mask_integrity_failures": 0})
-    assert "kv_integrity_failures" in certificate.message
+    certificate = certified(plan, all_of(plan), traces_of(plan, **changes))["I2"]
+    assert (certificate.held, certificate.message) == (state, message)
 
 
 def test_one_broken_mask_counts_although_other_blocks_have_none() -> None:
@@ -201,10 +224,9 @@ def test_drafts_that_are_missing_break_multi_token_mode_although_the_engine_coun
 def test_a_trace_that_the_engine_brought_itself_holds_nothing() -> None:
     plan = perf_plan()
     certificate = certified(plan, all_of(plan), traces_of(plan, source="engine"))
-    assert {i.id: i.reason_code for i in certificate.values() if i.held is Held.UNSEEN} == {
-        "I1": "engines_own_word",
-        "I6": "engines_own_word",
-    }
+    assert {i.id: i.reason_code for i in certificate.values() if i.held is Held.UNSEEN} == dict.fromkeys(
+        ("I1", "I2", "I4", "I6"), "engines_own_word"
+    )
     assert "8 launches of 1 kernels" in certificate["I1"].message
 
 
@@ -294,4 +316,4 @@ def test_what_the_engine_says_for_itself_stands_beside_what_is_unseen_and_holds_
         "server.log:7: No feasible kernel found (2 times)"
     )
     tuned = certified(plan, all_of(plan), traces_of(plan, findings=(finding("I2", False),)))["I2"]
-    assert (tuned.held, tuned.message) == (Held.HELD, "all 320 look-ups found their tuned configuration")
+    assert (tuned.held, tuned.reason_code) == (Held.HELD, "launched_as_tuned")

@@ -10,8 +10,8 @@ import pytest
 from tests.support.command import Cli
 
 RULE = "  - {id: perf-mode, gate: invariants, required: true, accept_unseen: none}\n"
-SCRIPTED = RULE.replace("none", "I1 I6")
-"""A scripted engine brings its own trace, which proves neither of these."""
+SCRIPTED = RULE.replace("none", "I1 I2 I4 I6")
+"""A scripted engine brings its own trace and counters, which prove none of these."""
 
 
 def perf_mode(cli: Cli, *options: str, rule: str = SCRIPTED) -> tuple[int, dict[str, list[dict[str, str]]], Path]:
@@ -29,7 +29,7 @@ def test_a_clean_loop_is_certified_and_its_traces_are_kept(cli: Cli) -> None:
     unseen = {
         (i["id"], i["reason_code"]) for certificate in certificates.values() for i in certificate if i["held"] != "held"
     }
-    assert unseen == {("I1", "engines_own_word"), ("I6", "engines_own_word")}
+    assert unseen == {(id_, "engines_own_word") for id_ in ("I1", "I2", "I4", "I6")}
     assert len((folder / "samples" / "traces.jsonl").read_text().splitlines()) == len(certificates) > 1
     assert "PERF_MODE certificate" in (folder / "report.html").read_text()
 
@@ -42,6 +42,14 @@ def test_an_engines_own_trace_is_no_proof_for_a_policy_that_wants_one(cli: Cli) 
     text = [v for v in json.loads((folder / "gates.json").read_text())["verdicts"] if v["gate"] == "invariants"]
     assert {(v["state"], v["reason_code"]) for v in text} == {("INVALID", "not_observable")}
     assert all("I1 cannot be seen here: the engine brought its own trace" in v["message"] for v in text)
+
+
+@pytest.mark.parametrize(("required", "code"), [("true", 8), ("false", 0)])
+def test_a_required_rule_on_invariants_is_not_green_without_perf_mode(cli: Cli, required: str, code: int) -> None:
+    rule = SCRIPTED.replace("required: true", f"required: {required}")
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + rule)
+    done = cli.micro("--backend", "fake", "--no-perf-mode")
+    assert done.returncode == code and "PERF_MODE is off, so no invariant was looked at" in cli.details()
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,17 @@ def test_drafts_shorter_than_k_are_said_with_what_they_make_of_the_acceptance_ra
     )
 
 
+@pytest.mark.parametrize(("details", "state"), [({}, State.INVALID), ({"chains go on": "1 at 1 request"}, State.PASS)])
+def test_a_single_draft_in_every_step_is_no_spec_3_unless_chains_end_early_as_asked(
+    details: dict[str, str], state: State
+) -> None:
+    run = counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 100, 80)))
+    run = replace(run, engines={key: replace(f, details=details) for key, f in run.engines.items()})
+    judgement = verdicts(run)[1]
+    assert judgement.state is state and "100 of 300 draft tokens" in judgement.message
+    assert (judgement.reason_code == "single_token_mode") == (state is State.INVALID)
+
+
 def test_the_last_steps_of_requests_may_be_short() -> None:
     """Eight requests, each with a last step that may have had no room for three drafts."""
     judgements = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 276, 80))))[1]

@@ -19,6 +19,10 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "NO_COLOR": "set: no colour",
         "COLUMNS": "width of the terminal",
     },
+    "TurboMind with EAGLE-3": {
+        "LMDEPLOY_EAGLE_PERF_MODE": "`1` in PERF_MODE; set where its files name it and you have not",
+        "LMDEPLOY_EAGLE_MICRO_STEPS": "engine steps of a micro block; likewise",
+    },
     "`run_suite.sh`": {
         "SCENARIOS": "`--scenario` of each, comma separated; without a command, `suite`: micro gates, then `full`",
         "BACKEND": "`--backend`",
@@ -40,6 +44,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "SPECGATE_TEST_LEAVES": "every so many-th leaf of a stored run is changed; default 5",
         "STAND_IN_FAULT": "`PLACE=FAULT` in the stand-ins of engine libraries",
         "LMDEPLOY_EAGLE_KV_DEBUG": "set: TurboMind's stand-in logs each rewind, as the fork does",
+        "TM_EAGLE3_FMHA_KV_TILE": "positions of a tile of TurboMind's attention; its stand-in is slower with fewer",
         "TM_EAGLE3_FMHA_TILE_STATS": "set: it logs the tiles of the draft's attention",
         "SPECGATE_ALONE": "`tests`: all tests of the harness run without the engine",
         "OMP_NUM_THREADS": "threads of torch; the tests set 1",

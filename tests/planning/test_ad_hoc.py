@@ -63,6 +63,7 @@ def test_a_scenario_keeps_what_the_question_does_not_say() -> None:
     assert (own.grid.context, own.grid.batch, own.grid.spec) == (before.grid.context, before.grid.batch, (2,))
     assert (own.rope, own.budget.steps, own.workload.prompt_sets) == (before.rope, 64, 2)
     assert own.name == "own-micro-16k-b4.s2.p2.st64" and "as in micro-16k-b4" in own.question
+    assert asked(Question(steps=128, spec=(3,)), [before], "micro", "gpu") == [before], "the same is measured"
 
 
 def test_what_was_asked_can_be_written_down_and_read_back(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def rules_of(file: Path) -> list[dict[str, str]]:
 
 def test_another_question_has_another_digest() -> None:
     before = find("cpu-1k-single")
-    for question in (Question(context=(2048,)), Question(batch=(2,)), Question(spec=(2,)), Question(shared_prefix=0)):
+    for question in (Question(context=(2048,)), Question(batch=(2,)), Question(spec=(2,)), Question(prompt_sets=10)):
         (own,) = asked(question, [before], "micro", "cpu")
         assert digests([own]).keys() != digests([before]).keys()
     (longer,) = asked(Question(context=(2048,)), [before], "micro", "cpu")

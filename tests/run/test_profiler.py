@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from specgate.contract.protocols import BLOCK_MARK, Activity, block_marker
+from specgate.contract.traces import TunedProduct
 from specgate.run import profiler
 
 
@@ -47,6 +48,22 @@ def test_calls_of_the_driver_count_as_those_of_the_runtime() -> None:
         ]
     )
     assert seen.calls == {"cuLaunchKernel": 1, "cuStreamSynchronize": 1}
+
+
+def test_launches_of_the_kernels_of_products_are_counted_by_their_grids_blocks_and_shared_memory() -> None:
+    sizes = {"grid": [132, 1, 1], "block": [256, 1, 1], "shared memory": 49152}
+    launches = [event(name, "kernel", 120 + i, 2) for i, name in enumerate(["mine", "mine", "mine_too", "mine"])]
+    for launch, changed in zip(launches, ({}, {"grid": [64, 2, 1]}, {}, {}), strict=True):
+        launch["args"] |= sizes | changed
+    del launches[3]["args"]["grid"]
+    seen = profiler.activity_of(
+        [MARK, event("cudaGraphLaunch", "cuda_runtime", 101, 2), *launches], (TunedProduct("O", "mine", None),)
+    )
+    assert seen.kernels == {"mine": 3, "mine_too": 1} and seen.products[0].name == "O"
+    assert seen.launches == {
+        "mine 132x1x1 blocks of 256x1x1 threads and 49152 bytes": 1,
+        "mine 64x2x1 blocks of 256x1x1 threads and 49152 bytes": 1,
+    }
 
 
 def test_what_was_not_seen_is_said_and_not_taken_for_nothing() -> None:

@@ -38,6 +38,7 @@ from specgate.contract import (
     Schedule,
     Workload,
 )
+from specgate.contract.samples.spans import ShownSpans, StepSpans
 from specgate.planning.plan import build_plan
 
 ACCEPT = (3, 1, 2, 0, 3, 2)
@@ -116,6 +117,21 @@ def block(
         phase_ns={"draft": steps * step_ns // 4, "verify": steps * step_ns * 3 // 4} if role.k else {},
     )
     return replace(made, **changes)
+
+
+def spans_of(block: Block, steps: Sequence[int] = (0, 3, 9)) -> ShownSpans:
+    """What an intact engine shows of `block`, which has no ends: 16 positions a block, slot s with those from 100 s."""
+    shown = list[StepSpans]()
+    for step in steps:
+        lengths = tuple(
+            prompt + sum(row[slot] + 1 for row in block.accepted[:step])
+            for slot, prompt in enumerate(block.prompt_lengths)
+        )
+        ends = [length + block.role.k + 1 for length in lengths]
+        tables = tuple(tuple(range(100 * slot, 100 * slot + -(-end // 16))) for slot, end in enumerate(ends))
+        free = tuple(sorted(set(range(100 * len(lengths))) - {block for table in tables for block in table}))
+        shown.append(StepSpans(step, lengths, tables, tuple(zip(lengths, ends, strict=True)), free))
+    return ShownSpans(16, 100 * len(block.tokens), tuple(tokens[:8] for tokens in block.tokens), tuple(shown))
 
 
 def blocks_of(

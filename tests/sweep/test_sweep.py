@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends.offline.helpers import STAND_INS
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
@@ -19,6 +20,13 @@ def cli(tmp_path: Path) -> Cli:
     cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
     cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
     return cli
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps have as few process pairs as there can be."""
+    for name, value in (("halving.LAST_PAIRS", 1), ("session.FINAL_PAIRS", 3), ("session.FINAL_LOOKS", (3,))):
+        monkeypatch.setattr(f"specgate.sweep.{name}", value)
 
 
 def sweep(cli: Cli, *arguments: str, code: int) -> str:
@@ -40,8 +48,11 @@ def by_value(cli: Cli) -> dict[str, dict[str, Any]]:
     return {next(iter(trial["config"].values())): trial for trial in result(cli)["trials"]}
 
 
-def test_the_fastest_setting_is_found_with_the_gain_that_the_script_has_on_fresh_blocks(cli: Cli) -> None:
-    output = sweep(cli, "--try", "draft_ns=100000,40000,900000,200000", code=0)
+def test_the_fastest_setting_is_found_with_the_gain_that_the_script_has_on_fresh_blocks(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specgate.sweep.session.FINAL_LOOKS", (3,))
+    output = sweep(cli, "--try", "draft_ns=100000,40000,900000", code=0)
     assert "faster than the default: draft_ns=40000: +8.5% tokens per second" in output
     assert "bake it: -o draft_ns=40000" in output
     best = result(cli)["best"]
@@ -49,7 +60,7 @@ def test_the_fastest_setting_is_found_with_the_gain_that_the_script_has_on_fresh
     assert best["config"] == {"draft_ns": "40000"} and best["faster"] and best["ties"] == []
     assert best["low"] <= best["ratio"] == pytest.approx(2.30 / 2.12, rel=0.002)
     trials = by_value(cli)
-    assert [trials[value]["pairs"] for value in ("40000", "100000", "200000", "900000")] == [4, 4, 2, 2]
+    assert [trials[value]["pairs"] for value in ("40000", "100000", "900000")] == [4, 4, 2]
     assert trials["40000"]["cells"]["tiny/c24/b2/spec-3"]["accept_len"] == 3.0
     assert trials["900000"]["ratio"] == pytest.approx(2.3 / 4.7, rel=0.002) and trials["900000"]["low"] is None
     samples = cli.folder / "runs" / best["comparison"]
@@ -57,6 +68,7 @@ def test_the_fastest_setting_is_found_with_the_gain_that_the_script_has_on_fresh
     assert cli.run("runs", "verify", samples, pair=False).returncode == 0
 
 
+@pytest.mark.usefixtures("short")
 def test_settings_that_are_equally_fast_are_said_to_be_ties(cli: Cli) -> None:
     output = sweep(cli, "--try", "draft_ns=40000", "--try", "margin=6,7", code=0)
     assert result(cli)["best"]["faster"]
@@ -64,6 +76,7 @@ def test_settings_that_are_equally_fast_are_said_to_be_ties(cli: Cli) -> None:
     assert f"not told from it: draft_ns=40000 margin={tie['margin']}" in output
 
 
+@pytest.mark.usefixtures("short")
 def test_a_setting_that_fails_or_has_other_tokens_is_named_and_cannot_win_and_the_others_go_on(cli: Cli) -> None:
     cli.write(
         "grid.yaml",
@@ -79,13 +92,15 @@ def test_a_setting_that_fails_or_has_other_tokens_is_named_and_cannot_win_and_th
     assert result(cli)["best"]["config"]["draft_ns"] == "20000"
 
 
+@pytest.mark.usefixtures("short")
 def test_a_setting_whose_texts_part_from_the_defaults_cannot_win_however_fast_it_is(cli: Cli) -> None:
     output = sweep(cli, "--try", "loop_period=4,1000", "--try", "draft_ns=40000", code=0)
-    assert "loop_period=4 draft_ns=40000: cannot win: tiny/c24/b2/baseline: 8 of 8 texts differ" in output
+    assert "loop_period=4 draft_ns=40000: cannot win: tiny/c24/b2/baseline: 2 of 2 texts differ" in output
     assert "(logits 8 apart, near ties 0.001)" in output
     assert result(cli)["best"]["config"]["loop_period"] == "1000"
 
 
+@pytest.mark.usefixtures("short")
 def test_texts_that_part_at_near_ties_alone_keep_no_setting_from_winning(cli: Cli) -> None:
     sweep(cli, "-o", "margin=0.0005", "--try", "loop_period=4,5", "--try", "draft_ns=40000", code=0)
     assert [trial["why_not"] for trial in result(cli)["trials"]] == [None, None]
@@ -95,17 +110,20 @@ def test_texts_that_part_at_near_ties_alone_keep_no_setting_from_winning(cli: Cl
     assert cli.run("runs", "verify", comparison, pair=False).returncode == 0
 
 
+@pytest.mark.usefixtures("short")
 def test_an_option_that_nothing_reads_is_said_to_change_nothing(cli: Cli) -> None:
     output = sweep(cli, "--try", "margin=6,7,9", code=3)
     assert "nothing changes between the points" in output and "does the engine read margin?" in output
-    assert result(cli)["best"] is None and [t["pairs"] for t in result(cli)["trials"]] == [2, 2, 2]
+    assert result(cli)["best"] is None and [t["pairs"] for t in result(cli)["trials"]] == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("short")
 def test_where_every_setting_is_slower_the_default_stays(cli: Cli) -> None:
     output = sweep(cli, "--try", "draft_ns=200000,300000", code=0)
     assert "the default stays: no setting was faster; draft_ns=200000: -" in output
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -134,6 +152,7 @@ def test_a_grid_that_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, 
     assert message in sweep(cli, *arguments, code=2)
 
 
+@pytest.mark.usefixtures("short")
 def test_a_budget_shorter_than_one_halving_is_refused_after_the_first_setting_whose_samples_stay(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,13 +160,33 @@ def test_a_budget_shorter_than_one_halving_is_refused_after_the_first_setting_wh
     assert "--budget 0.01s is shorter than one halving" in sweep(
         cli, "--try", "margin=6,7,9", "--budget", "0.01s", code=2
     )
-    assert [t["pairs"] for t in result(cli)["trials"]] == [2, 0, 0]
+    assert [t["pairs"] for t in result(cli)["trials"]] == [1, 0, 0]
 
 
+@pytest.mark.usefixtures("short")
 def test_a_budget_that_ends_between_two_halvings_compares_the_best_so_far(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specgate.sweep.session.State.affords", lambda state, pairs: pairs == 2 * 4 - 2)
+    monkeypatch.setattr("specgate.sweep.session.State.affords", lambda state, pairs: pairs == 3)
     output = sweep(cli, "--try", "draft_ns=100000,40000,200000,300000", code=0)
     assert "budget: no time for halving 2 of 2" in output
     assert result(cli)["best"]["config"] == {"draft_ns": "40000"}
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.slow("starts an engine's processes for five pairs")
+def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_the_engine_is_named(
+    cli: Cli,
+) -> None:
+    engine = ("--backend", "lmdeploy-pipeline", "-o", "engine=turbomind", "-o", f"pythonpath={STAND_INS}")
+    # A step of the stand-in takes 8 ms with tiles of 32, and 0.5 ms with tiles of 128.
+    today = ("-o", "env.TM_EAGLE3_FMHA_KV_TILE=32", "-o", "env.TM_EAGLE3_FMHA_TILE_STATS=1", "-o", "stop_s=1")
+    tried = ("--try", "env.TM_EAGLE3_FMHA_KV_TILE=13,128")
+    done = cli.run("engine", "sweep", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *engine, *today, *tried)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "bake it: export TM_EAGLE3_FMHA_KV_TILE=128" in done.stdout
+    killed, best = result(cli)["trials"]
+    assert killed["ratio"] is None and "signal 9" in killed["why_not"]
+    assert best["ratio"] > 2 and result(cli)["best"]["low"] > 1
+    tiles = best["cells"]["tiny/c24/b2/spec-3"]["tile_stats"]
+    assert tiles["total"] == tiles["span_empty"] + tiles["mask_empty"] + tiles["executed"] > 0

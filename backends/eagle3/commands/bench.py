@@ -43,7 +43,14 @@ def bench() -> None:
     help="Draft tokens per cycle; 0: the baseline.",
 )
 @click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")
-@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, such as kv=fp8.")
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Back-end option: kv, draft_kv, tree or tree_width.",
+)
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures to FILE.")
 def kernels(
     name: str,

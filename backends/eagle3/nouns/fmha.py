@@ -86,7 +86,7 @@ def keep(sweep: Sweep) -> Path:
     """Store a sweep in the user's cache, where engines find it; one of the same points is replaced."""
     points = "-".join(f"{p.batch}x{p.context}" for p in sweep.points)
     of = f"{sweep.engine.get(HEADS)} {[sweep.options.get(name) for name in OF_ATTENTION]}"
-    device = re.sub(r"[^a-z0-9]+", "-", sweep.device.lower()).strip("-")
+    device = re.sub(r"[^a-z0-9]+", "-", (sweep.device or "").lower()).strip("-")
     file = kept_in() / f"{device}-{points}-{hashlib.sha256(of.encode()).hexdigest()[:8]}.json"
     write_json(file, {"schema": SWEEP, **to_plain(Sweep, sweep)})
     return file

@@ -13,12 +13,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
+import importlib.util
 import itertools
+import mmap
+import os
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 CONFIGS = {"pytorch": "PytorchEngineConfig", "turbomind": "TurbomindEngineConfig"}
 METRICS = "enable_metrics"
+PREFIXES = ("LMDEPLOY_", "TM_")
+"""How the names of its environment variables begin."""
 SHOWN = {"logprobs_mode": "raw_logits"}
 """The PyTorch engine shows no log-probabilities unless it is told which; it computes them for those that ask."""
 
@@ -32,9 +39,16 @@ class Engine:
         self.sessions = itertools.count(1_000_001)
 
     def open(
-        self, model: str, kind: str, config: dict[str, Any], draft: dict[str, Any] | None, slots: int
+        self,
+        model: str,
+        kind: str,
+        config: dict[str, Any],
+        draft: dict[str, Any] | None,
+        slots: int,
+        environment: dict[str, str],
     ) -> dict[str, object]:
-        """Load the model; return what it is."""
+        """Load the model; return what it is. `environment`: variables to set if the library knows them."""
+        variables = settle_environment(environment)
         self.lmdeploy = importlib.import_module("lmdeploy")
         form = getattr(self.lmdeploy, CONFIGS[kind])
         known = {field.name for field in dataclasses.fields(form)}
@@ -58,6 +72,7 @@ class Engine:
             "build": None,
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            **variables,
             "settings": settings_of(used),
             "shown": {"cache share": str(getattr(used, "cache_max_entry_count", "not told"))},
         }
@@ -141,6 +156,35 @@ class Engine:
         if self.ends_sessions:
             await instance.async_end(session)
         return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top, "totals": totals}
+
+
+def settle_environment(wanted: dict[str, str]) -> dict[str, object]:
+    """Set the variables of `wanted` that LMDeploy's files name and nobody has set. They are read when it is imported.
+
+    Returns those set here (`own_environment`), those that were set before (`environment`), and of the latter the ones
+    that no file names (`unread`).
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith(PREFIXES)}
+    spec = importlib.util.find_spec("lmdeploy")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    known = named_in([Path(folder) for folder in folders], {*before, *wanted})
+    new = {name: value for name, value in wanted.items() if name in known and name not in before}
+    os.environ.update(new)
+    return {"own_environment": new, "environment": before, "unread": sorted(before.keys() - known)}
+
+
+def named_in(folders: list[Path], names: set[str]) -> set[str]:
+    """The names that stand in Python files or compiled libraries below `folders`."""
+    left = {name: re.compile(rb"(?<!\w)" + name.encode() + rb"(?!\w)") for name in names}
+    files = (file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".so"))
+    for path in files:
+        if not left:
+            break
+        with path.open("rb") as file:
+            if path.stat().st_size:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    left = {name: pattern for name, pattern in left.items() if not pattern.search(content)}
+    return names - left.keys()
 
 
 def settings_of(config: Any) -> dict[str, str]:

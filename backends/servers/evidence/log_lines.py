@@ -22,6 +22,7 @@ from specgate.analysis.traces.families import has_shapes, read_shapes
 from specgate.backends.servers.failures import LONGEST_LINE
 from specgate.contract import Finding, Role
 from specgate.contract.protocols import cleaned
+from specgate.contract.samples.counters import FMHA_TILES
 from specgate.contract.traces import StatedInvariant
 from specgate.errors import UsageError
 
@@ -43,6 +44,10 @@ class LogLine:
     speculative: bool = False
 
 
+TILES: Final = (
+    r"\[FMHA_TILE_STATS\] total=(?P<tiles>\d+) span_empty=(?P<outside_spans>\d+) mask_empty=(?P<masked>\d+) "
+    r"executed=(?P<computed>\d+)"
+)
 TURBOMIND: Final = (
     LogLine(r"No feasible kernel found", "I1", "fallback_kernel", "no fused kernel for a product"),
     LogLine(r"\[GEMM\]\[fallback\]|falling back to naive", "I1", "fallback_kernel", "a product on a naive kernel"),
@@ -124,8 +129,7 @@ TURBOMIND: Final = (
         speculative=True,
     ),
     LogLine(
-        r"\[FMHA_TILE_STATS\] total=(?P<tiles>\d+) span_empty=(?P<outside_spans>\d+) mask_empty=(?P<masked>\d+) "
-        r"executed=(?P<computed>\d+)",
+        TILES,
         "I4",
         "tiles_logged",
         "tiles of the draft's attention, and those skipped since their span or mask is empty",
@@ -218,6 +222,12 @@ def summed(lines: Sequence[Mapping[str, str | None]]) -> str:
     return ", ".join(
         f"{name} {sum(n) / len(n):.2f}" if name.startswith("mean_") else f"{name} {sum(n):,}" for name, n in of.items()
     )
+
+
+def tile_counters(log: Sequence[str]) -> dict[str, int]:
+    """Counters of the tiles of attention by their use, as the last line of a log that has them says; {} without one."""
+    last = next((match for line in reversed(log) if (match := re.search(TILES, line))), None)
+    return dict(zip(FMHA_TILES.values(), map(int, last.groups()), strict=True)) if last else {}
 
 
 def numbered_lines(log: Path, start: int = 0) -> Iterator[tuple[int, str]]:

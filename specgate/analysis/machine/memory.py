@@ -7,6 +7,7 @@ weights, its own keys and values and its CUDA graphs take room from it.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,10 @@ EXTRA: Final = {
     "extra_host_memory_bytes": "peak_host_memory_bytes",
 }
 """Metric → the peak of which it is the difference to the baseline's."""
+GROWTHS: Final = {"gpu_memory_growth_bytes": "gpu_bytes", "host_memory_growth_bytes": "host_bytes"}
+"""Metric → the field of `MemoryUse` that it is the growth of."""
+LEAST_READINGS: Final = 6
+"""Blocks of one process from which on a growth is told: two in each third."""
 
 
 SIZES: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -44,10 +49,15 @@ def with_memory(cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[C
     baseline. Cells of runs that recorded none stay as they are.
     """
     uses: dict[Cell, list[MemoryUse]] = defaultdict(list)
+    by_process: dict[Cell, dict[tuple[int, int | None], list[MemoryUse]]] = defaultdict(lambda: defaultdict(list))
     for block in blocks:
         if not block.warmup and block.memory is not None:
             uses[block.cell].append(block.memory)
-    used = {cell: {value.metric: value for value in used_by(uses_here)} for cell, uses_here in uses.items()}
+            by_process[block.cell][block.worker_generation, block.memory.process].append(block.memory)
+    used = {
+        cell: {value.metric: value for value in (*used_by(mine), *growths(list(by_process[cell].values())))}
+        for cell, mine in uses.items()
+    }
 
     def extended(result: CellResult) -> CellResult:
         cell, baseline = result.cell, Cell(result.cell.point, BASELINE)
@@ -81,6 +91,21 @@ def used_by(uses: Sequence[MemoryUse]) -> Iterator[Value]:
     sizes = [use.kv_bytes for use in uses if use.kv_bytes is not None]
     if sizes:
         yield Value("kv_cache_bytes", float(min(sizes)), "min", len(sizes))
+
+
+def growths(processes: Sequence[Sequence[MemoryUse]]) -> Iterator[Value]:
+    """The growth of what a process held, in bytes: the median reading of the last third of its blocks less that of the
+    first third; the largest of any process. None where no process has LEAST_READINGS. Readings in running order.
+    """
+    for metric, field in GROWTHS.items():
+        of_each = [[size for use in uses if (size := getattr(use, field)) is not None] for uses in processes]
+        known = [sizes for sizes in of_each if len(sizes) >= LEAST_READINGS]
+        grown = [
+            statistics.median(sizes[-(len(sizes) // 3) :]) - statistics.median(sizes[: len(sizes) // 3])
+            for sizes in known
+        ]
+        if grown:
+            yield Value(metric, float(max(grown)), "thirds", max(map(len, known)))
 
 
 def beside(

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.perf_invariants.drafting import always_drafting
-from specgate.analysis.perf_invariants.loop import intact, laid_out, own_kernels, quiet_loop, tuned_kernels
+from specgate.analysis.perf_invariants.loop import laid_out, own_kernels, quiet_loop, tuned_kernels
 from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
+from specgate.analysis.perf_invariants.spans import intact
 from specgate.contract import (
     Block,
     BlockTrace,
@@ -46,9 +47,9 @@ def certify(
     """
     invariants = (
         from_outside(own_kernels(facts, trace), trace),
-        tuned_kernels(blocks),
-        always_drafting(result, blocks, budget),
-        intact(blocks),
+        from_outside(tuned_kernels(blocks, trace), trace),
+        always_drafting(result, blocks, budget, facts),
+        from_outside(intact(blocks, trace), trace),
         laid_out(result, blocks),
         from_outside(quiet_loop(trace), trace),
         drawn_anew(deterministic(result, blocks, comparison, trace, ties), facts),

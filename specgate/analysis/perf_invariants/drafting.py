@@ -1,13 +1,26 @@
-"""I3: a request stops drafting only when it ends. Counted from steps, or bounded by what a server counts."""
+"""I3: a request stops drafting only when it ends. Counted from steps, or bounded by what a server counts.
+
+It is asked of engines that promise K drafts in every step. Of others, chains may be shorter, but not all of one token.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Final
 
 from specgate.analysis.checks.drafting import left_multi_token_mode
 from specgate.analysis.perf_invariants.evidence import Evidence, total_of
-from specgate.contract import Block, Budget, CellResult, Held, Invariant
+from specgate.analysis.speculation.drafting import (
+    SINGLE_TOKEN,
+    SINGLE_TOKEN_MODE,
+    promises_k,
+    short_of,
+    shortness_in_words,
+    single_token,
+)
+from specgate.contract import Block, Budget, CellResult, EngineFacts, Held, Invariant
 from specgate.contract.samples.counters import JOINED_OUTPUTS
 
 UNDRAFTED: Final = 0.02
@@ -15,11 +28,13 @@ UNDRAFTED: Final = 0.02
 """The largest share of steps that may be in doubt for drafting to be seen from outside: the last steps of requests."""
 
 
-def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget) -> Invariant:
+def always_drafting(
+    result: CellResult, blocks: Sequence[Block], budget: Budget, facts: EngineFacts | None
+) -> Invariant:
     """I3: no request-step had fewer drafts than K without a reason, counted by the harness from the steps.
 
-    A server shows no steps. That it had steps without drafts follows from its totals. That it had none is seen only
-    where few of its steps can have been (`undrafted_at_most`).
+    A server shows no steps. That it had steps without drafts, or chains shorter than K, follows from its totals. That
+    it had no step without is seen only where few of its steps can have been (`undrafted_at_most`).
     """
     if not result.cell.role.speculative:
         return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
@@ -29,12 +44,30 @@ def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget)
     if count is None:
         name, count = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
         if not count:
+            if (short := short_chains(blocks, facts)) is not None:
+                return short
             most = undrafted_at_most(blocks)
             return not_counted() if most is None else drafting_bound(most, blocks)
     message = f"{name} = {count} over {len(blocks)} timed blocks"
     if count:
         return Invariant("I3", Held.BROKEN, "left_multi_token_mode", message, {name: count})
     return Invariant("I3", Held.HELD, "counted_zero", message, {name: count})
+
+
+def short_chains(blocks: Sequence[Block], facts: EngineFacts | None) -> Invariant | None:
+    """I3 of a server whose steps with a draft had fewer than K tokens; None where they had K, or may have fewer."""
+    records = [b.served.acceptance for b in blocks if b.served is not None and b.served.acceptance is not None]
+    if not records:
+        return None
+    record, requests = reduce(add, records), sum(len(b.tokens) for b in blocks)
+    single, whole = single_token(record, requests), record.k * record.steps
+    if not single and (not promises_k(facts) or short_of(record, requests) <= UNDRAFTED * whole):
+        return None
+    message = shortness_in_words(record, facts.backend if facts else "")
+    evidence: Evidence = {"drafted_tokens": record.drafted, "k_times_steps": whole}
+    if single:
+        return Invariant("I3", Held.BROKEN, SINGLE_TOKEN, f"{SINGLE_TOKEN_MODE}: {message}", evidence)
+    return Invariant("I3", Held.BROKEN, "short_drafts", message, evidence)
 
 
 def not_counted() -> Invariant:

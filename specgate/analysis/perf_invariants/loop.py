@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from specgate.analysis.perf_invariants.evidence import total_of, unseen
+from specgate.analysis.perf_invariants.evidence import Evidence, total_of, unseen
 from specgate.analysis.traces.cuda_calls import allocations, count_copies, unknown_calls, waits
 from specgate.analysis.traces.families import strangers
 from specgate.contract import Block, BlockTrace, CellResult, EngineFacts, Held, Invariant
-from specgate.contract.samples.counters import TREE_TOKENS
+from specgate.contract.samples.counters import TUNED_BY_RULE, TUNED_HITS, TUNED_TOTAL
 
 SHOWN_KERNELS: Final = 20
 
@@ -43,33 +43,52 @@ def most_frequent(kernels: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(kernels.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_KERNELS])
 
 
-def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
-    """I2: every look-up of a tuned configuration in the timed blocks found one."""
-    total, hits = (total_of(name, blocks) for name in ("tuned_total", "tuned_hits"))
-    if not total or hits is None:
+def tuned_kernels(blocks: Sequence[Block], trace: BlockTrace | None) -> Invariant:
+    """I2: every product of the traced block was launched as the configuration that was tuned for its weight has it.
+
+    The engine states the products and their launches; what was launched, the profiler saw. Look-ups that the engine
+    counts in the timed blocks can break the invariant and hold nothing.
+    """
+    total, hits = (total_of(name, blocks) for name in (TUNED_TOTAL, TUNED_HITS))
+    counted: Evidence = {} if total is None or hits is None else {TUNED_HITS: hits, TUNED_TOTAL: total}
+    by_rule = sum(block.counters.get(TUNED_BY_RULE, 0) for block in blocks)
+    if total is not None and hits is not None and hits + by_rule < total:
+        message = f"{total - hits - by_rule} of {total} look-ups found no tuned configuration"
+        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, counted)
+    if trace is not None and trace.products:
+        return unseen("I2", trace) if trace.unseen is not None else launched_as_tuned(trace, counted)
+    if not total:
         return Invariant("I2", Held.UNSEEN, "no_tuning_table", "the engine counts no look-ups of tuned configurations")
-    evidence = {"tuned_hits": hits, "tuned_total": total}
-    if hits < total:
-        message = f"{total - hits} of {total} look-ups found no tuned configuration"
-        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, evidence)
-    return Invariant("I2", Held.HELD, "all_tuned", f"all {total} look-ups found their tuned configuration", evidence)
+    message = f"the engine says: {hits} of {total} look-ups found their tuned configuration; it states no launches"
+    return Invariant("I2", Held.UNSEEN, "engines_own_word", message, counted)
 
 
-KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
-
-
-def intact(blocks: Sequence[Block]) -> Invariant:
-    """I4: the engine counts no broken cache span in any timed block, and where it drafts trees, no broken mask."""
-    for counter, broken in ((KV, "kv_integrity"), (MASKS, "mask_integrity")):
-        if total := sum(block.counters.get(counter, 0) for block in blocks):
-            message = f"{counter} = {total} over {len(blocks)} timed blocks"
-            return Invariant("I4", Held.BROKEN, broken, message, {counter: total})
-    counters = (KV, MASKS) if any(TREE_TOKENS in block.counters for block in blocks) else (KV,)
-    if missing := [counter for counter in counters if total_of(counter, blocks) is None]:
-        message = f"the engine does not count {' and '.join(missing)} in every block"
-        return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(counters) - set(missing), 0))
-    message = f"{', '.join(f'{counter} = 0' for counter in counters)} over {len(blocks)} timed blocks"
-    return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(counters, 0))
+def launched_as_tuned(trace: BlockTrace, counted: Evidence) -> Invariant:
+    """I2 by the launches of a traced block, of an engine that states its products."""
+    untuned = [product.name for product in trace.products if product.launch is None]
+    tuned = {product.launch: product.name for product in trace.products if product.launch is not None}
+    others = {name: n for name, n in trace.launches.items() if name not in tuned}
+    kernels = {product.kernel for product in trace.products}
+    unnamed = sum(trace.kernels.get(kernel, 0) for kernel in kernels) - sum(trace.launches.values())
+    missing = [f"{name}: {launch}" for launch, name in tuned.items() if launch not in trace.launches]
+    if untuned:
+        message = f"no configuration is tuned for {len(untuned)} of {len(trace.products)} products, e.g. {untuned[0]}"
+        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, counted)
+    if others:
+        worst = max(others, key=lambda name: others[name])
+        message = f"{sum(others.values())} launches are of no tuned configuration, e.g. {others[worst]} of {worst}"
+        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, {**counted, **most_frequent(others)})
+    if (why := trace.partial or ("the profiler tells no grid of some launches" if unnamed else None)) is not None:
+        return Invariant("I2", Held.UNSEEN, "not_whole", why, counted)
+    if missing:
+        message = f"{len(missing)} tuned products were not launched as tuned, e.g. {missing[0]}"
+        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, counted)
+    if by_rule := [product.name for product in trace.products if product.by_rule]:
+        message = f"{len(by_rule)} of {len(trace.products)} products run more rows than were tuned, e.g. {by_rule[0]}"
+        return Invariant("I2", Held.BROKEN, "untuned_rows", message, counted)
+    launches = sum(trace.launches.values())
+    message = f"all {launches} launches of {len(trace.products)} products are those of their tuned configurations"
+    return Invariant("I2", Held.HELD, "launched_as_tuned", message, {**counted, "source": trace.source})
 
 
 def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:

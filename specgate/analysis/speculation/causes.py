@@ -179,7 +179,7 @@ def single_token(e: Evidence) -> Finding:
     if d is None or d.drafted_per_step is None:
         return unchecked("single_token", check, "nothing was drafted")
     observation = f"{d.drafted_per_step:.2f} of {e.role.k}"
-    if e.role.k > 1 and d.drafted <= d.num_drafts:
+    if d.state == "single-token":
         todo = "TurboMind drafts one token with tp > 1; else see the draft length in the engine's flags"
         return found("single_token", check, observation, todo)
     return ruled_out("single_token", check, observation)

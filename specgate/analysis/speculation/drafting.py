@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.contract import Block, Point, Run
+from specgate.contract import Block, EngineFacts, Point, Run
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import InvalidResult
 
@@ -71,6 +71,22 @@ def short_of(record: AcceptanceRecord, requests: int) -> int:
     `requests` there may be no room for K.
     """
     return max(0, record.k * record.steps - record.drafted - record.k * requests)
+
+
+SINGLE_TOKEN: Final = "single_token_mode"
+SINGLE_TOKEN_MODE: Final = "single-token mode, as TurboMind falls back to with tp > 1"
+
+
+def single_token(record: AcceptanceRecord, requests: int) -> bool:
+    """True if no step drafted more than one token, where K is larger and the `requests` had room for more."""
+    return record.k > 1 and record.drafted <= record.steps and short_of(record, requests) > 0
+
+
+def promises_k(facts: EngineFacts | None) -> bool:
+    """True if the engine drafts K tokens in every step: nothing is known that makes its drafts shorter on purpose."""
+    if facts is None:
+        return True
+    return facts.backend.removesuffix("-offline") not in SHORTENS and "chains go on" not in facts.details
 
 
 def shortness_in_words(record: AcceptanceRecord, backend: str) -> str:

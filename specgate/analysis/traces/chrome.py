@@ -3,7 +3,8 @@
 Of the events, four kinds matter. Times are in microseconds, with nanoseconds as decimals.
 
     cat cuda_runtime, cuda_driver          a function of CUDA or HIP that the host called; args.correlation
-    cat kernel, gpu_memcpy, gpu_memset     work on a device; args.correlation, args.device, args.bytes
+    cat kernel, gpu_memcpy, gpu_memset     work on a device; args.correlation, args.device, args.bytes; of a kernel
+                                           args.grid, args.block and args."shared memory" (static and dynamic)
     cat user_annotation                    a range of `record_function`, on a thread of the host
     cat gpu_user_annotation                the same range, drawn over the device's time: it is no work
 
@@ -23,6 +24,7 @@ from specgate.analysis.traces.cuda_calls import RUNTIME
 from specgate.analysis.traces.document import Broken, Text, TraceDocument
 from specgate.analysis.traces.ranges import names_step
 from specgate.analysis.traces.recording import About, Call, Doubt, Malformed, Mark, Recording, Work, WorkKind
+from specgate.contract.traces import launch_name
 from specgate.files.json_text import shown
 
 Kind = Literal["call", "range", "range of a GPU", "kernel", "copy", "set", "other"]
@@ -259,7 +261,19 @@ def work_of(event: Mapping[str, Any], kind: WorkKind) -> Work:
     arguments = arguments_of(event)
     device, size = integer_of(arguments.get("device")), integer_of(arguments.get("bytes"))
     size = size if size is not None and kind == "copy" and size >= 0 else None
-    return Work(kind, *named_times(event), device or 0, correlation_of(event), size)
+    name, begin, end = named_times(event)
+    launch = launch_of(name, arguments) if kind == "kernel" else None
+    return Work(kind, name, begin, end, device or 0, correlation_of(event), size, launch)
+
+
+def launch_of(name: str, arguments: Mapping[str, Any]) -> str | None:
+    """The `launch_name` of a kernel; None where the profiler tells no grid, block and shared memory."""
+    grid, block = arguments.get("grid"), arguments.get("block")
+    shared = integer_of(arguments.get("shared memory"))
+    if shared is None or not isinstance(grid, list) or not isinstance(block, list):
+        return None
+    blocks, threads = ([integer_of(n) or 0 for n in size] for size in (grid, block))
+    return intern(launch_name(name, blocks, threads, shared))
 
 
 def arguments_of(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -28,7 +28,9 @@ class Call(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A kernel, copy or memory set on a device. `size`: bytes of a copy; None where they are not told."""
+    """A kernel, copy or memory set on a device. `size`: bytes of a copy; None where they are not told. `launch`: a
+    kernel's `contract.traces.launch_name`; None where its grid is not told.
+    """
 
     kind: WorkKind
     name: str
@@ -37,6 +39,7 @@ class Work(NamedTuple):
     device: int
     correlation: int
     size: int | None = None
+    launch: str | None = None
 
 
 class Mark(NamedTuple):

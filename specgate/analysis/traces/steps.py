@@ -79,7 +79,8 @@ def window_of(recording: Recording, stated: int | None = None) -> Window:
 class Loop:
     """The loop of a trace. `steps`: whole decode steps in the window; None where nobody tells.
 
-    `kernels`, `copies`, `calls`: how often, by name. `kernel_ns`: time on the GPU by kernel.
+    `kernels`, `copies`, `calls`: how often, by name. `launches`: kernels, by `contract.traces.launch_name`.
+    `kernel_ns`: time on the GPU by kernel.
     `figures`: None where nothing ran on a GPU.
     `phases`: the parts of a step that ranges tell, by name; empty where none does.
     `doubts`: why there may have been more of something than was counted.
@@ -89,6 +90,7 @@ class Loop:
     profiler: str
     window: Window
     kernels: Mapping[str, int]
+    launches: Mapping[str, int]
     kernel_ns: Mapping[str, int]
     copies: Mapping[str, int]
     calls: Mapping[str, int]
@@ -136,6 +138,7 @@ def loop_within(recording: Recording, window: Window) -> Loop:
         profiler=recording.profiler,
         window=window,
         kernels=by_name(kernels),
+        launches=dict(sorted(Counter(kernel.launch for kernel in kernels if kernel.launch is not None).items())),
         kernel_ns=dict(sorted(kernel_ns.items())),
         copies=by_name([entry for entry in work if entry.kind != "kernel"]),
         calls=by_name(calls),

@@ -10,6 +10,8 @@ from specgate.contract import Budget, LogCause, PairRef, Role, Sampling, Scenari
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols.engines import Activity, Decoded, Text
+from specgate.contract.samples.spans import ShownSpans
+from specgate.contract.traces import TunedProduct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,6 +63,32 @@ class ShowsLogits(Protocol):
         Returns, per slot and for each index of `positions` (ascending, ≥ 1, where 0 is the prefill token): the token,
         and the SHA-256 of the target's logits (float32, little-endian, one per vocabulary entry) that it was chosen
         from, in hexadecimal.
+        """
+
+
+@runtime_checkable
+class ShowsSpans(Protocol):
+    """An engine that can show which cache blocks its steps write, and its trees. Optional: PERF_MODE's I4 rests on it,
+    since an engine's own count of integrity failures is its word alone.
+    """
+
+    def spans(self, role: Role, budget: Budget, steps: Sequence[int]) -> ShownSpans:
+        """Rewind every slot to the end of its prompt and decode under `role` and `budget` as `decode` does, up to the
+        last of `steps` (ascending, from 0), stopping at each of these. It need not be fast.
+
+        Returns what is read at these steps; fewer of them where every slot has finished before.
+        """
+
+
+@runtime_checkable
+class StatesProducts(Protocol):
+    """An engine that says how its tuned configurations have products launched. Optional: PERF_MODE's I2 compares it
+    with the launches that the harness's profiler sees.
+    """
+
+    def products(self, role: Role, budget: Budget) -> tuple[TunedProduct, ...]:
+        """The products of the steps that `decode` runs under `role` and `budget` over the prompts in the cache, each
+        as the tuned configuration of its weight has it launched. It is asked after `decode`, outside of any block.
         """
 
 

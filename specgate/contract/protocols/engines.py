@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 from specgate.contract import Budget, DecodeRun, EngineFacts, Finding, LoopFigures, PairRef, Role, Sampling
 from specgate.contract.samples.block import Finishes
 from specgate.contract.samples.memory import EngineMemory
-from specgate.contract.types import Count, Tokens
+from specgate.contract.traces import TunedProduct
+from specgate.contract.types import Count, Size, Tokens
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -57,6 +58,7 @@ class OpenRequest:
     `max_positions`: cached positions per slot.
     `max_k`: the longest draft, in tokens.
     `perf_mode`: whether the PERF_MODE invariants will be checked.
+    `steps`: engine steps of a micro block; None for whole requests, or if blocks differ.
     `options`: the `-o NAME=VALUE` options of the command line.
     """
 
@@ -78,6 +80,7 @@ class OpenRequest:
     """Whether baseline blocks may be asked for."""
     sampling: Sampling | None = None
     """How tokens are drawn; None for greedy decoding, and always where the back end is no `OffersSampling`."""
+    steps: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ class Activity:
     findings: tuple[Finding, ...] = ()
     allowed: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    products: tuple[TunedProduct, ...] = ()
+    launches: Mapping[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class EngineIdentity:
     `settings`: those of `SETTINGS` that the engine tells, in its own words.
     `differing`: role name → what the server of that role says otherwise.
     `served`: role name → what a server that was attached to says that it serves.
+    `environment`: its environment variables that somebody has set, as far as it is known to read them.
     """
 
     engine: str
@@ -87,6 +88,7 @@ class EngineIdentity:
     settings: Mapping[str, str] = field(default_factory=dict)
     differing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     served: Mapping[str, ServedModel] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def untold(self) -> tuple[str, ...]:
@@ -99,7 +101,8 @@ class EngineIdentity:
         own = {"build": self.build, **{name: self.settings.get(name) for name in SETTINGS}}
         others = {f"{role}.{name}": setting for role, part in self.differing.items() for name, setting in part.items()}
         models = {f"{role}.serves": model.path or model.name for role, model in self.served.items()}
-        return {OF_ENGINE + key: value or UNKNOWN for key, value in {**own, **others, **models}.items()}
+        variables = {f"env.{name}": value for name, value in self.environment.items()}
+        return {OF_ENGINE + key: value or UNKNOWN for key, value in {**own, **others, **models, **variables}.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from specgate.contract import Budget, EngineFacts, Role, Score, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, Text
+from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.two_builds import Origin
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import wire
@@ -26,6 +27,7 @@ from specgate.run.engine_process.questions import (
     ScoreText,
     ShowLaw,
     ShownLogits,
+    Spans,
     TokenLogits,
     Top2,
     Where,
@@ -108,6 +110,10 @@ class EngineCalls(ABC):
     def logits(self, role: Role, positions: Sequence[int]) -> ShownLogits | None:
         """As `protocols.ShowsLogits.logits`."""
         return self._ask(Logits(role, tuple(positions)))
+
+    def spans(self, role: Role, budget: Budget, steps: Sequence[int]) -> ShownSpans | None:
+        """As `protocols.ShowsSpans.spans`."""
+        return self._ask(Spans(role, budget, tuple(steps)))
 
     def score(
         self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]

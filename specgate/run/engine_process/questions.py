@@ -6,6 +6,7 @@
     follow        plain decoding from a text on
     extend        more of the last block's text
     logits        hashes of the logits at places
+    spans         cache blocks and trees in steps
     score         what it thinks of another text
     token_logits  logits of tokens at its places
     drafted       the pair's draft along that text
@@ -25,7 +26,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 import specgate
-from specgate.contract import Role, Score, TopTokens
+from specgate.contract import Budget, Role, Score, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.protocols import (
     DraftsAlong,
@@ -38,9 +39,11 @@ from specgate.contract.protocols import (
     ScoresTokens,
     ShowsDistribution,
     ShowsLogits,
+    ShowsSpans,
     ShowsTokenLogits,
     Text,
 )
+from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.two_builds import Origin
 from specgate.contract.types import Count, Counts, Digest, Finite
 from specgate.run.engine_process.blocks import PROMPTS, wrong_in_text
@@ -146,6 +149,33 @@ class Logits(Question[ShownLogits]):
         yield from counted("logits", answer, slots, PROMPTS)
         for slot, row in enumerate(answer):
             yield from counted(f"logits[{slot}]", row, len(self.positions), "positions")
+
+
+@dataclass(frozen=True, slots=True)
+class Spans(Question[ShownSpans]):
+    """`ShowsSpans.spans`."""
+
+    kind: ClassVar = "spans"
+    needs: ClassVar = ShowsSpans
+    field: ClassVar = "spans"
+
+    role: Role
+    budget: Budget
+    steps: tuple[int, ...]
+
+    def contradictions(self, answer: ShownSpans, slots: int) -> Wrong:
+        yield from counted("spans.tokens", answer.tokens, slots, PROMPTS)
+        numbers = tuple(step.step for step in answer.steps)
+        if numbers != self.steps[: len(numbers)]:
+            yield "spans.steps", str(list(numbers)), f"{list(self.steps)}, as far as the run goes"
+        for i, step in enumerate(answer.steps):
+            for name in ("lengths", "tables", "writes"):
+                yield from counted(f"spans.steps[{i}].{name}", getattr(step, name), slots, PROMPTS)
+            for slot, row in enumerate(step.writes):
+                yield from counted(f"spans.steps[{i}].writes[{slot}]", row, 2, "ends of a span")
+            if step.parents or step.masks:
+                for name in ("parents", "masks"):
+                    yield from counted(f"spans.steps[{i}].{name}", getattr(step, name), slots, PROMPTS)
 
 
 @dataclass(frozen=True, slots=True)

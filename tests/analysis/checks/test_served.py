@@ -17,6 +17,7 @@ from specgate.contract import (
     Block,
     Budget,
     Cell,
+    EngineFacts,
     Finish,
     Held,
     NearTies,
@@ -205,12 +206,12 @@ CHUNKED = tuple(
 """Two requests of 11 tokens, of which 10 came in 4 chunks behind the first."""
 
 
-def seen(**changes: Any) -> dict[str, Any]:
+def seen(engine: EngineFacts | None = None, **changes: Any) -> dict[str, Any]:
     """The certificate of the spec cell, where every block is changed like this."""
     of = [replace(block(r, role), **(changes if role.speculative else {})) for r in plan().rounds for role in r.order]
     cells, comparisons = measure(plan(), of, (), NearTies())
     mine = [b for b in of if b.role.speculative and not b.warmup]
-    return {i.id: i for i in certify(cells[1], mine, comparisons[0], None, None, BUDGET)}
+    return {i.id: i for i in certify(cells[1], mine, comparisons[0], engine, None, BUDGET)}
 
 
 def test_a_server_whose_chunks_are_its_drafted_steps_has_left_multi_token_mode_nowhere() -> None:
@@ -251,6 +252,30 @@ def joined(tokens: int) -> tuple[ServedRequest, ...]:
     half = (tokens - 1) // 2
     times = (10 * MS, (10 + half) * MS, (9 + tokens) * MS)
     return tuple(ServedRequest(0, times, (1, half, half)) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("totals", "tokens", "backend", "code"),
+    [
+        (Totals(8, 8, 8), 9, "lmdeploy", "single_token_mode"),
+        (Totals(8, 8, 8), 9, "vllm", "single_token_mode"),
+        (Totals(8, 16, 12), 11, "lmdeploy", "short_drafts"),
+        (Totals(8, 16, 12), 11, "vllm", "drafting_seen"),  # known to end chains early, if it is asked to
+        (Totals(8, 23, 12), 11, "lmdeploy", "drafting_seen"),  # a last step had no room for three
+    ],
+)
+def test_drafts_of_fewer_than_k_tokens_in_every_step_break_multi_token_mode(
+    totals: Totals, tokens: int, backend: str, code: str
+) -> None:
+    """The audit's engine drafts one of three all the time, and every step has a draft."""
+    record = AcceptanceRecord(3, (), (), 2 * (tokens - 1), 0, totals)
+    served = Served(CHUNKED if tokens == 11 else joined(9), record)
+    text = tuple(factories.text(0, s, tokens) for s in range(2))
+    (facts,) = factories.run_of(plan(), blocks()).engines.values()
+    i3 = seen(replace(facts, backend=backend), tokens=text, served=served)["I3"]
+    assert i3.reason_code == code and (i3.held is Held.BROKEN) == (code != "drafting_seen")
+    if code == "single_token_mode":
+        assert "64 of 192 draft tokens (K × steps), 1.00 a step" in i3.message
 
 
 def test_answers_with_streams_of_their_own_hold_the_layout() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,8 @@ def run_with(baseline: MemoryUse, spec: MemoryUse) -> Run:
 
 def figures(run: Run, k: int) -> dict[str, float | None]:
     values = next(c.values for c in run.cells if c.cell.role.k == k)
-    return {name: v.value for name, v in values.items() if "memory" in name or name.startswith("kv_")}
+    shown = {name: v.value for name, v in values.items() if "memory" in name or name.startswith("kv_")}
+    return {name: value for name, value in shown.items() if "growth" not in name}
 
 
 def judged(run: Run, **params: Any) -> tuple[State, str, str]:
@@ -132,6 +134,36 @@ def test_the_gate_holds_memory_and_capacity_to_what_is_asked() -> None:
     assert judged(run, max_extra_memory_share=0.024)[0] is State.FAIL
     state, _, text = judged(run, max_extra_memory_share=1.0, max_capacity_loss=0.14)
     assert state is State.FAIL and "more GPU memory" not in text and "at most 14 % asked" in text
+
+
+def growing(by: int, start: int = GIB, processes: int = 1, count: int = 100) -> Run:
+    """A run whose engine holds `by` bytes more of the host's memory after each of its first `count` blocks."""
+    plan = plan_of()
+    blocks = [
+        replace(block, memory=MemoryUse(1 + i % processes, host_bytes=start + by * min(i, count)))
+        for i, block in enumerate(blocks_of(plan))
+    ]
+    return replace(run_of(plan, blocks), cells=with_memory(run_of(plan, blocks).cells, blocks))
+
+
+def test_memory_that_grows_from_block_to_block_is_seen_in_any_role_and_without_a_baseline() -> None:
+    assert judged(growing(0), max_growth_share=0.05)[:2] == (State.PASS, "at_most_max")
+    state, code, message = judged(growing(GIB // 16), max_growth_share=0.05)
+    assert (state, code) == (State.FAIL, "above_max")
+    assert re.fullmatch(
+        r"host memory grew by \d+ MiB over \d+ blocks, \d\d\.\d % of its peak, at most 5 % asked", message
+    )
+    run = growing(GIB // 16)
+    alone = replace(run, scenarios={name: replace(s, baseline=False) for name, s in run.scenarios.items()})
+    assert judged(alone, max_growth_share=0.05)[0] is State.FAIL
+    assert judged(growing(GIB // 16, count=2), max_growth_share=0.05)[0] is State.PASS, "caches that fill at the start"
+
+
+def test_a_growth_of_too_few_blocks_is_not_judged_and_skipped_where_it_only_advises() -> None:
+    run = growing(GIB // 16, processes=12)
+    assert judged(run, max_growth_share=0.05)[:2] == (State.NOT_JUDGED, "not_told")
+    (verdict,) = plugins.gate("memory").judge(Rule("r", "memory", False, params={"max_growth_share": 0.05}), run)
+    assert verdict.state is State.SKIPPED and "fewer than 6 blocks of one process" in verdict.message
 
 
 def on_host(use: MemoryUse) -> MemoryUse:

@@ -56,6 +56,39 @@ def lmdeploy(request: pytest.FixtureRequest, pair: tuple[Path, Path], folder: Pa
         yield engine
 
 
+def test_turbomind_is_told_the_perf_mode_and_the_steps_of_a_micro_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its own variables are set where its files name them; what somebody set is another engine."""
+    somebodys = {"env.LMDEPLOY_EAGLE_KV_DEBUG": "1", "env.TM_NO_SUCH_KNOB": "8", "env.OMP_NUM_THREADS": "1"}
+    request = request_of(pair, tmp_path, {"engine": "turbomind", **somebodys})
+    with opened("lmdeploy-pipeline", replace(request, perf_mode=True, steps=6)) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        engine.decode(SPEC, STEPS, ())
+        facts = engine.facts()
+        log = "".join(file.read_text() for file in tmp_path.glob("*spec-3.log"))
+    assert "[EAGLE3] perf_mode=1 micro_steps=6" in log and "[EAGLE][KVRewind]" in log
+    shown = {name.removeprefix("env "): value for name, value in facts.details.items() if name.startswith("env ")}
+    set_by_somebody = {"LMDEPLOY_EAGLE_KV_DEBUG": "1", "TM_NO_SUCH_KNOB": "8"}
+    assert shown == {**set_by_somebody, "LMDEPLOY_EAGLE_PERF_MODE": "1", "LMDEPLOY_EAGLE_MICRO_STEPS": "6"}
+    assert facts.identity is not None and facts.identity.environment == set_by_somebody
+    assert facts.identity.fingerprint["engine:env.TM_NO_SUCH_KNOB"] == "8"
+    assert "engine:env.LMDEPLOY_EAGLE_MICRO_STEPS" not in facts.identity.fingerprint, "the scenario has it"
+    (ignored,) = (text for text in facts.warnings if "environment variable" in text)
+    assert ignored.startswith("TM_NO_SUCH_KNOB=8: no file of lmdeploy names this environment variable")
+
+
+def test_what_somebody_set_counts_and_an_engine_without_eagle_is_told_nothing(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    mine = {"engine": "turbomind", "env.LMDEPLOY_EAGLE_MICRO_STEPS": "64"}
+    for options, environment in ((mine, {"LMDEPLOY_EAGLE_MICRO_STEPS": "64"}), ({"engine": "pytorch"}, {})):
+        request = replace(request_of(pair, tmp_path, options, max_k=0), perf_mode=True, steps=6)
+        with opened("lmdeploy-pipeline", replace(request, pair=replace(request.pair, draft=None))) as engine:
+            facts = engine.facts()
+        assert facts.identity is not None and facts.identity.environment == environment
+        assert facts.details.get("env LMDEPLOY_EAGLE_MICRO_STEPS") == environment.get("LMDEPLOY_EAGLE_MICRO_STEPS")
+        assert ("env LMDEPLOY_EAGLE_PERF_MODE" in facts.details) is (options == mine)
+
+
 def text(length: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(token(prompt, i) for i in range(length)) for prompt in PROMPTS)
 

@@ -26,7 +26,6 @@ SWEEP = Sweep(
     measured="2026-11-29T18:00:00+00:00",
     backend="cupy",
     device="NVIDIA H200",
-    dtype="bfloat16",
     pair="demo",
     engine={HEADS: "32 of 128"},
     points=(SweptPoint("micro-16k-b4", 16384, 4),),

@@ -18,6 +18,7 @@ from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest, Text
 from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.samples import spans
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.run.engine_process import failures, wire
 from specgate.run.engine_process.blocks import Decode, Open, Prefill, Trace, wrong_in_block
@@ -212,6 +213,10 @@ def test_a_trace_is_a_block_and_what_was_observed_of_it(here: Opened, lies: dict
 
 TEXT = "api.Text(((1, 2), (3,)), ('steps', 'eos'))"
 DIGEST = "'" + "0a" * 32 + "'"
+SPANS = (
+    "spans.ShownSpans(16, 8, ((1,), (2,)), tuple("
+    "spans.StepSpans(n, (3, 4), ((0,), (1,)), ((3, 7), (4, 8)), (2,)) for n in (1, 4)))"
+)
 OPTIONAL = [
     ("extend", TEXT.replace("(3,)", "()"), "text.tokens[1]: a list of 0"),
     ("extend", TEXT.replace(", (3,)", ","), "tokens: a list of 1"),
@@ -221,6 +226,13 @@ OPTIONAL = [
     ("logits", f"(((7, {DIGEST}),),)", "logits: a list of 1"),
     ("logits", "(((7, 'no hash'),), ())", 'logits[0][0][1]: "no hash"'),
     ("logits", f"(((-7, {DIGEST}),), ())", "logits[0][0][0]: -7"),
+    ("spans", SPANS.replace("(1, 4)", "(1, 3)"), "spans.steps: [1, 3]"),
+    ("spans", SPANS.replace("((1,), (2,))", "((1,),)"), "spans.tokens: a list of 1"),
+    ("spans", SPANS.replace("((0,), (1,))", "((0,),)"), "spans.steps[0].tables: a list of 1"),
+    ("spans", SPANS.replace("(3, 7)", "(3, 7, 9)"), "spans.steps[0].writes[0]: a list of 3"),
+    ("spans", SPANS.replace("(3, 4)", "(3, -2)"), "spans.steps[0].lengths[1]: -2"),
+    ("spans", SPANS.replace("16, 8", "0, 8"), "spans.block: 0"),
+    ("spans", SPANS.replace(" (2,)) for", " (2,), ((0,),), (((0,),),)) for"), "spans.steps[0].parents: a list of 1"),
     ("score", "()", "scores: a list of 0"),
     ("score", "(core.Score(1, 2.0, 3.0),)", "scores[0].logit: 3.0"),
     ("score", "(core.Score(1, nan, 3.0),)", "scores[0].best_logit: NaN"),
@@ -242,6 +254,7 @@ def ask(engine: EngineCalls, call: str) -> object:
     calls: dict[str, Callable[[], object]] = {
         "extend": lambda: engine.extend(4),
         "logits": lambda: engine.logits(Role(3), [2]),
+        "spans": lambda: engine.spans(Role(3), BUDGET, [1, 4]),
         "draw": lambda: engine.draw(Role(3), [5, 6], 3, 0, 2),
         "distribution": lambda: engine.distribution([5, 6], [4], 0.0),
     }
@@ -254,7 +267,7 @@ def test_what_tokens_are_checked_by_is_checked_itself(here: Opened, call: str, l
         ask(engine, call)
 
 
-@pytest.mark.parametrize("call", ["extend", "logits", "score", "draw", "distribution"])
+@pytest.mark.parametrize("call", ["extend", "logits", "spans", "score", "draw", "distribution"])
 def test_an_engine_need_not_be_able_to_do_what_is_optional(here: Opened, call: str) -> None:
     with here() as engine:
         assert ask(engine, call) is None
@@ -262,7 +275,7 @@ def test_an_engine_need_not_be_able_to_do_what_is_optional(here: Opened, call: s
 
 def test_what_an_able_engine_says_comes_through_as_it_was(here: Opened) -> None:
     shown = f"(((7, {DIGEST}),), ((8, {DIGEST}),))"
-    able = {"extend": TEXT, "logits": shown, "score": "(core.Score(*honest[2], 2.5, -1.0),)"}
+    able = {"extend": TEXT, "logits": shown, "spans": SPANS, "score": "(core.Score(*honest[2], 2.5, -1.0),)"}
     able |= {
         "draw": "(honest[1] + (7,),) * honest[4]",
         "distribution": "draws.TokenLaw(honest[1], (3, 1), (0.5, 0.25))",
@@ -270,6 +283,7 @@ def test_what_an_able_engine_says_comes_through_as_it_was(here: Opened) -> None:
     with here(**able) as engine:
         assert ask(engine, "extend") == Text(((1, 2), (3,)), (Finish.STEPS, Finish.EOS))
         assert ask(engine, "logits") == eval(shown)
+        assert ask(engine, "spans") == eval(SPANS, {"spans": spans})
         assert ask(engine, "score") == (Score(1, 2.5, -1.0),)
         assert ask(engine, "draw") == ((5, 6, 7), (5, 6, 7))
         assert ask(engine, "distribution") == TokenLaw((4,), (3, 1), (0.5, 0.25))

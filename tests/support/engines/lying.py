@@ -2,9 +2,9 @@
 
 An option names what to change, its value is the Python expression to change it to: `decode.elapsed_ns=None` for a field
 of an answer, `decode=None` for the answer itself, and so on for `facts`, `prefill`, `trace`, `activity` and `top2`.
-Expressions see `honest`, which is the engine's own answer or field. With `extend`, `logits`, `score`, `draw` or
-`distribution` the engine has that method too, and `honest` is what it was asked. With `run` and `exec_at_open`,
-statements are carried out in the engine's process: in every decode, or when it opens.
+Expressions see `honest`, which is the engine's own answer or field. With `extend`, `logits`, `spans`, `score`,
+`draw` or `distribution` the engine has that method too, and `honest` is what it was asked. With `run` and
+`exec_at_open`, statements are carried out in the engine's process: in every decode, or when it opens.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from specgate.contract import Budget, EngineFacts, Role, draws
 from specgate.contract import protocols as api
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Activity, Availability, Decoded, OpenRequest
+from specgate.contract.samples import spans
 
 
 class LyingBackend:
@@ -42,7 +43,7 @@ class LyingEngine:
     def __init__(self, request: OpenRequest) -> None:
         self.lies = request.options
         self.honest: Any = HONEST.open(replace(request, options={}))
-        for optional in ("extend", "logits", "score", "draw", "distribution"):
+        for optional in ("extend", "logits", "spans", "score", "draw", "distribution"):
             if optional in self.lies:
                 setattr(self, optional, partial(self.said_to, optional))
 
@@ -59,6 +60,7 @@ class LyingEngine:
             "api": api,
             "core": core,
             "draws": draws,
+            "spans": spans,
             "inf": float("inf"),
             "nan": float("nan"),
         }

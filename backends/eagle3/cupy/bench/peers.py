@@ -41,11 +41,13 @@ class Peer:
 
 
 def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Peer]:
-    """The libraries for a product over `weights`, which take turns, or for attention. Other kernels have none."""
+    """The libraries for a product over `weights`, which take turns, or for attention of a chain without sinks. Other
+    kernels have none.
+    """
     match call.kernel:
         case MatmulRows():
             yield cublas(call, weights)
-        case Attention():
+        case Attention(tree=None, sinks=False):
             kernel, slots = call.kernel, call.named["rows"].slots
             visible = visible_cache(kernel, call.named, context)
             yield torch_attention(kernel.heads, slots, visible)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,20 +14,26 @@ import torch
 from specgate.backends.eagle3.cupy.bench.accounts import Account, account
 from specgate.backends.eagle3.cupy.bench.peers import peers_of, timed
 from specgate.backends.eagle3.cupy.bench.stage import Stage, random_stages
-from specgate.backends.eagle3.cupy.bench.synthetic import require_dense_pair
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.bench.timing import LAUNCHES, inputs_to_rotate, read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
+from specgate.backends.eagle3.cupy.engine import tree_option
+from specgate.backends.eagle3.cupy.engine.limits import check_rows
 from specgate.backends.eagle3.cupy.kernels.compiling import compiler
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.loader import Launch
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.cupy.step.recording import Call
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, kv_modes
 from specgate.backends.eagle3.lib.memory import refusing_overflow
+from specgate.backends.eagle3.lib.trees.options import TREE, WIDTH
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 from specgate.contract import Role
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
 
 SMALL: Final = 256 << 10
@@ -34,12 +41,18 @@ SMALL: Final = 256 << 10
 TABLE: Final = 4
 """A tensor that is so many times larger than what a launch moves is a table, of which the launch reads a few rows."""
 
+KNOWN: Final = (KV, DRAFT_KV, TREE, WIDTH)
+"""Options of an engine that a benchmark of its kernels takes."""
+
 TAGS: Final = {
     "chain.fc": "EAGLE3_FC",
     "chain.feature_rows": "EAGLE3_FEATURES",
     "chain.input": "EAGLE3_INPUT",
     "chain.lm_head": "EAGLE3_LM_HEAD_SMALLVOC",
     "chain.token": "EAGLE3_TOKEN",
+    "chain.top": "EAGLE3_TREE_TOP",
+    "chain.grow": "EAGLE3_TREE_GROW",
+    "chain.choose": "EAGLE3_TREE_CHOOSE",
     "verify.embed": "TARGET_EMBED",
     "verify.capture": "TARGET_CAPTURE",
     "verify.lm_head": "TARGET_LM_HEAD",
@@ -47,12 +60,14 @@ TAGS: Final = {
     "reserve": "KV_RESERVE",
     "commit": "COMMIT_REWIND",
 }
-LAYERS: Final = {"chain.extension": "EAGLE3", "chain.step": "EAGLE3", "verify.layer": "TARGET"}
+LAYERS: Final = {**dict.fromkeys(("chain.extension", "chain.step", "chain.layer"), "EAGLE3"), "verify.layer": "TARGET"}
+OF_TREES: Final = re.compile(r"^tree\.(level\d+\.)?")
 PARTS: Final = {"gate_up": "FFN_GATE_UP", "down": "FFN_DOWN"}
 
 
 def tag_of(path: str) -> str:
-    """Of the launcher at `path` of a step; its path where it has no name of its own."""
+    """Of the launcher at `path` of a step; its path where it has no name of its own. A tree's parts have a chain's."""
+    path = OF_TREES.sub("chain.", path)
     layer, _, part = path.rpartition(".")
     if layer in LAYERS:
         return f"{LAYERS[layer]}_{PARTS.get(part, part.upper())}"
@@ -95,6 +110,8 @@ def rotation(group: Group, cache: int) -> list[Launch]:
         return [own[0].copied(largest=1 << 30) for _ in range(LAUNCHES)]
     if size < SMALL:
         return own
+    if isinstance(group.calls[0].kernel, ExpertGateUp | ExpertDown):
+        return own[: inputs_to_rotate(size, cache)]  # each layer's matrices are its own, and most of them are not read
     own = list({heaviest(launch, TABLE * size): launch for launch in own}.values())
     count = inputs_to_rotate(size, cache)
     more = (own[i % len(own)].copied(TABLE * size) for i in range(count - len(own)))
@@ -112,17 +129,16 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     Raises UsageError for options that it has not, EnvironmentRefused where there is no GPU or too little memory,
     CheckpointError for a bad pair.
     """
-    kv = chosen_kv(request)
+    kv, tree = chosen_kv(request), chosen_tree(request)
     import cupy
 
     began = time.perf_counter()
-    require_dense_pair(request.pair, "the benchmark of kernels")
     device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()
     torch.cuda.empty_cache()  # what was read to measure the bandwidth
     with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():
         tuned = Tuned.on(torch.cuda.get_device_name(), None)
-        stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device, kv)
+        stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device, kv, tree)
         with compiler() as compiling:
             specs = (kernel.spec for stage in stages.values() for kernel in stage.cycle.kernels().values())
             if complaints := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
@@ -150,9 +166,26 @@ def chosen_kv(request: KernelBenchRequest) -> KvModes:
     """The formats of the caches. Raises UsageError for names that are none, and for other options: random weights need
     none.
     """
-    if other := [name for name in request.options if name not in (KV, DRAFT_KV)]:
-        raise UsageError(f"option {other[0]}: not of the benchmark of kernels", hint=f"known: {KV}, {DRAFT_KV}")
+    if other := [name for name in request.options if name not in KNOWN]:
+        raise UsageError(f"option {other[0]}: not of the benchmark of kernels", hint=f"known: {', '.join(KNOWN)}")
     return kv_modes(request.options)
+
+
+def chosen_tree(request: KernelBenchRequest) -> DraftTree | None:
+    """What the longest role drafts, if no chain. Raises UsageError for a tree that no kernel or pair is made for, and
+    CheckpointError for a bad pair.
+    """
+    most = max(role.k for role in request.roles)
+    opening = OpenRequest(
+        *(request.pair, "bfloat16", request.batch, request.context, most), perf_mode=True, options=request.options
+    )
+    shape = tree_option.chosen_tree(opening)
+    if shape is not None:
+        geometry = Geometry.of(request.pair, drafts=True)
+        assert geometry.draft is not None
+        check_rows(opening, geometry.target, shape)
+        tree_option.check_draft(shape, request.options[TREE], geometry.draft)
+    return shape
 
 
 def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.recording import Call, recorded
 from specgate.backends.eagle3.cupy.tuned.gemms import Configurations
@@ -33,8 +33,15 @@ SLACK = 2048
 """Positions beyond the context, as 512 cycles of spec-3 need them. The tiling of attention depends on it."""
 
 
-def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int, kv: KvModes = AS_COMPUTED) -> Sizes:
-    return Sizes(batch, context + SLACK, max_k + 1, kv=kv).usual(target)
+def sizes_of(
+    target: TargetGeometry,
+    context: int,
+    batch: int,
+    max_k: int,
+    kv: KvModes = AS_COMPUTED,
+    tree: DraftTree | None = None,
+) -> Sizes:
+    return Sizes(batch, context + SLACK, tree.rows if tree else max_k + 1, kv=kv, tree=tree).usual(target)
 
 
 class Stage:
@@ -120,12 +127,14 @@ def random_stages(
     tuned: Configurations,
     device: torch.device,
     kv: KvModes = AS_COMPUTED,
+    tree: DraftTree | None = None,
 ) -> dict[Role, Stage]:
     """Steps of `roles` over the same buffers, `pair`'s geometry with random weights. `kv`: the formats of the caches.
+    `tree`: what the longest role drafts, if no chain.
 
     Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded.
     """
-    (stages,) = stages_at(pair, [(context, batch)], roles, tuned, device, kv)
+    (stages,) = stages_at(pair, [(context, batch)], roles, tuned, device, kv, tree)
     return stages
 
 
@@ -136,11 +145,12 @@ def stages_at(
     tuned: Configurations,
     device: torch.device,
     kv: KvModes = AS_COMPUTED,
+    tree: DraftTree | None = None,
 ) -> list[dict[Role, Stage]]:
     """As `random_stages` has them, for every (context, batch) of `points`, with the same weights."""
     most = max(role.k for role in roles)
     geometry = Geometry.of(pair, drafts=most > 0)
-    sizes = [sizes_of(geometry.target, context, batch, most, kv) for context, batch in points]
+    sizes = [sizes_of(geometry.target, context, batch, most, kv, tree) for context, batch in points]
     for (_, batch), size in zip(points, sizes, strict=True):
         limits.check_request(OpenRequest(pair, "bfloat16", batch, size.positions, most, perf_mode=True))
     weights = random_pair(geometry, max(size.positions for size in sizes), device)

@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint,
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.heads.tensors import Wanted, draft_tensors
-from specgate.checkpoints.hf.target import require_dense, target_geometry
+from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.mxfp4 import BIAS, BLOCK, VALUES
 from specgate.contract import PairRef
@@ -53,12 +53,6 @@ class Geometry:
         limits.check_geometry(files.geometry, files.config.file)
         limits.check_window(files.geometry, files.config.file)
         return cls(target, files.geometry, files.capture.boundaries)
-
-
-def require_dense_pair(pair: PairRef, who: str) -> None:
-    """Raise CheckpointError for a target with experts, where `who` can only do with a dense one."""
-    config = read_config(pair.target)
-    require_dense(target_geometry(config, pair.rope), config.file, who)
 
 
 def random_pair(geometry: Geometry, positions: int, device: torch.device | str) -> tuple[Target, Draft | None]:

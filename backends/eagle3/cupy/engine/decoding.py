@@ -12,6 +12,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
 from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -60,7 +61,8 @@ class DecodingEngine:
     """Base of every use of an engine: its caches are filled, and steps run from there.
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
-    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
+    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs,
+    `phase_trace` the phases of every step behind its run.
     `mode`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
     `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
@@ -81,6 +83,7 @@ class DecodingEngine:
         plain_on_draft_error: bool = False,
         tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
+        phase_trace: PhaseTrace | None = None,
         mode: PrefillMode | None = None,
         others: Sequence[Rank] = (),
         lengths: ChainLengths | None = None,
@@ -90,7 +93,7 @@ class DecodingEngine:
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
-        self.tuned, self.shape_log, self.lengths = tuned, shape_log, lengths
+        self.tuned, self.shape_log, self.phase_trace, self.lengths = tuned, shape_log, phase_trace, lengths
         self.asked_plan = asked_plan or sizes.partial
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
@@ -230,17 +233,15 @@ class DecodingEngine:
         self, prefilled: Prefilled, k: int, budget: Budget, stop_token_ids: Sequence[int]
     ) -> tuple[Decoded, Fault]:
         count = len(prefilled.prompts)
-        # Every step emits a token at least, so whole requests need no more steps than tokens after the first.
-        steps = budget.steps if budget.steps is not None else budget.longest(0) - 1
-        limit = budget.new_tokens or self.sizes.positions  # a budget of steps never ends a slot for its length
-        eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
+        steps = most_steps(budget)
+        rule = self._rule(budget, stop_token_ids)
         with self.stream.current():
             kinds = kinds_of(self.sizes, k, self._prompt_lengths, steps)
             graphs = graphs_of(kinds)
             launch = {of: self.step(k, count, of) for of in set(graphs)}
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, StopRule(eos, stop, limit), self.sizes.partial)
+                    rank.of_prompts.rewind(rank.b, rule, self.sizes.partial)
                     # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows
                     # sixteen copies or fills (not six), and no kernel of ours was launched since, its steps are slower,
                     # and so are all after it.
@@ -252,7 +253,10 @@ class DecodingEngine:
             lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, self.sizes.rows_of(k))
+            if self.phase_trace is not None:
+                name = self.first.cycle(k, count, *kinds[:1]).name
+                self.phase_trace.add(name, self.b.slots.stamps[: len(decoded.step_ns)])
             in_part = self._partial_counters(k, kinds, decoded)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
@@ -263,6 +267,11 @@ class DecodingEngine:
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
         counters = {**decoded.counters, **of_blocks, **reused, **shape_counters, **of_tree, **in_part}
         return replace(decoded, counters=counters), fault
+
+    def _rule(self, budget: Budget, stop_token_ids: Sequence[int]) -> StopRule:
+        """Return the rule by which requests end; a budget of steps never ends one for its length."""
+        eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
+        return StopRule(eos, stop, budget.new_tokens or self.sizes.positions)
 
     @property
     def _prompt_lengths(self) -> list[int]:
@@ -405,6 +414,11 @@ class DecodingEngine:
             for boxes in zip(*(rank.b.mailboxes for rank in self.ranks), strict=True):
                 reset(boxes)
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
+
+
+def most_steps(budget: Budget) -> int:
+    """Return the most steps that a run takes: each emits a token at least, and the first token comes before them."""
+    return budget.steps if budget.steps is not None else budget.longest(0) - 1
 
 
 def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:

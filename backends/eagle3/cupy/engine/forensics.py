@@ -10,17 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, rows_of_slots
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, rows_of_slots, text_of
+from specgate.backends.eagle3.cupy.engine.decoding import most_steps
 from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.sampled import law_of, put_requests, top2_of_draw
+from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
 from specgate.backends.eagle3.cupy.engine.tiles import TileCountingEngine
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw
+from specgate.contract.samples.spans import ShownSpans, StepSpans
+from specgate.contract.traces import TunedProduct
 from specgate.errors import BackendError
 
 
@@ -64,6 +69,49 @@ class ForensicEngine(TileCountingEngine):
                     first, end = before[slot], emitted[slot]
                     watch.see(slot, first, slots.out[slot, first:end].tolist(), own)
         return watch.shown()
+
+    @torch.inference_mode()
+    def spans(self, role: Role, budget: Budget, steps: Sequence[int]) -> ShownSpans:
+        """As `protocols.ShowsSpans.spans`: step by step, with the graph of a single step. Before each of `steps`, its
+        blocks are reserved on their own, which its graph then finds done.
+        """
+        self._check_room(Role(0) if self.draft_error is not None else role, budget)
+        self._last_role = None
+        k = 0 if self.draft_error is not None else self._drafts(role)
+        count, slots, kept = len(self.first.of_prompts.prompts), self.b.slots, list[StepSpans]()
+        with self.stream.current():
+            kinds = kinds_of(self.sizes, k, self._prompt_lengths, most_steps(budget))[: steps[-1] + 1]
+            launch = {kind: self.step(k, count, (kind,)) for kind in dict.fromkeys(kinds)}
+            for rank in self.ranks:
+                with rank.stream.current():
+                    rank.of_prompts.rewind(rank.b, self._rule(budget, ()), self.sizes.partial)
+            for number, kind in enumerate(kinds):
+                drawn, cycle = number in steps, self._cycle(k, count, kind=kind)
+                if drawn:
+                    for rank in self.ranks:
+                        with rank.stream.current():
+                            self._cycle(k, count, rank, kind).reserve_blocks(rank.b)
+                    self._wait()
+                    if not int(slots.active_count):
+                        break
+                    kept.append(before_writing(cycle, self.b))
+                launch[kind]()
+                if drawn:
+                    self._wait()
+                    kept[-1] = with_trees(kept[-1], cycle, self.b)
+            self._wait()
+            tokens = text_of(slots, count).tokens
+        self._check(self._faults())
+        return ShownSpans(BLOCK, self.sizes.blocks, tokens, tuple(kept))
+
+    def products(self, role: Role, budget: Budget) -> tuple[TunedProduct, ...]:
+        """As `protocols.StatesProducts.products`."""
+        k = 0 if self.draft_error is not None else self._drafts(role)
+        count = len(self.first.of_prompts.prompts)
+        kinds = dict.fromkeys(kinds_of(self.sizes, k, self._prompt_lengths, most_steps(budget)))
+        gemms = [self._cycle(k, count, kind=kind).gemms for kind in kinds]
+        stated = (product for of in gemms for product in of.products(torch.cuda.current_device()))
+        return tuple(dict.fromkeys(stated))
 
     def _rows_run_again(self, kind: Kind) -> Tensor | None:
         """Return how many rows [S] of the next step come before that of the newest token; None of one that runs none

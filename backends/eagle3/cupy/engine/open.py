@@ -14,6 +14,7 @@ from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
+from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
@@ -74,6 +75,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "kv": None,
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
+    "phase_trace": None,
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "prefill_experts": ("packed", "decoded"),
@@ -98,15 +100,16 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     divided), `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of
     attention such as kv_tile:512,warps:4, or the file of a sweep; without it the kept sweep of such an engine counts),
     `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target
-    and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles plainly and say so), `prefill`
-    (fused: what stands between products by one kernel each; torch: operation by operation), `prefill_attention` (best;
-    torch: what torch takes; cudnn or flash: by that library alone, of a target with experts the layers without a
-    window), `prefill_experts` (packed: those of short prompts multiply as they lie in memory; decoded: each is decoded
-    first), `spec_config` (a speculative config that this one's must agree with), `specpv` (lossy: most verifications
-    look at a part of the cache) and what `lib.specpv` has beside it, `tile_stats` (on: each decode run is followed by a
-    step that counts how attention uses its tiles), `tp` (how many GPUs share the target), `tree` (a file of a draft
-    tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned configurations, in place of those that are found
-    by themselves), `log_shapes` (a file for the products that are run).
+    and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles plainly and say so), `phase_trace`
+    (a file for the phases of every step), `prefill` (fused: what stands between products by one kernel each; torch:
+    operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
+    of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
+    they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it,
+    `tile_stats` (on: each decode run is followed by a step that counts how attention uses its tiles), `tp` (how many
+    GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
+    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
+    run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -127,11 +130,11 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         check_chain(request.max_k, f"spec-{request.max_k}", request.options, tp=ranks, most_tp=most)
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
-    geometry = check_target(request)
-    tree_option.check_target(tree, geometry)
+    geometry = check_target(request, tree)
     check_partial_target(partial_plan, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
+    phases = PhaseTrace(Path(text), tuned.device) if (text := request.options.get("phase_trace")) else None
     part = Shard(0, ranks).geometry(geometry)
     draft, draft_error = usable_draft(request, geometry, device) if request.max_k else (None, None)
     if draft is not None:
@@ -191,6 +194,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         plain_on_draft_error=plain_on_draft_error(request),
         tuned=tuned,
         shape_log=shape_log,
+        phase_trace=phases,
         mode=mode,
         others=others,
         lengths=lengths if head else None,
@@ -281,12 +285,12 @@ def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, de
     return PrefillMode.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
 
 
-def check_target(request: OpenRequest) -> TargetGeometry:
+def check_target(request: OpenRequest, tree: DraftTree | None = None) -> TargetGeometry:
     """Check the target's config before its weights are read; return its geometry."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
-    limits.check_rows(request, geometry)
+    limits.check_rows(request, geometry, tree)
     limits.check_vocabulary(request.sampling, geometry, config.file)
     if request.max_positions > geometry.max_positions:
         raise UsageError(

@@ -219,6 +219,11 @@ def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
     return int(kernel.kernel.ptr)
 
 
+def declared_shared_bytes(spec: Spec, name: str, device: int) -> int:
+    """Bytes of shared memory that function `name` declares itself, beside those that a launch asks for."""
+    return int(module(spec, device).get_function(name).shared_size_bytes)
+
+
 @cache
 def module(spec: Spec, device: int) -> Any:
     import cupy

@@ -44,8 +44,8 @@ class Cycle:
         self.slots, self.k, self.kind = slots, k, kind
         self.gemms = Gemms(tuned)
         shape, self.rows = sizes.tree_of(k), sizes.full_rows_of(k) if kind == FULL else sizes.rows_of(k)
-        reserved = sizes.reserved_of(k) if kind == FULL or sizes.partial is None else self.rows
-        self.reserve = KVReserve(sizes.slots, reserved, sizes.positions, sizes.max_blocks, sizes.blocks)
+        self.reserved = sizes.reserved_of(k) if kind == FULL or sizes.partial is None else self.rows
+        self.reserve = KVReserve(sizes.slots, self.reserved, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.tree = Tree(draft, sizes, slots, shape, self.gemms) if draft and shape else None
         self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k and not shape else None
         verified = draft if k else None
@@ -84,7 +84,7 @@ class Cycle:
     def __call__(self, b: Buffers) -> None:
         rows = b.slots.rows(self.slots, self.rows)
         with mark(self.name):
-            with mark("EAGLE_TREE_MASKS"):
+            with mark("EAGLE_KV_RESERVE"):
                 self.reserve_blocks(b)
             if self.chain:
                 self.chain(b)

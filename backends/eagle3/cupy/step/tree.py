@@ -145,14 +145,15 @@ class DynamicLevel(TreeLevel):
         tree, candidates, sums, pool, ids = b.tree, b.tree.candidates, b.tree.sums, b.tree.pool, self.draft.target_ids
         assert candidates is not None and sums is not None and pool is not None
         self.top(candidates, sums, before.logits, rows)
-        if self.grow is None:
-            self.choose(tree.masks, tree.parents, candidates, sums, pool, ids, b.slots, rows)
-            return
-        self.grow(
-            *(b.draft.input, here.stream, before.stream, candidates, sums, pool, tree.forest, ids),
-            *(before.pre_norm, self.draft.input, b.slots, rows),
-            eps=self.draft.geometry.rms_eps,
-        )
+        with mark("EAGLE_TREE_MASKS"):
+            if self.grow is None:
+                self.choose(tree.masks, tree.parents, candidates, sums, pool, ids, b.slots, rows)
+                return
+            self.grow(
+                *(b.draft.input, here.stream, before.stream, candidates, sums, pool, tree.forest, ids),
+                *(before.pre_norm, self.draft.input, b.slots, rows),
+                eps=self.draft.geometry.rms_eps,
+            )
 
 
 def levels_with(
@@ -205,7 +206,7 @@ class Tree(Extension):
                 each.lm_head(before.logits, before.pre_norm, w.lm_head, rows, eps=eps, maxima=tree.maxima)
                 each.tokens(b, before, here, rows)
             if each.layer is not None:
-                at = RowPositions(self.draft.rope, b.kv, slots.length, masks=tree.forest)
+                at = RowPositions(self.draft.rope, b.kv, slots.length, nodes=tree.in_draft)
                 nodes = slots.rows(self.slots, level.rows)
                 each.layer(here, w.layer, w.norm, d.pages, 0, d.input, nodes, nodes, at)
             before = here

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, Unpack
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
-from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.kernels.loader import declared_shared_bytes
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MANY_ROWS, GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, Switches
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, NOTHING_TUNED
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.checkpoints.geometry import TargetGeometry
+from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
+from specgate.contract.samples.counters import TUNED_BY_RULE, TUNED_HITS, TUNED_TOTAL
+from specgate.contract.traces import TunedProduct, launch_name
 
 OF_A_LAYER: Final[Mapping[str, Epilogue]] = {
     "QKV": Epilogue.PLAIN,
@@ -37,10 +40,21 @@ def parts(epilogue: Epilogue) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A product of a step, and whether its weight's configuration was found."""
+    """A product of a step, its launcher, and whether a configuration was found for its weight."""
 
     shape: GemmShape
-    hit: bool
+    launcher: MatmulRows | ExpertGateUp | ExpertDown
+    found: bool
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search knows products of so many rows: a rule divides the work of more than MANY_ROWS."""
+        return bool(self.shape.experts) or self.shape.m <= MANY_ROWS
+
+    @property
+    def hit(self) -> bool:
+        """Whether the product runs as it was tuned."""
+        return self.found and self.searched
 
 
 class Configurations(Protocol):
@@ -70,27 +84,44 @@ class Gemms:
         epilogue = Epilogue.PLAIN if partial else EPILOGUES[tag]
         shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
         config = self.tuned.find(shape)
-        self.lookups.append(Lookup(shape, config is not None))
-        return MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig().at(rows), **switches)
+        launcher = MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig().at(rows), **switches)
+        self.lookups.append(Lookup(shape, launcher, config is not None))
+        return launcher
 
     def expert_gate_up(self, g: TargetGeometry, rows: int) -> ExpertGateUp:
         """The launcher of the first product of the experts of `g`."""
         assert g.experts is not None
-        config = self._of_experts(EXPERT_GATE_UP, 2 * g.intermediate, g.hidden, g, rows)
-        return ExpertGateUp(g.intermediate, g.hidden, g.experts, rows, config)
+        shape = shape_of_experts(EXPERT_GATE_UP, 2 * g.intermediate, g.hidden, g.experts, rows)
+        config = self.tuned.find_experts(shape)
+        launcher = ExpertGateUp(g.intermediate, g.hidden, g.experts, rows, config)
+        self.lookups.append(Lookup(shape, launcher, config is not None))
+        return launcher
 
     def expert_down(self, g: TargetGeometry, rows: int, *, partial: bool) -> ExpertDown:
         """The launcher of the second product of the experts of `g`."""
         assert g.experts is not None
-        config = self._of_experts(EXPERT_DOWN, g.hidden, g.intermediate, g, rows)
-        return ExpertDown(g.hidden, g.intermediate, g.experts, rows, config, partial=partial)
-
-    def _of_experts(self, tag: str, n: int, k: int, g: TargetGeometry, rows: int) -> ExpertConfig | None:
-        assert g.experts is not None
-        shape = GemmShape(tag, n, k, rows, g.experts.count, g.experts.per_token)
+        shape = shape_of_experts(EXPERT_DOWN, g.hidden, g.intermediate, g.experts, rows)
         config = self.tuned.find_experts(shape)
-        self.lookups.append(Lookup(shape, config is not None))
-        return config
+        launcher = ExpertDown(g.hidden, g.intermediate, g.experts, rows, config, partial=partial)
+        self.lookups.append(Lookup(shape, launcher, config is not None))
+        return launcher
+
+    def products(self, device: int) -> Iterator[TunedProduct]:
+        """Yield the products, each as the configuration that is found for its weight now has it launched on a CUDA
+        device. Its launcher may run otherwise: that shows who compares the two.
+        """
+        for lookup in self.lookups:
+            launch = launch_by(self._as_tuned(lookup), device) if lookup.found else None
+            name, kernel = f"{lookup.shape} of {lookup.shape.m} rows", function_of(lookup.launcher)
+            yield TunedProduct(name, kernel, launch, by_rule=not lookup.searched)
+
+    def _as_tuned(self, lookup: Lookup) -> MatmulRows | ExpertGateUp | ExpertDown:
+        """The launcher of a product, made anew with what is found for it."""
+        if isinstance(lookup.launcher, MatmulRows):
+            config = self.tuned.find(lookup.shape)
+            return lookup.launcher.retiled(config) if config is not None else lookup.launcher
+        of_experts = self.tuned.find_experts(lookup.shape)
+        return lookup.launcher.retiled(of_experts) if of_experts is not None else lookup.launcher
 
     @property
     def shapes(self) -> tuple[GemmShape, ...]:
@@ -99,4 +130,24 @@ class Gemms:
     @property
     def counters(self) -> dict[str, int]:
         """Counters that a block of this step reports."""
-        return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}
+        return {
+            TUNED_TOTAL: len(self.lookups),
+            TUNED_HITS: sum(lookup.hit for lookup in self.lookups),
+            TUNED_BY_RULE: sum(lookup.found and not lookup.searched for lookup in self.lookups),
+        }
+
+
+def shape_of_experts(tag: str, n: int, k: int, experts: ExpertGeometry, rows: int) -> GemmShape:
+    return GemmShape(tag, n, k, rows, experts.count, experts.per_token)
+
+
+def function_of(launcher: MatmulRows | ExpertGateUp | ExpertDown) -> str:
+    """Name of the function that a launcher launches."""
+    return launcher.name if isinstance(launcher, MatmulRows) else launcher.spec.stem
+
+
+def launch_by(launcher: MatmulRows | ExpertGateUp | ExpertDown, device: int) -> str:
+    """The name of a launch on CUDA device `device`, with the shared memory that its kernel declares itself."""
+    name = function_of(launcher)
+    shared = launcher.shared_bytes + declared_shared_bytes(launcher.spec, name, device)
+    return launch_name(name, launcher.grid, (launcher.threads,), shared)

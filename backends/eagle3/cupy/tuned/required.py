@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MANY_ROWS
 from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.nouns.gemms import GemmShape
@@ -24,8 +25,11 @@ COMMAND_OF_PARTS = (
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
     """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
     files = " and ".join(source.file.name for source in tuned.sources)
+    by_rule = sum(not lookup.searched for lookup in lookups)
+    beside = f", {by_rule} of more than {MANY_ROWS} rows by a rule" if by_rule else ""
     known = "" if tuned.knows_device else f", never tuned on {tuned.device}"
-    return f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}" + (f" from {files}" if files else "") + known
+    hits = f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}"
+    return hits + (f" from {files}" if files else "") + beside + known
 
 
 def never_tuned(tuned: Tuned, pair: PairRef, ranks: int = 1) -> tuple[str, ...]:
@@ -37,11 +41,13 @@ def never_tuned(tuned: Tuned, pair: PairRef, ranks: int = 1) -> tuple[str, ...]:
 
 
 def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
-    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product is not tuned. `ranks`: among how many
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a weight is not tuned. `ranks`: among how many
     GPUs the target is divided, so that a product is that of a part.
     """
     print(f"tuned products: {describe(tuned, lookups)}", flush=True)
-    missed = [lookup.shape for lookup in lookups if not lookup.hit]
+    if perf_mode and not all(lookup.searched for lookup in lookups):
+        print(f"PERF_MODE: a rule divides products of more than {MANY_ROWS} rows, which breaks I2", flush=True)
+    missed = [lookup.shape for lookup in lookups if not lookup.found]
     if not missed:
         return
     how = command(pair) if ranks == 1 else COMMAND_OF_PARTS

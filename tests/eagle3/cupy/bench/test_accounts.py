@@ -19,7 +19,8 @@ from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 from tests.eagle3.cupy.bench.checks import CHECKS
-from tests.eagle3.cupy.bench.staged import SMALL, no_launches, staged
+from tests.eagle3.cupy.bench.staged import KINDS, SMALL, no_launches, staged
+from tests.eagle3.cupy.pairs import MIXTURE
 
 
 def of(name: str) -> Geometry:
@@ -48,8 +49,13 @@ def test_the_groups_of_a_step_hold_each_of_its_launches_once(
 
 def test_every_launcher_of_a_step_has_an_account_and_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     no_launches(monkeypatch)
-    used = {type(call.kernel) for call in staged(3).calls}
+    stages = [staged(3, geometry=geometry, tree=tree) for geometry, tree in KINDS.values()]
+    used = {type(call.kernel) for stage in stages for call in stage.calls}
     assert used == set(ACCOUNTS) == set(CHECKS)
+    for stage in stages:
+        groups = groups_of(stage.calls, stage.context)
+        assert all(group.account.size > 0 for group in groups) and not [g.tag for g in groups if "." in g.tag]
+        assert sum(len(group.launches) for group in groups) == sum(len(call.launches) for call in stage.calls)
 
 
 def held(x: Tensor | PreNormRows, rows: int) -> int:
@@ -108,6 +114,20 @@ def test_rows_see_together_what_any_of_them_sees(rows: int, last: int, window: i
     }
     visible = VisibleCache(rows, last, window)
     assert visible.seen == len(seen) and visible.first == min(seen)
+
+
+def test_products_of_experts_move_the_matrices_that_rows_choose_and_rotate_through_the_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_launches(monkeypatch)
+    stage = staged(0, slots=1, geometry=KINDS["experts"][0], device="cpu")
+    mixture, experts = stage.b.target.layer.mixture, MIXTURE.experts
+    assert mixture is not None and experts is not None
+    mixture.logits.copy_(torch.arange(experts.count).expand_as(mixture.logits))  # all rows choose the same two
+    (group,) = (g for g in groups_of(stage.calls, stage.context) if g.name == "expert_down")
+    matrix = group.calls[0].named["weight"].read_bytes
+    assert 0 < group.account.size - experts.per_token * matrix < matrix
+    assert group.account.shape == f"1 to 2 of {experts.count}" and len(group.launches) == MIXTURE.layers
 
 
 @pytest.mark.parametrize("k", [0, 3])

@@ -95,15 +95,19 @@ def test_attention_is_right_and_another_cache_is_noticed(
         assert not error <= tolerance
 
 
-def test_other_options_than_formats_are_refused(tmp_path: Any) -> None:
+def test_options_that_no_kernel_is_timed_for_are_refused(tmp_path: Any) -> None:
     pair = PairRef("p", *write_random_pair(tmp_path, seed=1))
     for options, text in (
         ({"graphs": "off"}, r"option graphs: not of the benchmark of kernels\n  known: kv, draft_kv"),
         ({"kv": "fp4"}, r"option kv = 'fp4'\n  known: bf16, fp8, nvfp4"),
         ({"draft_kv": "e5m2"}, r"option draft_kv = 'e5m2'\n  known: bf16, fp8, nvfp4"),
+        ({"tree": "absent.yaml"}, r"absent\.yaml: "),
+        ({"tree": "dynamic:100"}, r"option tree = dynamic:100: 100 draft tokens; back end cupy verifies at most 63"),
+        ({"kv": "fp8", "tree": "dynamic:8"}, r"option kv = fp8 with a tree"),
+        ({"tree_width": "4"}, r"option tree_width"),
     ):
         with pytest.raises(UsageError, match=text):
-            bench_kernels(KernelBenchRequest(pair, 128, 1, (Role(0),), options))
+            bench_kernels(KernelBenchRequest(pair, 128, 1, (Role(0), Role(3)), options))
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.chains import ChainLengths, table_of
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
-from tests.eagle3.cupy.engine.tracing import nearness, same_prefixes, tokens, trace
+from tests.eagle3.cupy.engine.tracing import check_spans, nearness, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
     GEOMETRIES,
     RAGGED,
@@ -48,6 +48,7 @@ def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit
         assert all(torch.equal(got[at], plain[at]) for at in common)
         block = made.decode(Role(k), Budget(steps=STEPS), ())
         assert same_prefixes(block.tokens, baseline)
+        check_spans(made, Role(k), Budget(steps=STEPS), block)
         accepted += sum(a for row in block.accepted for a in row)
     assert accepted > STEPS  # else nothing but the first row was ever compared
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specgate.analysis.perf_invariants.spans import shown_intact
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.contract import Budget, Role
+from specgate.contract import Block, Budget, Held, Role
+from specgate.contract.protocols import Decoded
+from tests.support.factories import block, plan_of, scenario
 
 NEAR_TIE = 0.05
 """How far apart two tokens' logits may be in float32, as a share of the row's largest, where rounding decides."""
@@ -34,6 +37,31 @@ def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[in
                     tensors[slot, lengths[slot] + t] = made.b.target.layer.logits[row].clone()
         assert not slots.fault.any()
     return tensors
+
+
+def block_of(decoded: Decoded, role: Role, lengths: Sequence[int]) -> Block:
+    """The timed block that a decode run over prompts of these lengths is."""
+    made = block(next(r for r in plan_of(scenario()).rounds if not r.warmup), role)
+    return replace(
+        made,
+        tokens=decoded.tokens,
+        accepted=decoded.accepted,
+        drafted=decoded.drafted,
+        prompt_tokens=tuple(lengths),
+        counters=decoded.counters,
+    )
+
+
+def check_spans(made: CupyEngine, role: Role, budget: Budget, decoded: Decoded) -> None:
+    """What the engine shows of a `decoded` run's steps is intact to the harness, and all of it is there."""
+    assert made.prefilled is not None
+    last = len(decoded.step_ns) - 1
+    steps = sorted({0, 1, last // 2, last})
+    shown = made.spans(role, budget, steps)
+    timed = block_of(decoded, role, [*map(len, made.prefilled.prompts)])
+    trees = made.sizes.tree_of(role.k) is not None
+    result = shown_intact(shown, timed, trees=trees and role.k > 0)
+    assert result.held is Held.HELD and result.evidence["shown_steps"] == len(steps), result.message
 
 
 def node_of(made: CupyEngine, k: int, slot: int, depth: int) -> int:

@@ -23,6 +23,8 @@ from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import Kind
+from specgate.backends.eagle3.cupy.tuned.gemms import Configurations
+from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
@@ -117,6 +119,7 @@ class Step:
     buffers: Buffers
     launches: list[Launch]
     ranges: list[str]
+    cycle: Cycle
 
 
 def step(
@@ -132,6 +135,7 @@ def step(
     draft_ranks: int = 1,
     partial: PartialPlan | None = None,
     kind: Kind = "plain",
+    tuned: Configurations = NOTHING_TUNED,
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
     times in a row; nothing runs. With `ranks`, of the first of so many GPUs, which
@@ -162,10 +166,10 @@ def step(
     all_of = [Buffers.allocate(target.geometry, draft.geometry, sizes, "meta") for _ in range(ranks)]
     split_width = draft.geometry.hidden if draft_ranks > 1 else None
     buffers = (with_mailboxes(all_of, sizes, target.geometry.hidden, split_width) if ranks > 1 else all_of)[0]
-    cycle = Cycle(target, draft, sizes, slots, k, kind=kind)
+    cycle = Cycle(target, draft, sizes, slots, k, tuned, kind)
     for _ in range(times):
         cycle(buffers)
-    return Step(buffers, launches, ranges)
+    return Step(buffers, launches, ranges, cycle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +251,9 @@ def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
 
 def source(launch: Launch) -> Source:
     kv: KvMode = "bf16"
-    if launch.stem in ("attention", "prefill_heads") and isinstance(scales := launch.arguments.get("scales"), Tensor):
+    if launch.stem in ("attention", "prefill_heads", "tree_settle") and isinstance(
+        scales := launch.arguments.get("scales"), Tensor
+    ):
         kv = "nvfp4" if scales.dtype == torch.uint8 else "fp8"
     switches = Switches(
         tree="masks" in launch.arguments,

@@ -15,8 +15,6 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, Fault, KVBlo
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from tests.eagle3.cupy import oracles
 
-pytestmark = pytest.mark.gpu
-
 VOCAB = 12
 SIZES = Sizes(slots=5, positions=400, max_rows=6)
 
@@ -50,15 +48,15 @@ class Request:
 class Machine:
     """The three kernels over device state that begins with prompts of `lengths`."""
 
-    def __init__(self, lengths: list[int], k: int, rule: StopRule) -> None:
+    def __init__(self, device: str, lengths: list[int], k: int, rule: StopRule) -> None:
         self.k, self.rule, self.lengths = k, rule, lengths
         prompts = [[slot] * length for slot, length in enumerate(lengths)]
         self.layout = assign_blocks(prompts, SIZES)
-        self.slots = Slots.allocate(SIZES.slots, SIZES.max_rows, SIZES.positions, "cuda")
-        self.kv = KVBlocks.allocate(SIZES.slots, SIZES.max_blocks, SIZES.blocks, "cuda")
+        self.slots = Slots.allocate(SIZES.slots, SIZES.max_rows, SIZES.positions, device)
+        self.kv = KVBlocks.allocate(SIZES.slots, SIZES.max_blocks, SIZES.blocks, device)
         self.kv.copy_(self.layout.kv)
         StartState(tuple(lengths), (VOCAB,) * len(lengths)).rewind(self.slots, rule)
-        self.choices = torch.zeros(SIZES.rows, dtype=torch.int64, device="cuda")
+        self.choices = torch.zeros(SIZES.rows, dtype=torch.int64, device=device)
         self.reserve = KVReserve(SIZES.slots, k + 1, SIZES.positions, SIZES.max_blocks, SIZES.blocks)
         self.accept = Accept(k + 1, SIZES.max_rows)
         self.commit = Commit(SIZES.slots, SIZES.max_rows, SIZES.positions, SIZES.max_blocks)
@@ -90,12 +88,12 @@ class Machine:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
-def test_many_steps_emit_rewind_and_end_as_the_rules_say(seed: int, k: int) -> None:
+def test_many_steps_emit_rewind_and_end_as_the_rules_say(device: str, seed: int, k: int) -> None:
     dice = random.Random(1000 * k + seed)
     lengths = [dice.choice([1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 3]) for _ in range(dice.randint(1, 5))]
     ends = dice.choice([((), ()), ((3,), ()), ((3, 7), (5,)), ((), (2,))])
     rule = StopRule(*ends, limit=dice.choice([2, 9, 40, 200]))
-    machine = Machine(lengths, k, rule)
+    machine = Machine(device, lengths, k, rule)
     requests = [Request(length, [VOCAB]) for length in lengths]
     steps = 0
     while any(not r.finish for r in requests) and steps < 30:
@@ -128,8 +126,8 @@ def test_many_steps_emit_rewind_and_end_as_the_rules_say(seed: int, k: int) -> N
     assert bool((s.stamps[:steps, 2] <= s.stamps[:steps, 4]).all())
 
 
-def test_steps_after_the_last_slot_has_ended_change_nothing() -> None:
-    machine = Machine([5, 70], 3, StopRule((), (), 2))
+def test_steps_after_the_last_slot_has_ended_change_nothing(device: str) -> None:
+    machine = Machine(device, [5, 70], 3, StopRule((), (), 2))
     machine.step({0: [1, 1, 1], 1: [1, 1, 1]}, {0: [2, 2, 2, 2], 1: [2, 2, 2, 2]})
     assert int(machine.slots.active_count) == 0
     before = [t.clone() for t in (*machine.kv.tensors(), machine.slots.out, machine.slots.step, machine.slots.length)]
@@ -144,35 +142,35 @@ def fault_of(machine: Machine) -> Fault:
     return Fault(int(machine.slots.fault))
 
 
-def test_a_block_of_another_slot_that_would_be_written_is_a_fault() -> None:
-    machine = Machine([5, 70], 3, StopRule((), (), 200))
+def test_a_block_of_another_slot_that_would_be_written_is_a_fault(device: str) -> None:
+    machine = Machine(device, [5, 70], 3, StopRule((), (), 200))
     machine.kv.block_table[1, 1] = int(machine.kv.block_table[0, 0])
     assert Fault.KV_INTEGRITY in fault_of(machine)
 
 
-def test_a_block_that_is_both_free_and_held_is_a_fault() -> None:
-    machine = Machine([5, BLOCK - 1], 3, StopRule((), (), 200))
+def test_a_block_that_is_both_free_and_held_is_a_fault(device: str) -> None:
+    machine = Machine(device, [5, BLOCK - 1], 3, StopRule((), (), 200))
     machine.kv.free_blocks[int(machine.kv.free_count) - 1] = int(machine.kv.block_table[0, 0])
     assert Fault.KV_INTEGRITY in fault_of(machine)
 
 
-def test_no_block_left_stops_all_slots_before_anything_is_written() -> None:
-    machine = Machine([5, BLOCK - 1], 3, StopRule((), (), 200))
+def test_no_block_left_stops_all_slots_before_anything_is_written(device: str) -> None:
+    machine = Machine(device, [5, BLOCK - 1], 3, StopRule((), (), 200))
     machine.kv.free_count.zero_()
     assert fault_of(machine) is Fault.KV_EXHAUSTED
     assert int(machine.slots.active_count) == 0 and int(machine.slots.step) == 0
 
 
-def test_a_logit_that_is_not_finite_is_a_fault() -> None:
-    machine = Machine([5, 70], 0, StopRule((), (), 200))
+def test_a_logit_that_is_not_finite_is_a_fault(device: str) -> None:
+    machine = Machine(device, [5, 70], 0, StopRule((), (), 200))
     machine.choices[1] = -1
     rows = machine.slots.rows(2, 1)
     machine.accept(machine.choices, machine.slots, rows)
     assert Fault(int(machine.slots.fault)) is Fault.TARGET_NOT_FINITE
 
 
-def test_a_slot_that_outgrows_its_positions_stops_all_and_takes_no_block() -> None:
-    machine = Machine([5, SIZES.positions - 2], 3, StopRule((), (), 200))
+def test_a_slot_that_outgrows_its_positions_stops_all_and_takes_no_block(device: str) -> None:
+    machine = Machine(device, [5, SIZES.positions - 2], 3, StopRule((), (), 200))
     before = [t.clone() for t in machine.kv.tensors()]
     assert fault_of(machine) is Fault.KV_EXHAUSTED
     assert int(machine.slots.active_count) == 0 and int(machine.slots.step) == 0

@@ -255,13 +255,21 @@ def test_the_ranges_of_a_step_name_its_phases_in_order(monkeypatch: pytest.Monke
     target = ["TARGET_ATTENTION_FMHA", "TARGET_FFN"]
     assert step(monkeypatch, SMALL, 2, 2).ranges == [
         "EAGLE_CYCLE_SPEC_2",
-        "EAGLE_TREE_MASKS",
+        "EAGLE_KV_RESERVE",
         "EAGLE_DRAFT_FEATURES",
         *(2 * draft),
         *(TARGET.layers * target),
         "EAGLE_ACCEPT",
         "EAGLE_TAIL_COMMIT",
     ]
+
+
+@pytest.mark.parametrize(("tree", "built"), [(TREE, 0), (DYNAMIC, DYNAMIC.levels)], ids=["file", "dynamic"])
+def test_a_trees_masks_have_a_range_where_a_step_builds_them(
+    monkeypatch: pytest.MonkeyPatch, tree: DraftTree, built: int
+) -> None:
+    """Those of a file's tree are there before any step."""
+    assert step(monkeypatch, SMALL, tree.depth, 2, tree=tree).ranges.count("EAGLE_TREE_MASKS") == built
 
 
 @pytest.mark.parametrize("kv", FORMATS)

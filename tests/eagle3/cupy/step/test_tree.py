@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
+from specgate.analysis.perf_invariants.spans import shown_intact, span_fault
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
+from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
+from specgate.contract import Held, Role
+from specgate.contract.samples.spans import ShownSpans, StepSpans
+from tests.eagle3.cupy.engine.tracing import block_of
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import Decoder, kernels_from_source
+from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, kernels_from_source
+from tests.eagle3.cupy.step.test_narrow_caches import cached
 
 TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
 CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
@@ -44,12 +53,11 @@ def plain(decoder: Decoder) -> tuple[Any, Mapping[tuple[int, int], Tensor]]:
 
 
 @pytest.mark.slow("runs whole steps from their source")
-@pytest.mark.parametrize("kind", ["decoder", "growing"])
 def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit(
-    kind: str, plain: tuple[Any, Mapping[tuple[int, int], Tensor]], request: pytest.FixtureRequest
+    decoder: Decoder, plain: tuple[Any, Mapping[tuple[int, int], Tensor]]
 ) -> None:
     text, wanted = plain
-    block, logits = request.getfixturevalue(kind).decode(3, 4, text.tokens)
+    block, logits = decoder.decode(3, 4, text.tokens)
     assert all(
         list(one)[: len(other)] == list(other)[: len(one)] for one, other in zip(block.tokens, text.tokens, strict=True)
     )
@@ -57,6 +65,51 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit
     assert len(common) > 4 * 3 + 8
     assert all(torch.equal(logits[at], wanted[at]) for at in common)
     assert sum(a for row in block.accepted for a in row) > 8, block.accepted
+
+
+@pytest.mark.slow("runs whole steps from their source")
+def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> None:
+    """All at once, and the cache is left as the baseline leaves it, whose scales begin within trees. `kernels/trees`
+    has each beside a chain, and a GPU every pair in whole runs.
+    """
+    made = Decoder.of(DYNAMIC, kv=KvModes("fp8", "fp8"), experts=True)
+    text, wanted = made.decode(0, 14)
+    after_plain = [cached(made, slot, length + 12) for slot, length in enumerate(LENGTHS)]
+    block, logits = made.decode(3, 3, text.tokens)
+    common = [at for at in logits if at in wanted]
+    assert len(common) > 3 * 3 + 6
+    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert sum(a for row in block.accepted for a in row) > 6, block.accepted
+    for slot, length in enumerate(LENGTHS):
+        end = min(length + 12, length + len(block.tokens[slot]) - 2) // SCALE_POSITIONS * SCALE_POSITIONS
+        for mine, theirs in zip(cached(made, slot, end), after_plain[slot], strict=True):
+            assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize(("kind", "k"), [("decoder", 3), ("growing", 3), ("decoder", 0)])
+def test_the_harness_finds_spans_and_trees_of_steps_intact_and_a_block_of_another_slot(
+    kind: str, k: int, request: pytest.FixtureRequest
+) -> None:
+    made: Decoder = request.getfixturevalue(kind)
+    b, cycle, steps = made.b, Cycle(made.model, made.draft, made.sizes, 3, k), list[StepSpans]()
+    made.prefilled.rewind(b, StopRule((), (), made.sizes.positions))
+    for _ in range(4):
+        cycle.reserve_blocks(b)
+        before = before_writing(cycle, b)
+        cycle(b)
+        steps.append(with_trees(before, cycle, b))
+    decoded, fault = read(b.slots, 3, k, [1] * 4, [0] * 4)
+    timed = block_of(decoded, Role(k), LENGTHS)
+    shown = ShownSpans(BLOCK, made.sizes.blocks, decoded.tokens, tuple(steps))
+    intact = shown_intact(shown, timed, trees=k > 0)
+    assert not fault and (intact.held, intact.evidence["shown_steps"]) == (Held.HELD, 4), intact.message
+    b.kv.block_table[1, int(b.slots.length[1]) // BLOCK] = int(b.kv.block_table[0, 0])
+    broken = replace(shown, steps=(*steps, before_writing(cycle, b)))
+    assert (
+        span_fault(broken.steps[-1], broken)
+        == f"slot 0 may write block {steps[0].tables[0][0]}, and slot 1 has it, too"
+    )
 
 
 def first_drafts(*decoders: Decoder) -> list[Tensor]:

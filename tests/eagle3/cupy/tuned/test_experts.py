@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -124,15 +124,20 @@ def of_one_product(shapes: Sequence[GemmShape]) -> dict[Key, TunedGemm]:
     return {s.key: experts(s) if s.experts else gemm(s.n, s.k) for s in shapes if s.tag != EXPERT_GATE_UP}
 
 
+def of_no_experts(shapes: Sequence[GemmShape]) -> dict[Key, TunedGemm]:
+    """Every product but the experts'."""
+    return {s.key: gemm(s.n, s.k) for s in shapes if not s.experts}
+
+
 GATE_UP, DOWN = f"{EXPERT_GATE_UP} 128 x 512 of 8 experts", f"{EXPERT_DOWN} 512 x 64 of 8 experts"
 
 
 @pytest.mark.parametrize(
     ("tuned", "missing"),
-    [(of_one_product, (GATE_UP,)), (of_other_experts, (GATE_UP, DOWN))],
-    ids=["the other product is tuned", "other experts are tuned"],
+    [(of_one_product, (GATE_UP,)), (of_other_experts, (GATE_UP, DOWN)), (of_no_experts, (GATE_UP, DOWN))],
+    ids=["the other product is tuned", "other experts are tuned", "no experts are tuned"],
 )
-def test_perf_mode_refuses_experts_where_others_are_tuned_with_device_shape_and_command(
+def test_perf_mode_refuses_experts_that_are_not_tuned_with_device_shape_and_command(
     tuned: Callable[[Sequence[GemmShape]], dict[Key, TunedGemm]],
     missing: Sequence[str],
     request_: OpenRequest,
@@ -200,7 +205,7 @@ def test_on_a_kind_of_gpu_without_a_file_perf_mode_asks_for_experts_too_and_the_
 
 
 def test_of_parts_of_a_pair_the_command_begins_with_a_log(tmp_path: Path) -> None:
-    lookups, pair = [Lookup(SHAPE, hit=False)], PairRef("p", tmp_path, tmp_path)
+    lookups, pair = [Lookup(SHAPE, cast(Any, None), found=False)], PairRef("p", tmp_path, tmp_path)
     with pytest.raises(
         EnvironmentRefused, match=r"-o log_shapes=shapes\.json, then specgate engine tune gemm --missing "
     ):

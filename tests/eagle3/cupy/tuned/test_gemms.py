@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,18 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
-from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES
+from specgate.backends.eagle3.cupy.tuned import gemms as tuned_gemms
+from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, Gemms
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
+from specgate.backends.eagle3.cupy.tuned.required import require
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES
-from specgate.contract import Held
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, PairGeometry
+from specgate.contract import BlockTrace, Held, PairRef
+from specgate.contract.traces import TunedProduct, launch_name
+from tests.eagle3.cupy.kernels.launches import EXPERTS, PAIRS, Launch, step
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE
 from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written
 from tests.support.factories import blocks_of, plan_of
@@ -135,8 +140,59 @@ def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: 
         assert isinstance(layer, ExpertLayer)
         assert (layer.gate_up.config.warps, layer.gate_up.config.tiles) == (7, 1)
         assert layer.down.config == ExpertDown(64, 96, layer.down.experts, layer.down.rows).config
-        assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1}
+        assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1, "tuned_by_rule": 0}
         assert [lookup.shape.tag for lookup in step.gemms.lookups if lookup.hit] == ["TARGET_EXPERT_GATE_UP"]
+
+
+@pytest.mark.parametrize("pair", [PAIRS["llama-3.1-8b"], EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("k", [0, 3])
+def test_the_launches_of_a_step_are_those_of_the_tuned_file_and_others_break_i2(
+    pair: PairGeometry, k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_gemms, "declared_shared_bytes", lambda spec, name, device: 64)
+    shapes = gemm_shapes(Geometry(pair.target, pair.draft, pair.boundaries), batches=(2,), draft_lengths=(0, 3))
+    entries = {s.key: experts(s) if s.experts else gemm(s.n, s.k, of_four_warps(s)) for s in shapes}
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries.values()))
+    running = step(monkeypatch, pair, k, 2, tuned=tuned)
+    products = tuple(running.cycle.gemms.products(0))
+    assert len(products) == running.cycle.gemms.counters["tuned_total"] > 4
+    as_tuned = tuned_kernels([], block_trace(products, running.launches))
+    assert (as_tuned.held, as_tuned.reason_code) == (Held.HELD, "launched_as_tuned"), as_tuned.message
+    # The same table, and a step that was made without it, as by a cycle that somebody forgot to give it to.
+    forgotten = tuned_kernels([], block_trace(products, step(monkeypatch, pair, k, 2).launches))
+    assert (forgotten.held, forgotten.reason_code) == (Held.BROKEN, "untuned_kernel")
+    assert "launches are of no tuned configuration, e.g. " in forgotten.message
+
+
+def of_four_warps(shape: GemmShape) -> GemmConfig:
+    """A configuration that the default is not."""
+    return next(config for config in candidates(shape.n, shape.k) if config.warps == 4)
+
+
+def block_trace(products: tuple[TunedProduct, ...], launches: list[Launch]) -> BlockTrace:
+    """What a profiler sees of a step that makes `launches`, each of which declares 64 bytes of shared memory."""
+    mine = [launch for launch in launches if launch.name in {product.kernel for product in products}]
+    names = [launch_name(launch.name, launch.grid, launch.block, launch.shared_bytes + 64) for launch in mine]
+    kernels = Counter(launch.name for launch in launches)
+    return BlockTrace("a cell", 0, 0, "profiler", 1, (), kernels, products=products, launches=Counter(names))
+
+
+@pytest.mark.parametrize(("rows", "hit"), [(4, True), (16, True), (17, False), (64, False)])
+def test_products_of_more_than_16_rows_are_divided_by_a_rule_and_count_as_untuned(
+    rows: int, hit: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tuned_gemms, "declared_shared_bytes", lambda spec, name, device: 0)
+    gemms = Gemms(Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096))))
+    gemms("TARGET_O", 4096, 4096, rows)
+    assert gemms.counters == {"tuned_total": 1, "tuned_hits": int(hit), "tuned_by_rule": int(not hit)}
+    (product,) = gemms.products(0)
+    assert product.launch is not None and product.by_rule is not hit
+    seen = BlockTrace(
+        "", 0, 0, "profiler", 1, (), {product.kernel: 1}, products=(product,), launches={product.launch: 1}
+    )
+    assert tuned_kernels([], seen).reason_code == ("launched_as_tuned" if hit else "untuned_rows")
+    require(gemms.tuned, gemms.lookups, PairRef("p", tmp_path, None), perf_mode=True)  # type: ignore[arg-type]
+    assert ("of more than 16 rows, which breaks I2" in capsys.readouterr().out) is not hit
 
 
 @pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
@@ -147,13 +203,13 @@ def test_experts_that_are_not_tuned_break_i2(k: int, others: int, tmp_path: Path
     tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries))
     gemms = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned).gemms
     assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
-    assert gemms.counters == {"tuned_total": others + 2, "tuned_hits": others}
+    assert gemms.counters == {"tuned_total": others + 2, "tuned_hits": others, "tuned_by_rule": 0}
     blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
-    assert tuned_kernels(blocks).held is Held.BROKEN
+    assert tuned_kernels(blocks, None).held is Held.BROKEN
 
 
 def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:
     tuned, _ = half_tuned
     # fc and small LM head once, a layer's four products in extension and own step, in the target, and its LM head.
-    assert cycle(3, tuned).gemms.counters == {"tuned_total": 2 + 4 + 4 + 4 + 1, "tuned_hits": 4}
-    assert cycle(0, tuned).gemms.counters == {"tuned_total": 4 + 1, "tuned_hits": 1}
+    assert cycle(3, tuned).gemms.counters == {"tuned_total": 2 + 4 + 4 + 4 + 1, "tuned_hits": 4, "tuned_by_rule": 0}
+    assert cycle(0, tuned).gemms.counters == {"tuned_total": 4 + 1, "tuned_hits": 1, "tuned_by_rule": 0}

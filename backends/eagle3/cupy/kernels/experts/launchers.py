@@ -81,6 +81,16 @@ class ExpertGateUp(Kernel):
             shared_bytes=self.config.shared_bytes,
         )
 
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Blocks of a launch."""
+        return (self.config.blocks,)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.config.warps * 32
+
     def retiled(self, config: ExpertConfig) -> ExpertGateUp:
         """The same product with another configuration."""
         return ExpertGateUp(self.intermediate, self.hidden, self.experts, self.rows, config)
@@ -95,8 +105,7 @@ class ExpertGateUp(Kernel):
         if weight.order is not Order.PAIRED:
             raise ValueError(f"weights in the order {weight.order.name}: gate and up rows have to be PAIRED")
         operands = {"act": act, "x": x, "weight": weight.tiles, "bias": weight.bias, "logits": logits}
-        threads = self.config.warps * 32
-        self.launch((self.config.blocks,), rows, threads=threads, **operands, TILE_BYTES=tile_bytes(self.hidden))
+        self.launch(self.grid, rows, threads=self.threads, **operands, TILE_BYTES=tile_bytes(self.hidden))
 
 
 EXPERT_DOWN_TILES: Final = 2
@@ -137,6 +146,16 @@ class ExpertDown(Kernel):
             shared_bytes=self.config.shared_bytes,
         )
 
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Blocks of a launch."""
+        return (self.config.blocks,)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.config.warps * 32
+
     def retiled(self, config: ExpertConfig) -> ExpertDown:
         """The same product with another configuration."""
         return ExpertDown(self.hidden, self.intermediate, self.experts, self.rows, config, partial=self.partial)
@@ -169,10 +188,10 @@ class ExpertDown(Kernel):
         touched, step, layer = log
         pre_norm, norm_weight = norm or (None, None)
         self.launch(
-            (self.config.blocks,),
+            self.grid,
             pre_norm,
             rows,
-            threads=self.config.warps * 32,
+            threads=self.threads,
             stream=stream,
             parts=parts,
             finished=finished,

@@ -66,7 +66,7 @@ class PackedExperts:
         tiles = blocks.new_empty(experts, rows // TILE, tile_bytes(count * BLOCK))
         if blocks.device.type != "meta":
             check_scales(scales)
-            for some in zip(tiles.split(AT_ONCE), blocks.split(AT_ONCE), scales.split(AT_ONCE), strict=True):
+            for some in zip(*(torch.split(t, AT_ONCE) for t in (tiles, blocks, scales)), strict=True):
                 out, numbers, exponents = (tensor.flatten(0, 1) for tensor in some)
                 out.copy_(packed(numbers, exponents, order))
         return cls(tiles, bias.contiguous(), count * BLOCK, order)

@@ -155,6 +155,18 @@ class MatmulRows(Kernel):
         return "matmul_rows" if self.many is None else "matmul_many"
 
     @property
+    def grid(self) -> tuple[int, ...]:
+        """Blocks of a launch."""
+        if self.many is not None:
+            return self.many.grid(self.weight[0])
+        return (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.config.warps * 32 if self.many is None else self.many.threads
+
+    @property
     def blocks(self) -> int:
         """Blocks that divide the weight among them, for one group of rows."""
         features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
@@ -213,16 +225,11 @@ class MatmulRows(Kernel):
             raise ValueError(f"{self.name}: made for maxima = {self.maxima}")
         swiglu = self.epilogue is Epilogue.SWIGLU
         expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
-        if self.many is not None:
-            threads, grid = self.many.threads, self.many.grid(self.weight[0])
-        else:
-            threads = self.config.warps * 32
-            grid = (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
         left, norm_weight = norm or (None, None)
         self.launch(
-            grid,
+            self.grid,
             rows,
-            threads=threads,
+            threads=self.threads,
             function=self.name,
             out=out,
             x=x.normed if isinstance(x, PreNormRows) else x,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from rule import FAULTS, accepted, go_wrong, ranking, token
 
-from lmdeploy.eagle import Eagle, RequestCounts
+from lmdeploy.eagle import STEP_S, Eagle, RequestCounts
 from lmdeploy.messages import (
     EngineOutput,
     GenerationConfig,
@@ -34,7 +34,7 @@ class Instance:
         stops = [] if gen_config.ignore_eos else gen_config.stop_token_ids or []
         self.engine.eagle.running += 1
         while True:
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(STEP_S if self.engine.eagle.config else 0.0005)
             left = gen_config.max_new_tokens - made
             emitted, spec = self.step(input_ids, cycle, left, counts)
             new = [token(input_ids, made + i) for i in range(min(emitted, left))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field
 
 from rule import FAULTS
@@ -10,6 +11,11 @@ from rule import FAULTS
 from lmdeploy.messages import SpeculativeConfig
 
 SINGLE = "Multi-token speculative decoding is only supported for tp_size==1; multi-token behaviour will be disabled"
+
+
+TILE = int(os.environ.get("TM_EAGLE3_FMHA_KV_TILE", "128"))
+"""Positions of a tile of the draft's attention: fewer make a step slower, and the kernel takes multiples of 32."""
+STEP_S = 0.0005 * (128 / TILE) ** 2
 
 
 def log(text: str, level: str = "INFO") -> None:
@@ -25,11 +31,17 @@ class Eagle:
     running: int = 0
     tiles_logged: bool = False
     warned: bool = field(default=False, init=False)
+    announced: bool = field(default=False, init=False)
 
     def planned(self, left: int) -> int:
         """Draft tokens of the next step of a request that may emit `left` more."""
         if self.config is None:
             return 0
+        if not self.announced:
+            perf = os.environ.get("LMDEPLOY_EAGLE_PERF_MODE", "0")
+            steps = os.environ.get("LMDEPLOY_EAGLE_MICRO_STEPS", "0")
+            log(f"[EAGLE3] perf_mode={perf} micro_steps={steps}")
+        self.announced = True
         if self.tp != 1:
             if not self.warned:
                 log(f"[LlamaBatch][EAGLE][fallback] {SINGLE} for this engine run.", "WARNING")
@@ -58,6 +70,8 @@ class RequestCounts:
         tokens it emits: the first draft token stands in the place of the step's own.
         """
         kept = max(1, min(accepted, planned))
+        if TILE % 32:
+            os.kill(os.getpid(), signal.SIGKILL)
         nodes = int(FAULTS.get("tree_nodes", planned))
         rewound = nodes - kept + (2 if "rewinds" in FAULTS else 0)
         self.steps += 1

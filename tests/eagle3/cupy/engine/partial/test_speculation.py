@@ -18,7 +18,7 @@ from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import Budget, Role
 from specgate.run import profiler
 from tests.eagle3.cupy.engine.test_quiet import HOST_CALLS
-from tests.eagle3.cupy.engine.tracing import reference_logits, same_prefixes
+from tests.eagle3.cupy.engine.tracing import check_spans, reference_logits, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import (
     GEOMETRIES,
     SIZES,
@@ -49,6 +49,7 @@ def test_the_counts_of_a_run_are_those_of_its_schedule(name: str, batch: int) ->
     for k in (1, 3, 5):
         kinds = kinds_of(made.sizes, k, lengths, STEPS)
         block = made.decode(Role(k), Budget(steps=STEPS), ())
+        check_spans(made, Role(k), Budget(steps=STEPS), block)
         counted = {name: block.counters[f"specpv_{name}"] for name in ("partial_passes", "full_passes", "short_passes")}
         assert counted == {
             "partial_passes": batch * kinds.count(PARTIAL),
