@@ -47,17 +47,38 @@ PROCESSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Order of a plan: per pair, its prompt set and whether the baseline runs first (+1) or second (−1)."""
+    """Order of a plan: per pair, its prompt set and whether the baseline runs first (+1) or second (−1).
+
+    `by_load`: whether neighbouring pairs of one order are measured role by role, each role from a load of its own,
+    which the neighbouring group of pairs shares.
+    """
 
     prompt_sets: tuple[int, ...]
     orders: tuple[int, ...]
+    by_load: bool = False
+
+    @property
+    def groups(self) -> NDArray[np.int64]:
+        """Group of each pair, counted in running order."""
+        return np.cumsum(np.diff(self.orders, prepend=self.orders[0]) != 0)
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Place of each pair's first block and of its second one among all blocks, in running order."""
+        count = np.arange(len(self.orders))
+        if not self.by_load:
+            return 2 * count, 2 * count + 1
+        begin = np.searchsorted(self.groups, self.groups)
+        sizes = np.bincount(self.groups)[self.groups]
+        return begin + count, begin + count + sizes
 
     @classmethod
     def of(cls, scenario: Scenario) -> Turns:
         """The turns of a scenario's first point."""
         plan = build_plan([scenario], "simulated")
         rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
-        return cls(tuple(r.prompt_set for r in rounds), tuple(1 if r.order[0] == BASELINE else -1 for r in rounds))
+        orders = tuple(1 if r.order[0] == BASELINE else -1 for r in rounds)
+        return cls(tuple(r.prompt_set for r in rounds), orders, scenario.schedule.by_load)
 
 
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +124,7 @@ def drifting_role(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
 def slowed(turns: Turns, blocks: Floats, base: float, spec: float) -> Floats:
     """The log-ratio of pairs whose blocks [runs, blocks] are slower by `base` or `spec` times these values."""
     forward = np.asarray(turns.orders) > 0
-    first, second = blocks[:, 0::2], blocks[:, 1::2]
+    first, second = (blocks[:, places] for places in turns.places)
     ratios: Floats = np.where(forward, base * first - spec * second, base * second - spec * first)
     return ratios
 
@@ -149,7 +170,8 @@ def spec_stalls(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
 
 def first_slow(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
     """The first block of a round is 1 % slow."""
-    slow = np.tile([1.0, 0.0], (runs, len(turns.orders)))
+    slow = np.zeros((runs, 2 * len(turns.orders)))
+    slow[:, turns.places[0]] = 1.0
     return independent(runs, turns, sd, noise) + slowed(turns, slow, 0.01, 0.01)
 
 
@@ -175,14 +197,19 @@ def order_by_set(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
 
 
 def of_process(process_sd: float, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
-    """Processes differ by `process_sd`."""
-    return independent(runs, turns, sd, noise) + noise.normal(0.0, process_sd, (runs, 1))
+    """Ratios differ between processes by `process_sd`; between loads, each role has its part of it."""
+    if not turns.by_load:
+        return independent(runs, turns, sd, noise) + noise.normal(0.0, process_sd, (runs, 1))
+    loads = noise.normal(0.0, process_sd / math.sqrt(2), (2, runs, turns.groups[-1] + 2))
+    base, spec = loads[0][:, (turns.groups + 1) // 2], loads[1][:, turns.groups // 2]
+    of_loads: Floats = spec - base
+    return independent(runs, turns, sd, noise) + of_loads
 
 
 def everything(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
     """AR(1) 0.9 with innovations of heavy tails, processes that differ by 0.3 %, and 1 block in 100 slow by 20 %."""
     slow = smoothed(heavy_tailed(runs, turns, sd, noise), 0.9)
-    return slow + noise.normal(0.0, 0.003, (runs, 1)) + stalls(0.01, 0.2, runs, turns, 0.0, noise)
+    return slow + of_process(0.003, runs, turns, 0.0, noise) + stalls(0.01, 0.2, runs, turns, 0.0, noise)
 
 
 Noise = Callable[[int, Turns, float, Draw], Floats]
@@ -245,9 +272,9 @@ class Between:
     def measured(cls, noise_of: Noise, runs: int, turns: Turns, sd: float, noise: Draw) -> Between:
         """With a profile of PROCESSES processes under the same noise, as `specgate machine calibrate` measures it."""
         pairs = PASS_ROUNDS * (max(turns.prompt_sets) + 1)
-        once = Turns(turns.prompt_sets[:pairs], turns.orders[:pairs])
+        once = Turns(turns.prompt_sets[:pairs], turns.orders[:pairs], turns.by_load)
         means = noise_of(runs * PROCESSES, once, sd, noise).mean(axis=1)
-        paired = Turns(turns.prompt_sets[:PROFILED], turns.orders[:PROFILED])
+        paired = Turns(turns.prompt_sets[:PROFILED], turns.orders[:PROFILED], turns.by_load)
         model = model_of(paired.orders, paired.prompt_sets, tuple(range(len(paired.orders))))
         pair_sd = np.sqrt(model.squares(noise_of(runs, paired, sd, noise))[:, 0] / model.freedom)
         sds = means.reshape(runs, PROCESSES).std(axis=1, ddof=1)
@@ -387,6 +414,7 @@ def schedules() -> dict[str, Scenario]:
     shapes = sorted({(s.workload.prompt_sets, s.schedule.rounds) for s in shipped()} | {(4, 2), (4, 4)})
     plans = {f"{sets} × {rounds}": scheduled(sets, Schedule(rounds, 1)) for sets, rounds in shapes}
     return plans | {
+        "8 × 4, by load": scheduled(8, Schedule(4, 1, by_load=True)),
         "8 × 4, continued to 8": scheduled(8, Schedule(8, 1, extended=(4,))),
         "8 × 4, continued to 32": scheduled(8, Schedule(32, 1, extended=(4, 8, 16))),
     }

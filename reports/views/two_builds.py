@@ -140,7 +140,8 @@ def text_lines(builds: TwoBuilds) -> Iterator[str]:
 def place(parting: Parting, key: str, builds: TwoBuilds) -> str:
     """Return where a text parts, and the tokens there."""
     prompt = prompt_name(key, parting.prompt_set, parting.slot, builds)
-    return f"{prompt} from token {parting.position} on ({parting.old} → {parting.new})"
+    gap = "" if parting.gap is None else f", logits {parting.gap:.2g} apart"
+    return f"{prompt} from token {parting.position} on ({parting.old} → {parting.new}{gap})"
 
 
 def prompt_name(key: str, prompt_set: int, slot: int, builds: TwoBuilds) -> str:

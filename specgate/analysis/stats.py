@@ -196,8 +196,9 @@ def planned_interim_looks(scenario: Scenario, ends: Sequence[TimeEnd] = ()) -> t
     was spent, which are looks, too.
     """
     sets, schedule = scenario.workload.prompt_sets, scenario.schedule
-    balanced, first = sets * PASS_ROUNDS, UNTIL_DECIDED if scenario.until_decided else FIRST_LOOK
-    once = scenario.until_decided and sets >= FIRST_LOOK and not sets % 2
+    balanced = sets * PASS_ROUNDS * scenario.load_passes
+    first = UNTIL_DECIDED if scenario.until_decided else FIRST_LOOK
+    once = scenario.until_decided and sets >= FIRST_LOOK and not sets % 2 and not schedule.by_load
     looks: list[int] = [sets] if once else []
     for end in (sets * rounds for rounds in (*schedule.extended, scenario.rounds)):
         pairs = first

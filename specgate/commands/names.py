@@ -36,6 +36,7 @@ OLD: Final[Mapping[str, str]] = {
     "scenarios validate": "scenarios check",
     "bench": "engine bench",
     "tune": "engine tune",
+    "sweep": "engine sweep",
     "tape": "engine tape",
     "tree": "engine tree",
     "pairs plant": "engine plant",

@@ -20,6 +20,9 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Final
 
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BASELINE, LEAST_BUDGET_S, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
@@ -51,7 +54,7 @@ def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
     for prompt_set in range(workload.warmup_sets):
         for i in range(schedule.warmup_rounds):
             yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=True)
-    yield from groups_by_lot(scenario, point)
+    yield from groups_by_load(scenario, point) if scenario.schedule.by_load else groups_by_lot(scenario, point)
 
 
 def groups_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
@@ -63,6 +66,26 @@ def groups_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
         for prompt_set in range(sets):
             order = running_order(scenario.roles, turns[prompt_set])
             yield Round(point, prompt_set, index, order, warmup=False)
+
+
+def groups_by_load(scenario: Scenario, point: Point) -> Iterator[Round]:
+    """The measured rounds for an engine that holds one role at a time: A A … B B …, then B B … A A …, and so on.
+
+    Neighbouring rounds of one order share their loads, and two groups share the one between them. A prompt set runs in
+    the orders by turns, as in any plan: rounds with an even index forward, those with an odd one backward.
+    """
+    block = scenario.load_passes * PASS_ROUNDS
+    for begin in range(0, scenario.rounds, block):
+        for turn in range(PASS_ROUNDS):
+            for index in range(begin + turn, min(begin + block, scenario.rounds), PASS_ROUNDS):
+                for prompt_set in range(scenario.workload.prompt_sets):
+                    yield Round(point, prompt_set, index, running_order(scenario.roles, turn), warmup=False)
+
+
+def loads_of(rounds: Sequence[Round]) -> int:
+    """Number of times that an engine which holds one role at a time is loaded for these measured rounds."""
+    running = (role for order, _ in groupby(q.order for q in rounds) for role in order)
+    return sum(1 for _ in groupby(running))
 
 
 def drawn_turns(scenario: Scenario, point: Point, index: int) -> list[int]:
@@ -87,7 +110,9 @@ def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
 
 
 def prefill_group(round_: Round) -> tuple[object, ...]:
-    """A key of the round. Rounds that follow each other and have the same key share one prefill of a micro run."""
+    """A key of the round. Rounds that follow each other and have the same key share one prefill of a micro run, unless
+    its engine holds one role at a time.
+    """
     return (True, round_.prompt_set) if round_.warmup else (False, round_.prompt_set, round_.index)
 
 
@@ -156,6 +181,10 @@ def check_biases(scenarios: Mapping[str, Scenario], vocabularies: Mapping[str, i
 # ── how long will it take ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+LOADED_BYTES_S: Final = 5e8
+"""Bytes of weights that an engine loads per second: a server of an 8B target was ready after a minute."""
+
+
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """Estimated seconds on one class of machine, right within a factor of two: good enough to choose what to run.
@@ -175,6 +204,11 @@ class CostModel:
     kilo_cached: float
     draft: float
     accept: float = 0.75
+
+    def loading(self, target: Path) -> CostModel:
+        """The same with the time that it takes to load the weights in the folder `target`."""
+        weights = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+        return replace(self, open=self.open + weights / LOADED_BYTES_S)
 
     def step_s(self, role: Role, point: Point) -> float:
         """Seconds of one step of `role`."""
@@ -230,7 +264,8 @@ def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:
 
 def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, tuple[float, float]]:
     """Seconds per point, at least and at most: to its first interim look, and to its last one or until its time is
-    spent. Each with one engine start, prefills, warm-up, and the default checks of its tokens.
+    spent. Each with an engine start, prefills, warm-up, and the default checks of its tokens. An engine that holds one
+    role at a time starts and warms up at every load.
     """
     seconds = {}
     for point in plan.points:
@@ -238,7 +273,9 @@ def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, tuple[float, fl
         warmup = cost.open + seconds_of_rounds(scenario, point, [r for r in rounds if r.warmup], cost)
         measured, checks = [r for r in rounds if not r.warmup], check_seconds(scenario, point, cost)
         least, most = (
-            seconds_of_rounds(scenario, point, measured[:count], cost) for count in least_and_most_rounds(scenario)
+            seconds_of_rounds(scenario, point, measured[:count], cost)
+            + (loads_of(measured[:count]) - 1) * warmup * scenario.schedule.by_load
+            for count in least_and_most_rounds(scenario)
         )
         if scenario.until_decided:
             most = max(least, min(most, scenario.schedule.budget_s or max(LEAST_BUDGET_S, warmup)))

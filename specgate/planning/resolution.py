@@ -93,6 +93,7 @@ def resolve(
     named = any((request.target, request.pair, request.tokenizer))
     other_target = named or (pair.name != DEMO and {s.pair for s in chosen} == {DEMO})
     chosen = fitted(chosen, pair, other_target=other_target, backend=backend, most_sets=open_sets(request))
+    chosen = one_role_at_a_time(chosen, backend, request.options)
     return Config(
         kind=request.kind,
         backend=backend,
@@ -111,6 +112,19 @@ def chosen_scenarios(
     """
     named = None if question and not names_scenarios(names, only) else select(names, only, kind, machine)
     return asked(question, named, kind or "micro", machine)
+
+
+def one_role_at_a_time(scenarios: Sequence[Scenario], backend: str, options: Mapping[str, str]) -> list[Scenario]:
+    """The scenarios, those measured load by load whose engine holds one role at a time (`servers=apart`). Servers that
+    run already are loaded by nobody, and a server under load has blocks of its own length.
+    """
+
+    def by_load(scenario: Scenario) -> bool:
+        engine, every = another_engine(backend), {**options, **scenario.options}
+        apart = engine is not None and every.get("servers") == "apart" and not engine.attaches(every)
+        return apart and scenario.load is None
+
+    return [replace(s, schedule=replace(s.schedule, by_load=by_load(s))) for s in scenarios]
 
 
 def names_scenarios(names: Sequence[str], only: str | None) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from specgate import plugins
 from specgate.analysis.machine.minutes import seconds_of
-from specgate.analysis.rounds import whole_generation
+from specgate.analysis.rounds import in_round, whole_generation
 from specgate.analysis.stats import planned_interim_looks
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import (
@@ -56,7 +56,7 @@ from specgate.machine.memory_in_use import MemoryProbe
 from specgate.planning.arrivals import offered_load
 from specgate.planning.gates import near_ties
 from specgate.planning.plan import positions_needed, prefill_group
-from specgate.planning.prompts import Prompts
+from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
 from specgate.run.early_stop import EARLIER_RUNS_S, Look
@@ -155,6 +155,7 @@ class Runner:
         self._start_s: float | None = None
         self._only_earlier = False  # at the last look at the point
         self._opened_ns = 0
+        self._loaded: Role | None = None  # of an engine that holds one role at a time, once it is warm
 
     def run(self, beside: Beside = unwatched) -> None:
         """Run every round that the journal lacks.
@@ -276,17 +277,22 @@ class Runner:
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
         prompts, looks = self.prompts[point.key], planned_interim_looks(scenario)
-        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
-        measured, self._only_earlier = 0, False
+        by_load = scenario.schedule.by_load
+        planned = [r for r in self.plan.rounds_of(point) if not (by_load and r.warmup)]
+        visits = [list(rounds) for _, rounds in groupby(planned, key=order_of if by_load else prefill_group)]
+        run = self._run_load if by_load else self._run_prompt_set
+        measured, self._only_earlier, self._loaded = 0, False, None
         for number, rounds in enumerate(visits, 1):
             if not rounds[0].warmup and self._start_s is None:
                 self._start_s = (time.monotonic_ns() - self._opened_ns) / 1e9
-            self._run_prompt_set(scenario, point, rounds, prompts, engine)
+            run(scenario, point, rounds, prompts, engine)
             measured += sum(not r.warmup for r in rounds)
             look = self.may_stop(point, self._journal()) if measured in looks else None
             if look is not None:
                 self._only_earlier = look.only_earlier
             goes_on = measured and number < len(visits) and not self._done(visits[number][0])
+            if by_load and self._comes_again(rounds[-1]):
+                continue  # what this load has measured counts once the other order has come, too
             if (look is not None and look.decided) or (goes_on and self._time_is_spent(point, measured)):
                 self._ahead[point] = 0
                 return
@@ -321,36 +327,84 @@ class Runner:
         if not todo and (later or not self.evidence.wanting(point, prompt_set)):
             return
         chosen = (prompts.warmup if warmup else prompts.measured)[prompt_set]
-        ids, lengths = chosen.token_ids, chosen.lengths if scenario.workload.own else ()
         shared_ns = 0
         if scenario.load is None:
-            shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
+            shared_ns = engine.prefill(chosen.token_ids, draft=any(r.speculative for r in scenario.roles))
         elif not todo:  # so that the engine knows which prompts the evidence that is missing is about
-            engine.serve(rounds[0].order[0], ids, scenario.budget, offered_load(scenario, rounds[0]), ())
+            offered = offered_load(scenario, rounds[0])
+            engine.serve(rounds[0].order[0], chosen.token_ids, scenario.budget, offered, ())
         alone = dict[Role, int]()
         for round_ in todo:
             for position, role in enumerate(round_.order):
-                one_step_ns = self._one_step_ns(point, role, engine, alone)
-                before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
-                if scenario.load is not None:
-                    prefill_ns, offered = 0, offered_load(scenario, round_)
-                    decoded = engine.serve(role, ids, scenario.budget, offered, ())
-                else:
-                    own = scenario.whole_requests
-                    prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
-                    decoded = engine.decode(role, scenario.budget, ())
-                block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
-                span_ns = asked_ns, time.monotonic_ns()
-                cpu = between(before, self.cpus.read_again(before))
-                answered = decoded.served.prompts if decoded.served is not None else ()
-                own_lengths = tuple(lengths[i] for i in answered) if lengths and answered else lengths
-                memory = self._memory_in_use(engine, decoded)
-                block = replace(block, prompt_tokens=own_lengths, memory=memory, one_step_ns=one_step_ns)
-                self._record(replace(block, span_ns=span_ns, cpu=cpu))
+                self._record(self._block(scenario, round_, position, role, chosen, shared_ns, alone, engine))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:
             self.evidence.gather(point, prompt_set, engine, self.worker_generation)
+
+    def _block(
+        self,
+        scenario: Scenario,
+        round_: Round,
+        position: int,
+        role: Role,
+        prompts: PromptSet,
+        shared_ns: int,
+        alone: dict[Role, int],
+        engine: EngineWorker,
+    ) -> Block:
+        """Measure one block of `role` on `prompts`, which took `shared_ns` to prefill. `alone`: see `_one_step_ns`."""
+        ids, lengths = prompts.token_ids, prompts.lengths if scenario.workload.own else ()
+        one_step_ns = self._one_step_ns(round_.point, role, engine, alone)
+        before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
+        if scenario.load is not None:
+            prefill_ns, offered = 0, offered_load(scenario, round_)
+            decoded = engine.serve(role, ids, scenario.budget, offered, ())
+        else:
+            own = scenario.whole_requests
+            prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
+            decoded = engine.decode(role, scenario.budget, ())
+        block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
+        span_ns = asked_ns, time.monotonic_ns()
+        cpu = between(before, self.cpus.read_again(before))
+        answered = decoded.served.prompts if decoded.served is not None else ()
+        own_lengths = tuple(lengths[i] for i in answered) if lengths and answered else lengths
+        memory = self._memory_in_use(engine, decoded)
+        block = replace(block, prompt_tokens=own_lengths, memory=memory, one_step_ns=one_step_ns)
+        return replace(block, span_ns=span_ns, cpu=cpu)
+
+    def _run_load(
+        self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: EngineWorker
+    ) -> None:
+        """Run neighbouring rounds of one order on an engine that holds one role at a time: all blocks of a role, then
+        those of the next. A role that is loaded anew is warmed up.
+        """
+        todo, draft = [r for r in rounds if not self._done(r)], any(r.speculative for r in scenario.roles)
+        for position, role in enumerate(rounds[0].order if todo else ()):
+            if role != self._loaded:
+                self._warm_up(scenario, point, role, prompts, engine)
+            for round_ in todo:
+                chosen = prompts.measured[round_.prompt_set]
+                shared_ns = engine.prefill(chosen.token_ids, draft=draft)
+                self._record(self._block(scenario, round_, position, role, chosen, shared_ns, {}, engine))
+        if self._comes_again(rounds[-1]):
+            return  # the backward rounds end with the baseline, which the evidence asks
+        for prompt_set in dict.fromkeys(r.prompt_set for r in rounds):
+            if self.evidence.wanting(point, prompt_set):
+                engine.prefill(prompts.measured[prompt_set].token_ids, draft=draft)
+                self.evidence.gather(point, prompt_set, engine, self.worker_generation)
+
+    def _warm_up(self, scenario: Scenario, point: Point, role: Role, prompts: Prompts, engine: EngineWorker) -> None:
+        """Run the warm-up rounds' blocks of one role. Those of its first load are stored."""
+        draft = any(r.speculative for r in scenario.roles)
+        for round_ in (r for r in self.plan.rounds_of(point) if r.warmup):
+            chosen = prompts.warmup[round_.prompt_set]
+            shared_ns, position = engine.prefill(chosen.token_ids, draft=draft), round_.order.index(role)
+            of = role, self.worker_generation
+            block = self._block(scenario, round_, position, role, chosen, shared_ns, {}, engine)
+            if not any(in_round(b, round_) and (b.role, b.worker_generation) == of for b in self.blocks):
+                self._record(block)
+        self._loaded = role
 
     def _one_step_ns(self, point: Point, role: Role, engine: EngineWorker, alone: dict[Role, int]) -> int | None:
         """Time that a single step takes with its prefill, by the harness's clock: once for all rounds of a prompt set.
@@ -447,6 +501,10 @@ class Runner:
 
     def _done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None
+
+
+def order_of(round_: Round) -> tuple[Role, ...]:
+    return round_.order
 
 
 def source_of(activity: Activity, backend: str, *, scripted: bool) -> TraceSource:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 from specgate.contract.scenarios.scenario import OptionName, option_text
@@ -76,7 +77,7 @@ def baked(setting: Setting) -> str:
     """What makes a setting the default: `export NAME=VALUE …` of the environment, `-o NAME=VALUE` of all other
     options.
     """
-    of_environment = {name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")}
-    parts = ["export " + in_words(of_environment)] if of_environment else []
-    parts += [f"-o {name}={value}" for name, value in setting.items() if not name.startswith("env.")]
-    return " ".join(parts)
+    words = [f"{name}={quote(value)}" for name, value in setting.items()]
+    exported = [word.removeprefix("env.") for word in words if word.startswith("env.")]
+    options = [f"-o {word}" for word in words if not word.startswith("env.")]
+    return " ".join((*(["export", *exported] if exported else []), *options))

@@ -2,12 +2,15 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
+from specgate.commands.scenarios import loads_in_words
 from specgate.contract import Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, TimeEnd, Workload
 from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
@@ -17,9 +20,11 @@ from specgate.planning.plan import (
     check_biases,
     check_limits,
     estimate_seconds,
+    loads_of,
     positions_needed,
     prefill_group,
 )
+from specgate.planning.resolution import one_role_at_a_time
 from specgate.planning.scenario import find, select, shipped
 
 
@@ -102,8 +107,11 @@ def test_a_point_warms_up_first(scenario: Scenario) -> None:
     assert [r.point for r in plan.rounds] == [r.point for p in plan.points for r in plan.rounds_of(p)]
 
 
-@given(scenario=SCENARIOS)
-def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both_orders(scenario: Scenario) -> None:
+@given(scenario=SCENARIOS, by_load=st.booleans())
+def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both_orders(
+    scenario: Scenario, by_load: bool
+) -> None:
+    scenario = replace(scenario, schedule=replace(scenario.schedule, by_load=by_load))
     plan = build_plan([scenario], "fake")
     rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
     *early, last = planned_interim_looks(scenario)
@@ -113,6 +121,28 @@ def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both
         runs = Counter((r.prompt_set, r.order[0]) for r in rounds[:look])
         assert len(runs) == 2 * scenario.workload.prompt_sets
         assert len(set(runs.values())) == 1
+
+
+@pytest.mark.parametrize("name", ["micro-120b-32k-single", "micro-120b-16k-b4", "micro-120b-1k-single"])
+def test_an_engine_that_holds_one_role_at_a_time_is_loaded_five_times_for_a_large_target(
+    name: str, tmp_path: Path
+) -> None:
+    scenario = next(s for s in shipped() if s.name == name)
+    (apart,) = one_role_at_a_time([scenario], "vllm", {"servers": "apart"})
+    for options in ({}, {"servers": "apart", "url.baseline": "http://localhost:8000"}):
+        assert one_role_at_a_time([scenario], "vllm", options) == [scenario]
+    assert one_role_at_a_time([scenario], "fake", {"servers": "apart"}) == [scenario]
+    plan = build_plan([apart], "vllm")
+    rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
+    forward, backward = scenario.roles, scenario.roles[::-1]
+    assert [order for order, _ in groupby(r.order for r in rounds)] == [forward, backward] * 2
+    assert [loads_of(rounds[:look]) for look in planned_interim_looks(apart)] == [3, 5] and len(rounds) == 32
+    assert loads_in_words(plan, plan.points[0]) == "3–5 engine loads"
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(65_000_000_000)
+    cost = COST["gpu"].loading(tmp_path)
+    (seconds,), (together,) = (estimate_seconds(p, cost).values() for p in (plan, build_plan([scenario], "vllm")))
+    assert seconds[1] - together[1] > 4 * cost.open > 4 * 130
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specgate.contract import BASELINE, EngineFacts, EngineIdentity, Finish, Point, Round
+from specgate.backends.fake.engine import FakeEngine
+from specgate.contract import BASELINE, Block, Budget, EngineFacts, EngineIdentity, Finish, Point, Role, Round, Scenario
 from specgate.contract.protocols import Decoded
 from specgate.errors import UsageError
 from specgate.files.config import Config
@@ -16,6 +18,8 @@ from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import line_of
 from specgate.run.runner import Runner, make_block
+from tests.pairs.tiny import write_random_pair
+from tests.support.command import Cli
 from tests.support.factories import POLICY, plan_of, run_of
 from tests.support.surroundings import sample
 
@@ -59,6 +63,38 @@ def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: 
         assert runner.worker_generation == expected
         with folder.watch_file.open("a") as out:
             out.write(line_of(sample(0, worker_generation=runner.worker_generation + 1)))
+
+
+@pytest.mark.parametrize(("sets", "rounds"), [(8, 4), (4, 8)])
+def test_an_engine_that_holds_one_role_at_a_time_is_loaded_at_most_six_times_for_32_pairs(
+    sets: int, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[Role] = []
+
+    class OneRole(FakeEngine):
+        """The scripted engine, which notes every role that it would have to load."""
+
+        def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+            if loads[-1:] != [role]:
+                loads.append(role)
+            return super().decode(role, budget, stop_token_ids)
+
+    def by_load(scenarios: Sequence[Scenario], *_: object) -> list[Scenario]:
+        return [replace(s, schedule=replace(s.schedule, by_load=True)) for s in scenarios]
+
+    monkeypatch.setattr("specgate.backends.fake.engine.FakeEngine", OneRole)
+    monkeypatch.setattr("specgate.planning.resolution.one_role_at_a_time", by_load)
+    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+    cli.scenario(spec=[3], sets=sets, rounds=rounds)
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    spec = Role(3)
+    assert loads == [BASELINE, spec, BASELINE, spec, BASELINE], "texts are checked while the baseline is loaded"
+    blocks = RunFolder.open(cli.newest()).lines(Block)
+    assert Counter((b.role, b.warmup) for b in blocks) == {(r, w): 1 if w else 32 for r in loads[:2] for w in (0, 1)}
+    firsts = Counter((b.prompt_set, b.role) for b in blocks if not b.position_in_round and not b.warmup)
+    assert set(firsts.values()) == {rounds // 2} and len(firsts) == 2 * sets
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 def test_only_a_back_end_that_comes_with_specgate_is_believed_when_its_block_began(

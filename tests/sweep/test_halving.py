@@ -1,4 +1,4 @@
-"""How many settings are measured in how many process pairs."""
+"""How many settings are measured in how many process pairs, and what is printed of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from specgate.sweep.grid import baked
 from specgate.sweep.halving import LAST_PAIRS, cost, halvings
 from specgate.sweep.wording import duration
 
@@ -32,3 +33,8 @@ def test_no_halving_costs_more_than_the_first_but_for_rounding(settings: int) ->
 )
 def test_times_are_written_as_a_command_line_takes_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_bakes_a_setting_is_a_line_that_a_shell_reads() -> None:
+    setting = {"env.TILE": "64", "fmha": "kv_tile:512,warps:4", "env.FLAGS": "a b"}
+    assert baked(setting) == "export TILE=64 FLAGS='a b' -o fmha=kv_tile:512,warps:4"

@@ -21,7 +21,7 @@ from specgate.backends.eagle3.reference.draft import (
     draft_layer,
     project_features,
 )
-from specgate.backends.eagle3.reference.loop import SpeculativeLoop
+from specgate.backends.eagle3.reference.loop import PREFILL_CHUNK, SpeculativeLoop
 from specgate.checkpoints.stages.names import SHORTEST, TARGET_IDS, hidden
 from specgate.errors import BackendError
 
@@ -42,8 +42,9 @@ def show_stages(
     tokens = torch.tensor([list(prompt)], device=loop.device)
     drafter = loop.drafter if isinstance(loop.drafter, EagleDrafter) else None
     tail = Tail(rows)
-    for start in range(0, len(prompt), loop.model.prefill_rows):
-        end = min(start + loop.model.prefill_rows, len(prompt))
+    step = min(loop.model.prefill_rows, PREFILL_CHUNK)  # the draft's attention has a mask of rows by positions
+    for start in range(0, len(prompt), step):
+        end = min(start + step, len(prompt))
         positions = torch.arange(start, end, device=loop.device)[None]
         tail_rows = range(max(start, len(prompt) - rows), end)
         stream, states = loop.model.forward(

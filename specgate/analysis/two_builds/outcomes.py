@@ -30,7 +30,7 @@ def share(error: float, pairs: int, before: int = 0) -> float:
     """Error that a look after `pairs` process pairs may spend, where the look before it saw `before`:
     error · (0.6^(before / 4) − 0.6^(pairs / 4)). All looks together spend less than `error`.
     """
-    return error * (UNSPENT ** (before / 4) - UNSPENT ** (pairs / 4))
+    return error * (math.pow(UNSPENT, before / 4) - math.pow(UNSPENT, pairs / 4))
 
 
 MOST_PROCESSES: Final = 200

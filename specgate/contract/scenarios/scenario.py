@@ -11,7 +11,7 @@ from specgate.contract.load import Load
 from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.roles import BASELINE, Role
 from specgate.contract.scenarios.sampling import Draws, Sampling
-from specgate.contract.scenarios.workload import MOST_PAIRS, PASS_ROUNDS, Budget, Grid, Schedule, Workload
+from specgate.contract.scenarios.workload import LOAD_PAIRS, MOST_PAIRS, PASS_ROUNDS, Budget, Grid, Schedule, Workload
 from specgate.contract.types import (
     FILLED_IN,
     SECONDS,
@@ -161,6 +161,13 @@ class Scenario(LeavesOut):
         if not self.until_decided:
             return self.schedule.rounds
         return max(1, MOST_PAIRS // (self.workload.prompt_sets * PASS_ROUNDS)) * PASS_ROUNDS
+
+    @property
+    def load_passes(self) -> int:
+        """Passes over the prompt sets that an engine which holds one role at a time measures per load: those of
+        LOAD_PAIRS pairs. 1 where roles take turns from block to block.
+        """
+        return -(-LOAD_PAIRS // self.workload.prompt_sets) if self.schedule.by_load else 1
 
     @property
     def whole_requests(self) -> bool:

@@ -134,6 +134,8 @@ MOST_PAIRS = 384
 """Pairs of a point that is measured until it is decided, at most: what so many do not tell is better found with less
 noise.
 """
+LOAD_PAIRS = 8
+"""Pairs whose blocks of a role come from one load, at least, where an engine holds one role at a time (`by_load`)."""
 PASS_ROUNDS = 2
 """Rounds that every prompt set gets in one pass over the prompt sets: one in each order of the roles, A B · B A."""
 
@@ -150,6 +152,8 @@ class Schedule:
     """Rounds per warm-up prompt set."""
     extended: Annotated[tuple[int, ...], FILLED_IN] = ()
     """The rounds of earlier plans of a run that was continued with more, in ascending order."""
+    by_load: Annotated[bool, FILLED_IN] = False
+    """True where an engine holds one role at a time (`servers=apart`): many rounds are then measured role by role."""
     until: Literal["decided"] | None = None
     """`decided`: a point ends where every required rule that rests on samples is decided, or its time is spent.
     `rounds` is not read then, and the first interim look comes at 4 pairs.
