@@ -91,7 +91,7 @@ def rules_of(file: Path) -> list[dict[str, str]]:
 
 def test_another_question_has_another_digest() -> None:
     before = find("cpu-1k-single")
-    for question in (Question(context=(2048,)), Question(batch=(2,)), Question(spec=(2,)), Question(prompt_sets=2)):
+    for question in (Question(context=(2048,)), Question(batch=(2,)), Question(spec=(2,)), Question(prompt_sets=10)):
         (own,) = asked(question, [before], "micro", "cpu")
         assert digests([own]).keys() != digests([before]).keys()
     (longer,) = asked(Question(context=(2048,)), [before], "micro", "cpu")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.contract import AcceptanceSource, LatencyLimits, PairRef, Policy
+from specgate.contract import AcceptanceSource, Budget, LatencyLimits, PairRef, Policy
 from specgate.contract.protocols import HasUsualPair
 from specgate.files.config import Config
 from specgate.machine import inventory
@@ -90,6 +90,7 @@ def test_a_scenarios_digest_is_of_what_it_measures() -> None:
     scenario = find("cpu-1k-single")
     same = replace(scenario, question="Otherwise put?", source_file=Path("elsewhere.yaml"))
     other = replace(scenario, timeout_s=1.0)
+    assert digests([replace(scenario, budget=Budget(steps=64))]) != digests([scenario]), "MICRO_STEPS of another run"
     assert digests([scenario]) == digests([same]) != digests([other])
     assert digests([scenario]) == digests([scenario]), "the same is measured"
     assert digests([replace(scenario, goodput=LatencyLimits(ttft_ms=1.0))]) != digests([scenario])

@@ -19,6 +19,8 @@ def token(prompt: list[int], index: int) -> int:
 
 def accepted(prompt: list[int], cycle: int, k: int) -> int:
     """Requests do not keep in step: where the cycle begins follows from the prompt."""
+    if "accepts" in FAULTS:
+        return min(k, int(FAULTS["accepts"]))
     return min(k, ACCEPT[(cycle + len(prompt)) % len(ACCEPT)])
 
 
