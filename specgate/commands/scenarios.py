@@ -143,13 +143,16 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     chosen, lengths = with_own_prompts(meant_for(engine.name, chosen), engine.name, request)
     chosen = one_role_at_a_time(chosen, engine.name, named)
     planned = build_plan(chosen, engine.name)
-    show_plan(planned, estimate_seconds(planned, COST[size]), size, plain=plain or not sys.stdout.isatty())
+    pair = named_pair(request, None) if request.pair or request.target or request.draft else None
+    cost = COST[size].loading(pair.target) if pair else COST[size]
+    seconds = estimate_seconds(planned, cost)
+    show_plan(planned, seconds, size, cost.open, plain=plain or not sys.stdout.isatty())
     for line in lengths:
         echo(line)
-    if request.pair or request.target or request.draft:
+    if pair is not None:
         from specgate.planning.byte_outlook import byte_outlook
 
-        for line in byte_outlook(planned, named_pair(request, None), policy):
+        for line in byte_outlook(planned, pair, policy):
             echo(line)
     elif policy:
         echo(
@@ -193,11 +196,7 @@ def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> 
 COLUMNS = ("scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min")
 
 
-def show_plan(
-    plan: Plan, seconds: dict[Point, tuple[float, float]], size: Literal["cpu", "gpu"], *, plain: bool
-) -> None:
-    from specgate.planning.plan import COST
-
+def show_plan(plan: Plan, seconds: dict[Point, tuple[float, float]], size: str, open_s: float, *, plain: bool) -> None:
     shortest, longest = (sum(ends) / 60 for ends in zip(*seconds.values(), strict=True))
     rows = [(*plan_row(plan, point), between(least / 60, most / 60, ".1f")) for point, (least, most) in seconds.items()]
     if plain:
@@ -214,7 +213,7 @@ def show_plan(
         console().print(table)
     for point in (p for p in plan.points if plan.scenarios[p.scenario].schedule.by_load):
         loads = loads_in_words(plan, point)
-        echo(f"{point.scenario} c{point.context} b{point.batch}: servers=apart: {loads}, {COST[size].open:g} s each")
+        echo(f"{point.scenario} c{point.context} b{point.batch}: servers=apart: {loads}, {open_s:.0f} s each")
     points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
     minutes = between(shortest, longest, ".0f")
     echo(f"{points} on {plan.points[0].backend}, about {minutes} min ({size} cost model, good to ×2)")

@@ -21,6 +21,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
+from typing import Final
 
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BASELINE, LEAST_BUDGET_S, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
@@ -179,6 +181,10 @@ def check_biases(scenarios: Mapping[str, Scenario], vocabularies: Mapping[str, i
 # ── how long will it take ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+LOADED_BYTES_S: Final = 5e8
+"""Bytes of weights that an engine loads per second: a server of an 8B target was ready after a minute."""
+
+
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """Estimated seconds on one class of machine, right within a factor of two: good enough to choose what to run.
@@ -198,6 +204,11 @@ class CostModel:
     kilo_cached: float
     draft: float
     accept: float = 0.75
+
+    def loading(self, target: Path) -> CostModel:
+        """The same with the time that it takes to load the weights in the folder `target`."""
+        weights = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+        return replace(self, open=self.open + weights / LOADED_BYTES_S)
 
     def step_s(self, role: Role, point: Point) -> float:
         """Seconds of one step of `role`."""

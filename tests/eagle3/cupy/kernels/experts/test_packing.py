@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.kernels.experts.packing import (
     LARGEST_SCALE,
     NUMBERS,
@@ -14,7 +15,10 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import (
     tile_bytes,
     unpacked,
 )
+from specgate.backends.eagle3.lib.layout import target_tensors
+from specgate.backends.eagle3.lib.memory import weight_bytes
 from specgate.backends.eagle3.lib.weights import decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import published
 from specgate.checkpoints.mxfp4 import VALUES
 
 SIZES = [(16, 32), (32, 64), (48, 96), (5760, 2880)]
@@ -89,3 +93,15 @@ def test_on_the_meta_device_only_shapes_are_made() -> None:
     blocks, scales = (torch.empty(shape, dtype=torch.uint8, device="meta") for shape in ((4, 32, 3, 16), (4, 32, 3)))
     made = PackedExperts.of(blocks, scales, torch.empty(4, 32, device="meta"), Order.PLAIN)
     assert made.tiles.shape == (4, 2, tile_bytes(96)) and made.columns == 96
+
+
+@pytest.mark.gpu
+def test_a_packed_target_holds_little_more_memory_than_its_weights() -> None:
+    """torch keeps the memory of what was freed, and a packed matrix fits into no block of an unpacked one."""
+    geometry = published(6, 32)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    target, _ = random_pair(Geometry(geometry, None, ()), 4096, "cuda")
+    growth = torch.cuda.memory_reserved() - before
+    weights = weight_bytes(target_tensors(geometry), torch.bfloat16)
+    assert len(target.weights.layers) == 6 and weights < growth < 1.1 * weights
