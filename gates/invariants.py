@@ -13,8 +13,8 @@ from specgate.gates.select import CellGate, unmeasured, verdict
 class Invariants(CellGate):
     """`accept_unseen`: the invariants that need not be observable, for example "I1 I6", or none.
     `accept_broken`: those that may be broken by what a server's own profiler shows, or none. A server has to copy
-        tokens to the host, which breaks I6; the verdict says how much there is of it. What is broken in any other way
-        stays INVALID.
+        tokens to the host, which breaks I6; the verdict says how much there is of it. `I2:untuned_rows` accepts I2
+        where it breaks for this reason alone, whoever shows it. What is broken in any other way stays INVALID.
 
     `accept_off`: whether cells may leave PERF_MODE out. Without it they are NOT_JUDGED; load scenarios have none.
 
@@ -46,9 +46,8 @@ class Invariants(CellGate):
         if certificate is None:
             return unmeasured(rule, result, run)
         evidence = {i.id: i.held.value for i in certificate}
-        tolerated = named(rule, "accept_broken")
         for invariant in certificate:
-            if invariant.held is Held.BROKEN and not (invariant.id in tolerated and by_server(invariant)):
+            if invariant.held is Held.BROKEN and not tolerated(rule, invariant):
                 message = f"{invariant.id} is broken: {invariant.message}"
                 return verdict(
                     rule,
@@ -79,6 +78,12 @@ class Invariants(CellGate):
 def named(rule: Rule, param: str) -> list[str]:
     """The invariants that a parameter of `rule` names."""
     return str(rule.params.get(param) or "").replace(",", " ").split()
+
+
+def tolerated(rule: Rule, invariant: Invariant) -> bool:
+    """True if `rule` accepts that `invariant` is broken."""
+    accepted = named(rule, "accept_broken")
+    return f"{invariant.id}:{invariant.reason_code}" in accepted or (invariant.id in accepted and by_server(invariant))
 
 
 def by_server(invariant: Invariant) -> bool:

@@ -47,14 +47,14 @@ class OfflineEngine:
         self.trees: dict[Role, str | None] = {}
         self.prompts: list[list[int]] = []
         self.first = BASELINE if request.baseline else Role(request.max_k)
-        if request.max_k:
-            tree_of(library, Opening(Role(request.max_k), request, options))  # refused before anything is loaded
+        longest = Role(request.max_k)
+        tree = tree_of(library, Opening(longest, request, options))  # refused before anything is loaded
         try:
             process, opening = self.process(self.first), Opening(self.first, request, options)
             self.shows_steps = library.shows_steps(opening, process.facts)
             if options.common.servers == "together":
-                self.process(Role(request.max_k))
-            self._facts = facts_of(library, opening, list(self.processes.values()), self.shows_steps, self.trees)
+                self.process(longest)
+            self._facts = facts_of(library, opening, list(self.processes.values()), self.shows_steps, tree)
         except BaseException:
             self.close()
             raise
@@ -183,23 +183,16 @@ def check_forced(length: float | None, role: Role) -> None:
 
 
 def facts_of(
-    library: Library,
-    opening: Opening,
-    processes: Sequence[Driven],
-    shows_steps: bool,
-    trees: Mapping[Role, str | None],
+    library: Library, opening: Opening, processes: Sequence[Driven], shows_steps: bool, tree: str | None
 ) -> EngineFacts:
     """Return the pair's facts and the drivers' reports of the engine. Raises BackendError if the processes run
     different versions.
     """
     common, first = opening.options.common, processes[0].facts
     reports = [
-        ServerReport(
-            process.role, version_of(process.facts), settings_of(library, process), tree=trees.get(process.role)
-        )
-        for process in processes
+        ServerReport(process.role, version_of(process.facts), settings_of(library, process)) for process in processes
     ]
-    facts = server_facts(library.adapter, opening.request, common, reports)
+    facts = server_facts(library.adapter, opening.request, common, reports, tree)
     device, extra = first.get("device"), first.get("shown")
     environment = texts_of(first.get("environment"))
     variables = {**environment, **texts_of(first.get("own_environment"))}

@@ -25,7 +25,7 @@ from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.server import Running, Server, end, new_port
+from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
 from specgate.checkpoints.spec_config.launch_checks import check_named
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
@@ -64,16 +64,19 @@ class ServerEngine:
         self.salt = new_salt()
         self._loading: dict[Role, Running] = {}
         """Servers that were started and are not waited for yet."""
+        self._trees: dict[Role, str | None] = {}
         try:
             if options.start == "parallel":
                 check_sized(adapter, options)
+            tree = self._tree(Role(request.max_k))  # flags that cannot be meant are refused before a target is loaded
+            if options.start == "parallel":
                 for role in self._at_once():
                     self._loading[role] = self._launched(role)
             for role in self._at_once():
                 self.server(role)
             if options.start == "parallel":
                 check_uncut(adapter, options, self._cache_tokens())
-            self._facts = server_facts(adapter, request, options, list(self.reports.values()))
+            self._facts = server_facts(adapter, request, options, list(self.reports.values()), tree)
         except BaseException:
             self.close()
             raise
@@ -161,7 +164,7 @@ class ServerEngine:
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
         with server.explained():
             refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
-        tree = server.report.tree is not None
+        tree = self._tree(role) is not None
         return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs, tree=tree)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -284,9 +287,9 @@ class ServerEngine:
             return self.servers[role]
         if self.options.servers == "apart":
             self.close()
-        tree = self._tree_named(role)
+        self._tree(role)
         if url := self.options.url_of(role):
-            server = Server(self.adapter, role, Running(url.rstrip("/"), tree=tree), self.options)
+            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)
@@ -294,12 +297,17 @@ class ServerEngine:
         identity_of(self.adapter.name, list(self.reports.values()), self.options.build)
         return server
 
-    def _tree_named(self, role: Role) -> str | None:
-        """Return the tree in the speculative config that the options name. Raises UsageError where that config is not
-        the role's.
+    def _tree(self, role: Role) -> str | None:
+        """Return the shape of the trees that `role` drafts: by the command that starts its server, or of one that runs
+        already by the config that the options name. None for chains. Raises UsageError where one of the two is not the
+        role's.
         """
-        named = self.options.spec_config
-        return check_named(named, role.k) if role.speculative and named is not None else None
+        if role.speculative and role not in self._trees:
+            named = self.options.spec_config
+            self._trees[role] = check_named(named, role.k) if named is not None else None
+            if self.options.url_of(role) is None and self.request.pair.weights == "here":
+                _, self._trees[role] = checked_command(self.adapter, self._launch(role, port=0))
+        return self._trees.get(role)
 
     def _launched(self, role: Role) -> Running:
         """Start the server of `role`, and do not wait for it."""
@@ -309,13 +317,17 @@ class ServerEngine:
                 f"option url: no server is named for {role}, and there are no weights here to start one with",
                 hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
             )
-        self._tree_named(role)
+        self._tree(role)
         check_forced(self.options.force_al, role)
         folder = self.trace_folder(role)
-        launch = Launch(
+        launch = self._launch(role, new_port(self.options, {running.port for running in self._loading.values()}))
+        return Server.launched(self.adapter, launch, self.profiler.flags(folder) if self.profiler and folder else ())
+
+    def _launch(self, role: Role, port: int) -> Launch:
+        return Launch(
             role=role,
             pair=self.request.pair,
-            port=new_port(self.options, {running.port for running in self._loading.values()}),
+            port=port,
             dtype=self.request.dtype,
             max_batch=self.request.max_batch,
             max_positions=self.request.max_positions,
@@ -323,7 +335,6 @@ class ServerEngine:
             folder=self.folder,
             lists_all=self.request.sampling is not None and (not role.speculative or not self.request.baseline),
         )
-        return Server.launched(self.adapter, launch, self.profiler.flags(folder) if self.profiler and folder else ())
 
     def _ask(
         self,

@@ -22,7 +22,7 @@ from specgate.backends.servers.facts.served import settings_in
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
-from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
+from specgate.backends.servers.process import HOST, Command, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
 from specgate.checkpoints.spec_config.launch_checks import check_command
 from specgate.contract import Role, ServedModel
@@ -44,18 +44,25 @@ Send = Callable[[str, Sequence[Json], StreamLimit], Sequence[Recording | TurnedA
 """(path, bodies, limit) → a recording of every answer."""
 
 
+def checked_command(adapter: Adapter, launch: Launch) -> tuple[Command, str | None]:
+    """(the command that starts a server, the shape of the trees that it drafts: None for chains).
+
+    Raises UsageError for flags of the user that contradict the role or the pair (`check_command`).
+    """
+    own = adapter.command(replace(launch, options=replace(launch.options, args={})))
+    command, where = adapter.command(launch), f"{adapter.name} {launch.role}"
+    return command, check_command(adapter.name, command.argv, launch.role.k, where, own.argv)
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Address of a server, and the shape of its drafts where they are known to be trees. For one started here, also its
-    process, port, and log from byte `log_start` on.
-    """
+    """Address of a server. For one started here, also its process, port, and log from byte `log_start` on."""
 
     url: str
     process: ServerProcess | None = None
     port: int | None = None
     log: Path | None = None
     log_start: int = 0
-    tree: str | None = None
 
 
 class Server:
@@ -88,12 +95,11 @@ class Server:
         # With servers=apart, one that is started here has the GPU to itself.
         beside = reported.kv.of_free and (self.running.process is None or self.options.servers != "apart")
         self.memory = EngineMemory(pid, reported.kv.tokens, reported.kv.bytes, beside)
-        tree = self.running.tree
         if self.running.process is not None:
-            return ServerReport(self.role, self.version, reported.settings, tree=tree)
+            return ServerReport(self.role, self.version, reported.settings)
         served = replace(model, path=reported.path or model.path, architecture=reported.architecture)
         settings = {**self._logged(), **reported.settings}
-        return ServerReport(self.role, self.version, settings, served, name_of(pid), reported.on_cpu, tree)
+        return ServerReport(self.role, self.version, settings, served, name_of(pid), reported.on_cpu)
 
     def _logged(self) -> dict[str, str]:
         """Return the settings in the log that the owner of a running server names."""
@@ -117,14 +123,13 @@ class Server:
         if not is_free(launch.port):
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
             raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
-        command = adapter.command(launch)
-        tree = check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}")
+        command, _ = checked_command(adapter, launch)
         command = replace(command, argv=(*command.argv, *flags))
         log = launch.folder / f"{adapter.name}-{launch.role}.log"
         print(f"starting: {shown(command.argv)}", flush=True)
         log_start = log.stat().st_size if log.exists() else 0
         process = ServerProcess(command, log, launch.options.stop_s)
-        return Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start, tree)
+        return Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
 
     def ask_to_stop(self) -> None:
         if self.running.process is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from specgate.analysis.block_figures import JOINT, block_figures, ms_per_token
 from specgate.analysis.checks.drafting import left_multi_token_mode, missed_steps
@@ -182,3 +183,18 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block], budget: Budge
         "effective_accept_per_active_slot": effective.value if effective else None,
         **dict(sorted(counters.items())),
     }
+
+
+def summary_line(cell: str, block: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line with a tag that logs can be searched by, of an `eagle_speculation` block that has active slots:
+    requests that left multi-token mode at their end, active slots, and tokens per active slot and step.
+    """
+    active, tokens = block["active_count"], block["effective_accept_per_active_slot"]
+    if active["avg"] is None or tokens is None:
+        return
+    ends = [block[name] for end in ("eos", "stop", "length") if (name := f"disabled_multitoken_{end}") in block]
+    finished = f"disabled_finished={sum(ends)} " if ends else ""
+    yield (
+        f"EAGLE3_SUMMARY {cell} {finished}active_count_avg={active['avg']:.3f} active_count_min={active['min']} "
+        f"active_count_max={active['max']} effective_accept_per_active_slot={tokens:.3f}"
+    )

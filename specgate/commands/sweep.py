@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specgate.ab.request import AbRequest
     from specgate.contract.sweeps import Setting
 
-OWN: Final = ("tries", "grid", "budget")
+OWN: Final = ("tries", "grid", "budget", "through")
 
 
 @command(short_help="Find the fastest setting: options or environment variables.")
@@ -29,6 +29,11 @@ OWN: Final = ("tries", "grid", "budget")
 )
 @click.option(
     "--grid", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="YAML: values may hold commas."
+)
+@click.option(
+    "--through",
+    metavar="WRITES:READS",
+    help="Each setting writes a file with one option; reading it with the other is measured.",
 )
 @click.option("--budget", type=BUDGET, default="1h", show_default=True, metavar="TIME", help="For everything.")
 @take("--backend", *SIBLINGS, "--scenario", *(name for name in QUESTION if name not in ("--steps", "--new-tokens")))
@@ -45,6 +50,9 @@ def sweep(context: click.Context, /, **options: Any) -> None:
     Each setting is an `ab` against the default: paired blocks, tokens checked. The slower half is dropped, the others
     get twice the blocks, until one is left. That one is compared with the default again, on fresh blocks, so that
     having been chosen does not flatter it.
+
+    --through env.TM_GEMM_EXPORT:env.TM_GEMM_IMPORT tunes TurboMind's products with each setting of --try
+    env.TM_GEMM_TUNE=1, and compares the import with the default.
 
     A setting whose engine fails or whose texts differ is named and cannot win. The file sweep.json has throughput,
     acceptance length and tile statistics of every setting.
@@ -71,7 +79,11 @@ def carried_out(context: click.Context, grid: Mapping[str, Sequence[str]]) -> tu
     def comparison(setting: Setting) -> AbRequest:
         return stored_request((*shared, *(word for item in setting.items() for word in ("--new", "=".join(item)))))
 
-    return carry_out(SweepRequest(comparison, grid, context.params["budget"]))
+    through = context.params["through"]
+    writes, colon, reads = (through or "").partition(":")
+    if through is not None and not (writes and reads):
+        raise UsageError(f"--through {through}", hint="write it as WRITES:READS, two options of the back end")
+    return carry_out(SweepRequest(comparison, grid, context.params["budget"], (writes, reads) if colon else None))
 
 
 def arguments(context: click.Context) -> Iterator[str]:

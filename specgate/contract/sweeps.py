@@ -38,6 +38,7 @@ class Trial:
     `low`, `high`: its interval, whose error all settings of the sweep share; None for fewer than three pairs.
     `why_not`: why it cannot win: it failed, or its tokens differ.
     `folder`: its raw samples, seen from the folder of the sweep.
+    `made_by`: the setting of the engine that wrote the file which this one reads; empty if it reads none.
     """
 
     config: Setting
@@ -49,6 +50,7 @@ class Trial:
     high: Positive | None = None
     why_not: Text | None = None
     folder: Text | None = None
+    made_by: Setting = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

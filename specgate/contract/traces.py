@@ -84,12 +84,14 @@ class TunedProduct:
     """A matrix product of a decode step, as an engine's tuned configurations have it launched.
 
     `name`: what it is, with its sizes. `kernel`: the one that computes it.
-    `launch`: `launch_name` by the configuration that was tuned for its weight and rows; None where none was.
+    `launch`: `launch_name` by the configuration that was tuned for its weight; None where none was.
+    `by_rule`: no search knows steps of so many rows, so a rule makes this launch of its weight's configuration.
     """
 
     name: Text
     kernel: Text
     launch: Text | None
+    by_rule: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,16 +31,16 @@ def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> P
     if target is not None:
         if draft is None:
             raise UsageError(f"--target {target}: no draft given", hint="give its EAGLE-3 draft too: --draft DIR")
-        return of_folders(target.name, checkpoint("--target", target), checkpoint("--draft", draft))
+        return of_folders(target.name, checkpoint("--target", target), checkpoint("--draft", draft, draft=True))
     if draft is not None:
-        return of_folders(f"{DEMO}+{draft.name}", named(DEMO).target, checkpoint("--draft", draft))
+        return of_folders(f"{DEMO}+{draft.name}", named(DEMO).target, checkpoint("--draft", draft, draft=True))
     if pair is None or pair in shipped_names():
         return named(pair or DEMO)
     folder = Path(pair)
     if not (folder / "target").is_dir() or not (folder / "draft").is_dir():
         raise unknown(pair)
     return of_folders(
-        folder.resolve().name, checkpoint("pair", folder / "target"), checkpoint("pair", folder / "draft")
+        folder.resolve().name, checkpoint("pair", folder / "target"), checkpoint("pair", folder / "draft", draft=True)
     )
 
 
@@ -99,7 +99,7 @@ def of_folders(name: str, target: Path, draft: Path) -> PairRef:
     return PairRef(name, target, draft, source)
 
 
-def checkpoint(option: str, folder: Path) -> Path:
+def checkpoint(option: str, folder: Path, *, draft: bool = False) -> Path:
     """`folder` as an absolute path. Raises UsageError where it holds neither a Hugging Face checkpoint nor one that was
     converted for TurboMind.
     """
@@ -110,8 +110,8 @@ def checkpoint(option: str, folder: Path) -> Path:
             f"{option} {folder}: holds {TARGET}, but no config.json",
             hint="copy the target's *.json there, as LMDeploy 0.7.3 and later do",
         )
-    if not (folder / "config.json").is_file() and not is_draft(folder):
-        hint = "it must be a Hugging Face folder, or a draft that was converted for TurboMind (config.yaml)"
+    if not (folder / "config.json").is_file() and not (draft and is_draft(folder)):
+        hint = "it must be a Hugging Face folder" + (", or a draft converted for TurboMind" if draft else "")
         raise UsageError(f"{option} {folder}: holds no config.json", hint=hint)
     return folder.resolve()
 

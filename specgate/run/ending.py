@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from specgate import plugins
+from specgate.analysis.cell_figures import summary_line
 from specgate.analysis.verdict import dead_rules, overall
 from specgate.contract import Plan, Run, State
 from specgate.contract.protocols import Report
@@ -204,7 +205,17 @@ def store(folder: RunFolder, decided: Ending, run: Run, config: Config, ledger: 
             yield file, known[file].render(run, config.policy)
 
     torn = finish(folder, decided, ledger, rendered)
-    return list(lines_on(run, config, ledger, torn)) if decided.entry is not None else []
+    summaries = [*speculation_lines(run, decided.files[RUN])]
+    return [*summaries, *(lines_on(run, config, ledger, torn) if decided.entry is not None else [])]
+
+
+def speculation_lines(run: Run, stored: Mapping[str, object]) -> Iterator[str]:
+    """Yield `summary_line` of every spec cell in PERF_MODE. `stored`: the content of run.json."""
+    blocks = stored["eagle_speculation"]
+    for key, block in blocks.items() if isinstance(blocks, Mapping) else ():
+        result = run.result(key)
+        if result is not None and run.scenarios[result.cell.point.scenario].perf_mode:
+            yield from summary_line(key, block)
 
 
 def finish_cut(path: Path, ledger: Ledger) -> tuple[Run, Config, tuple[str, ExitCode], list[str]] | None:

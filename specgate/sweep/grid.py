@@ -47,15 +47,16 @@ def values_of(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return grid
 
 
-def settings_of(grid: Mapping[str, Sequence[str]], most: int) -> tuple[Setting, ...]:
+def settings_of(grid: Mapping[str, Sequence[str]], most: int, least: int = 2) -> tuple[Setting, ...]:
     """All combinations of the values in `grid`, the last option fastest.
 
-    Raises UsageError for no grid, for one point, and for more than `most`, which the budget cannot visit.
+    Raises UsageError for no grid, for fewer points than `least`, and for more than `most`, which the budget cannot
+    visit.
     """
     count = prod(map(len, grid.values())) if grid else 0
     if count == 0:
         raise UsageError("nothing to try", hint="--try NAME=VALUE,VALUE for an option or env.NAME, or --grid FILE")
-    if count == 1:
+    if count < least:
         one = " ".join(f"--new {name}={values[0]}" for name, values in grid.items())
         hint = f"a sweep chooses among several; specgate ab {one} compares one setting with the default"
         raise UsageError("the grid has one point", hint=hint)

@@ -29,12 +29,12 @@ class Halving:
 
 
 def halvings(settings: int) -> tuple[Halving, ...]:
-    """The halvings of so many settings, until one is left."""
+    """The halvings of so many settings, until one is left; none of a single one."""
     counts = []
     while settings > 1:
         counts.append(settings)
         settings = -(-settings // 2)
-    first = max(1, LAST_PAIRS >> (len(counts) - 1))
+    first = max(1, 2 * LAST_PAIRS >> len(counts))
     return tuple(Halving(count, first << number) for number, count in enumerate(counts))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -28,6 +28,7 @@ class Candidate:
     """A setting with what was measured of it so far.
 
     `folder`: its samples; None before the first. `why_not`: why it cannot win. `failure`: what its engine failed with.
+    `made_by`: the setting that wrote the file which this one reads, with `--through`.
     """
 
     setting: Setting
@@ -38,6 +39,7 @@ class Candidate:
     pairs: int = 0
     why_not: str | None = None
     failure: SpecgateError | None = None
+    made_by: Setting = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -66,7 +68,7 @@ class Candidate:
         """The setting as it is stored, with an interval whose error on each side is `error`."""
         folder = self.folder.path.name if self.folder else None
         if self.speeds is None:
-            return Trial(self.setting, why_not=self.why_not, folder=folder)
+            return Trial(self.setting, why_not=self.why_not, folder=folder, made_by=self.made_by)
         low, high = interval(self.speeds, error)
         return Trial(
             self.setting,
@@ -78,6 +80,7 @@ class Candidate:
             high,
             self.why_not,
             folder,
+            self.made_by,
         )
 
 

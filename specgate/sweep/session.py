@@ -42,11 +42,14 @@ class SweepRequest:
 
     `comparison`: setting → the request of `ab` that compares the default with it.
     `grid`: option → values. `budget_s`: seconds for everything, of which the final comparison's are kept back.
+    `through`: option with which an engine writes a file, and option with which it reads one. Each setting writes one
+        first; what is measured is the reading of it.
     """
 
     comparison: Callable[[Setting], AbRequest]
     grid: Mapping[str, Sequence[str]]
     budget_s: float
+    through: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +84,8 @@ def carry_out(request: SweepRequest) -> tuple[ExitCode, Path]:
     refuses; BackendError where the default's engine, or every setting's, fails. What was measured stays in the folder.
     """
     began = time.monotonic()
-    settings = settings_of(request.grid, int(request.budget_s / LEAST_PAIR_S) - FINAL_PAIRS)
+    most = int(request.budget_s / LEAST_PAIR_S) - FINAL_PAIRS
+    settings = settings_of(request.grid, most, 1 if request.through else 2)
     base = request.comparison(settings[0])
     for setting in settings:  # every setting's options are checked before anything is measured
         with builds(request.comparison(setting), Path()) as sides:
@@ -102,7 +106,13 @@ def carry_out(request: SweepRequest) -> tuple[ExitCode, Path]:
 
 def search(state: State) -> tuple[ExitCode, str, Best | None]:
     """Halve, and compare the best with the default. Returns the exit code, the verdict in words, and the best."""
-    alive, steps = list(state.candidates), halvings(len(state.candidates))
+    if state.request.through is not None:
+        for number, candidate in enumerate(state.candidates, 1):
+            write_first(state, candidate, number, *state.request.through)
+    alive = last = [c for c in state.candidates if c.why_not is None]
+    if not alive:
+        raise all_failed(state)
+    steps = halvings(len(alive))
     for number, step in enumerate(steps):
         if number and not state.affords(cost(steps, number)):
             echo(f"budget: no time for halving {number + 1} of {len(steps)}; the best so far is compared")
@@ -116,9 +126,26 @@ def search(state: State) -> tuple[ExitCode, str, Best | None]:
         last = sorted(alive, key=lambda c: -c.mean)
         alive = last[: step.kept]
     best = alive[0]
-    if best.mean <= 0:
+    if steps and best.mean <= 0:
         return ExitCode.PASS, f"the default stays: no setting was faster; {standing(best)} came closest", None
     return compare(state, best, last)
+
+
+def write_first(state: State, candidate: Candidate, number: int, writes: str, reads: str) -> None:
+    """Let an engine with the candidate's setting write a file, in one process pair, and measure the reading of it from
+    now on.
+    """
+    file = (state.folder.path / f"tuned-{number}").absolute()
+    writer, began = Candidate({**candidate.setting, writes: str(file)}), time.monotonic()
+    request = replace(state.request.comparison(writer.setting), looks=(1,), apart=state.apart)
+    if (interrupted := measure_beside(writer, request, state.folder.path)) is not None:
+        raise interrupted
+    state.spent_s, state.pairs = state.spent_s + time.monotonic() - began, state.pairs + 1
+    candidate.made_by, candidate.setting, candidate.asked = candidate.setting, {reads: str(file)}, writer.asked
+    candidate.failure, candidate.why_not = writer.failure, writer.why_not if writer.failure else None
+    if candidate.why_not is None and not file.exists():
+        candidate.why_not = f"{in_words(candidate.made_by)}: nothing was written with {writes}"
+    echo(f"{in_words(candidate.made_by)}: {candidate.why_not or f'wrote {file}'}")
 
 
 def halve(state: State, alive: Sequence[Candidate], steps: Sequence[Halving]) -> None:

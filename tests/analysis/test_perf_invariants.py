@@ -118,13 +118,18 @@ def test_what_counters_show_breaks_exactly_its_invariant(id_: str, code: str, ch
             Held.BROKEN,
             "no configuration is tuned for 1 of 3 products, e.g. LM_HEAD",
         ),
+        (
+            {"products": (AS_TUNED["products"][0], replace(AS_TUNED["products"][1], by_rule=True))},
+            Held.BROKEN,
+            "1 of 2 products run more rows than were tuned, e.g. QKV",
+        ),
         ({"kernels": {"mine": 9}}, Held.UNSEEN, "the profiler tells no grid of some launches"),
         ({"partial": "3 of 4 launches have no work"}, Held.UNSEEN, "3 of 4 launches have no work"),
         ({"unseen": "no CUDA device"}, Held.UNSEEN, "no CUDA device"),
         (
             {"products": (), "launches": {}},
             Held.UNSEEN,
-            "the engine says: all 320 look-ups found their tuned configuration; it states no launches",
+            "the engine says: 320 of 320 look-ups found their tuned configuration; it states no launches",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.cell_figures import decoding_in, eagle_speculation
+from specgate.analysis.cell_figures import decoding_in, eagle_speculation, summary_line
 from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences
@@ -357,6 +357,13 @@ def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_no
     assert speculation["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
     assert speculation["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
     assert speculation["rewound_tokens"] == sum(3 - a for a in counts)
+    (line,) = summary_line("a/spec-3", {**speculation, "disabled_multitoken_eos": 1, "disabled_multitoken_length": 2})
+    tokens = f"{speculation['effective_accept_per_active_slot']:.3f}"
+    assert line == (
+        "EAGLE3_SUMMARY a/spec-3 disabled_finished=3 active_count_avg=1.000 active_count_min=1 active_count_max=1 "
+        f"effective_accept_per_active_slot={tokens}"
+    )
+    assert not list(summary_line("a", {**speculation, "active_count": {"min": None, "avg": None, "max": None}}))
 
 
 def test_active_slots_of_a_server_are_its_requests_over_the_time_in_which_any_decodes() -> None:

@@ -145,6 +145,8 @@ def test_the_hash_is_of_every_file_of_both(converted: tuple[Path, Path]) -> None
 
 def test_a_folder_without_either_config_is_refused_with_what_is_missing(converted: tuple[Path, Path]) -> None:
     target, draft = converted
+    with pytest.raises(UsageError, match=r"--target .*draft: holds no config\.json"):
+        resolve_pair(None, draft, draft)
     (target / "config.json").unlink()
     with pytest.raises(UsageError, match=r"holds triton_models/weights, but no config\.json"):
         resolve_pair(None, target, draft)

@@ -178,7 +178,7 @@ def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> N
     server = program(cli.folder, "vllm", "--rate 500 --fault die_after=12")
     done = cli.micro("--backend", "vllm", "-o", f"program={server}", "--plain")
     assert done.returncode == 7
-    assert "the server ended with exit code 9" in done.stderr
+    assert "the server ended with exit code 9" in done.stdout + done.stderr
     folder = RunFolder.open(cli.newest())
     assert len(folder.lines(Block)) > 3 and {c.status for c in folder.read_run().cells} <= {"partial", "failed"}
 

@@ -69,6 +69,15 @@ def test_a_policy_may_accept_what_a_servers_own_profiler_shows_and_nothing_else_
         assert verdict.message == "I2 hold; I1 is broken, which the policy accepts: said of I1"
 
 
+@pytest.mark.parametrize(
+    ("accepted", "state"),
+    [("I1:fallback_kernel", State.PASS), ("I1:other", State.INVALID), ("I2:fallback_kernel", State.INVALID)],
+)
+def test_a_policy_may_accept_one_reason_why_an_invariant_is_broken(accepted: str, state: State) -> None:
+    rule = replace(RULE, params={"accept_broken": accepted})
+    assert [v.state for v in GATE.judge(rule, run_with(Held.BROKEN, Held.HELD))] == [state] * 2
+
+
 def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
     run = replace(run_with(Held.HELD), certificates={})
     assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.INVALID, "not_measured")}

@@ -20,6 +20,10 @@ def test_every_halving_keeps_the_better_half_until_one_is_left_and_the_last_has_
         assert after.pairs == 2 * before.pairs
 
 
+def test_a_single_setting_is_not_halved() -> None:
+    assert halvings(1) == ()
+
+
 @pytest.mark.parametrize("settings", [8, 24, 100, 3592])
 def test_no_halving_costs_more_than_the_first_but_for_rounding(settings: int) -> None:
     steps = halvings(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,8 @@ def test_where_every_setting_is_slower_the_default_stays(cli: Cli) -> None:
             ("--try", "draft_ns=1"),
             "the grid has one point\n  a sweep chooses among several; specgate ab --new draft_ns=1",
         ),
+        (("--try", "margin=7", "--through", "margin"), "--through margin\n  write it as WRITES:READS"),
+        (("--try", "margin=7", "--through", "accept:accept"), "none of 1 settings can win"),
         (("--try", "draft_ns=1,,2"), "--try draft_ns=1,,2: a value is empty"),
         (
             (
@@ -173,17 +176,33 @@ def test_a_budget_that_ends_between_two_halvings_compares_the_best_so_far(
     assert result(cli)["best"]["config"] == {"draft_ns": "40000"}
 
 
+def turbomind(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A sweep of TurboMind's stand-in, whose step takes 8 ms with today's tiles of 32, and 0.5 ms with tiles of 128."""
+    engine = ("--backend", "lmdeploy-pipeline", "-o", "engine=turbomind", "-o", f"pythonpath={STAND_INS}")
+    fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "-o", "stop_s=1")
+    today = ("-o", "env.TM_EAGLE3_FMHA_KV_TILE=32")
+    done = cli.run("engine", "sweep", *engine, *fixed, *today, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.slow("starts an engine's processes for four pairs")
+def test_products_are_tuned_into_a_file_whose_import_is_compared_with_the_default(cli: Cli) -> None:
+    through = "env.TM_GEMM_EXPORT:env.TM_GEMM_IMPORT"
+    done = turbomind(cli, "--try", "env.TM_GEMM_TUNE=1", "--through", through)
+    (trial,) = result(cli)["trials"]
+    (file,) = trial["config"].values()
+    assert trial["made_by"] == {"env.TM_GEMM_TUNE": "1"} and Path(file).expanduser().read_text() == "8"
+    assert f"bake it: export TM_GEMM_IMPORT={file}" in done.stdout and result(cli)["best"]["low"] > 1
+
+
 @pytest.mark.usefixtures("short")
 @pytest.mark.slow("starts an engine's processes for five pairs")
 def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_the_engine_is_named(
     cli: Cli,
 ) -> None:
-    engine = ("--backend", "lmdeploy-pipeline", "-o", "engine=turbomind", "-o", f"pythonpath={STAND_INS}")
-    # A step of the stand-in takes 8 ms with tiles of 32, and 0.5 ms with tiles of 128.
-    today = ("-o", "env.TM_EAGLE3_FMHA_KV_TILE=32", "-o", "env.TM_EAGLE3_FMHA_TILE_STATS=1", "-o", "stop_s=1")
-    tried = ("--try", "env.TM_EAGLE3_FMHA_KV_TILE=13,128")
-    done = cli.run("engine", "sweep", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *engine, *today, *tried)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = turbomind(cli, "-o", "env.TM_EAGLE3_FMHA_TILE_STATS=1", "--try", "env.TM_EAGLE3_FMHA_KV_TILE=13,128")
     assert "bake it: export TM_EAGLE3_FMHA_KV_TILE=128" in done.stdout
     killed, best = result(cli)["trials"]
     assert killed["ratio"] is None and "signal 9" in killed["why_not"]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.modes import KvMode
-from specgate.backends.eagle3.lib.trees.accepting import compact
-from specgate.backends.eagle3.reference.kv_planes import Plane, allocate, clear, plain, slots_of
+from specgate.backends.eagle3.reference.kv_planes import Plane, allocate, clear, move_rows, slots_of
 
 # Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
 # kernel uses the same blocks. So a row sums over its keys in the same order, however far the rows beside it look.
@@ -43,11 +42,15 @@ class KVCache:
         dtype: torch.dtype,
         device: str,
         mode: KvMode | None = None,
+        tree_rows: int = 0,
     ) -> KVCache:
+        """`tree_rows`: how many neighbouring rows of a tree it may keep at once."""
         shape = (batch, kv_heads, whole_blocks(positions), head_dim)
 
         def planes(what: str) -> tuple[Plane, ...]:
-            return tuple(allocate(mode, shape, dtype, device, f"{what} of layer {layer}") for layer in range(layers))
+            return tuple(
+                allocate(mode, shape, dtype, device, f"{what} of layer {layer}", tree_rows) for layer in range(layers)
+            )
 
         return cls(planes("keys"), planes("values"))
 
@@ -135,8 +138,8 @@ def along_paths(tree: TreeRows, q: Tensor, k_cache: Plane, v_cache: Plane, look:
     out = q.new_empty(batch, rows + 1, heads * size)  # the last row takes what stands for none
     write = tree.start[:, None] + torch.arange(tree.paths.shape[2], device=q.device)
     for read, queries in zip(tree.paths.unbind(1), tree.queries.unbind(1), strict=True):
-        compact(plain(k_cache), read, write)
-        compact(plain(v_cache), read, write)
+        move_rows(k_cache, read, write)
+        move_rows(v_cache, read, write)
         index = queries.clamp(max=rows - 1)[:, None, :, None].expand(-1, heads, -1, size)
         mixed = look(q.gather(2, index))
         out.scatter_(1, queries[..., None].expand_as(mixed), mixed)

@@ -133,7 +133,7 @@ class EagleDrafter:
         g, dtype = draft.geometry, target.embed.dtype
         self.table = rope_table(g.rope, max_positions, dtype, device)
         rows = max_positions + tree_rows
-        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, rows, g.head_dim, dtype, device, kv)
+        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, rows, g.head_dim, dtype, device, kv, tree_rows)
         self.start: Pending | None = None
         self.pending: Pending | None = None
 

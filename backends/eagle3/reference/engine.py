@@ -56,7 +56,9 @@ class ReferenceEngine(SpeculativeLoop):
         self.dtype = weights.embed.dtype
         self.table = rope_table(t.rope, max_positions + spare_rows, self.dtype, device)
         rows = max_positions + spare_rows + (tree.rows if tree else 0)
-        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, rows, t.head_dim, self.dtype, device, kv.target)
+        sizes = t.layers, max_batch, t.kv_heads, rows, t.head_dim
+        kept = 2 * tree.rows if tree else 0  # its rows lie behind as many positions as it has levels
+        self.cache = KVCache.allocate(*sizes, self.dtype, device, kv.target, kept)
         model = (
             LlamaTarget(weights, t, self.table, self.cache, device)
             if isinstance(weights, TargetWeights)

@@ -168,7 +168,8 @@ def attend(
     logit and whose value is zero.
     """
     qkv = matmul_rows(x, layer.qkv) + layer.qkv_bias
-    q = rope_append(qkv, *rows, *cache, positions if tree is None else tree.rows, geometry.heads, geometry.kv_heads)
+    heads = geometry.heads, geometry.kv_heads
+    q = rope_append(qkv, *rows, *cache, positions, *heads, None if tree is None else tree.rows)
 
     def look(asking: Tensor, span: View) -> Tensor:
         rows_seen = (read_rows(plane, span.start, span.stop, asking.dtype) for plane in cache)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv import fp8, nvfp4
 from specgate.backends.eagle3.lib.kv.modes import FP8_POSITIONS, NVFP4_ELEMENTS, KvMode
+from specgate.backends.eagle3.lib.trees.accepting import compact
 from specgate.errors import BackendError
 
 
@@ -51,10 +52,21 @@ Plane = Tensor | Quantised
 
 
 def allocate(
-    mode: KvMode | None, shape: tuple[int, int, int, int], dtype: torch.dtype, device: str, name: str
+    mode: KvMode | None,
+    shape: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    device: str,
+    name: str,
+    tree_rows: int = 0,
 ) -> Plane:
-    """A plane of `shape` [B, G, S, D] that holds zeros. `name`: what it holds, for errors."""
+    """A plane of `shape` [B, G, S, D] that holds zeros. `name`: what it holds, for errors. `tree_rows`: how many
+    neighbouring rows of a tree it may keep at once.
+    """
     batch, heads, positions, size = shape
+    if tree_rows and mode in ("fp8", "nvfp4"):
+        quantised = allocate(mode, shape, dtype, device, name)
+        assert not isinstance(quantised, Tensor)
+        return WithTreeRows(quantised, torch.zeros(batch, heads, tree_rows, size, device=device))
     if mode == "fp8":
         codes = torch.zeros(shape, dtype=torch.uint8, device=device)
         return Fp8Plane(name, codes, torch.ones(batch, heads, -(-positions // FP8_POSITIONS), device=device))
@@ -80,8 +92,24 @@ def read_rows(plane: Plane, start: int, stop: int, dtype: torch.dtype) -> Tensor
     return plane[:, :, start:stop].to(dtype) if isinstance(plane, Tensor) else plane.read(start, stop, dtype)
 
 
+def keep_rows(plane: Plane, rows: Tensor, numbers: Tensor) -> None:
+    """Keep `numbers` [B, T, G, D] of rows of a tree, in the cache rows `rows` [B, T], until they are moved."""
+    if isinstance(plane, WithTreeRows):
+        plane.keep(rows, numbers)
+    else:
+        write_rows(plane, rows, numbers)
+
+
+def move_rows(plane: Plane, read: Tensor, write: Tensor) -> None:
+    """Put what `keep_rows` keeps in cache rows `read` [B, L] at positions `write` [B, L], which ascend."""
+    if isinstance(plane, WithTreeRows):
+        plane.move(read, write)
+    else:
+        compact(plain(plane), read, write)
+
+
 def plain(plane: Plane) -> Tensor:
-    """A plane that is a tensor. Trees have no other: `eagle3.kv.options` refuses them."""
+    """A plane that is a tensor."""
     assert isinstance(plane, Tensor)
     return plane
 
@@ -188,6 +216,47 @@ class Nvfp4Plane:
             torch.full_like(self.blocks, nvfp4.SMALLEST_SCALE, dtype=torch.float)
         )
         self.scale.fill_(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WithTreeRows:
+    """A plane, and the rows of trees beside it as they were computed: float32 [B, G, N, D], cache row r at r modulo N.
+
+    What a position quantises to depends on the positions before it, so it is known for a path, and not for a row of a
+    tree: rows are quantised where a path is put at its positions.
+    """
+
+    plane: Quantised
+    kept: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.plane.nbytes
+
+    def slots(self, start: int, stop: int) -> WithTreeRows:
+        return WithTreeRows(self.plane.slots(start, stop), self.kept[start:stop])
+
+    def write(self, positions: Tensor, rows: Tensor) -> None:
+        self.plane.write(positions, rows)
+
+    def read(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        return self.plane.read(start, stop, dtype)
+
+    def clear(self) -> None:
+        self.plane.clear()
+        self.kept.zero_()
+
+    def keep(self, rows: Tensor, numbers: Tensor) -> None:
+        """As `keep_rows`."""
+        self.kept[self._slots(rows), :, rows % self.kept.shape[2]] = numbers.float()
+
+    def move(self, read: Tensor, write: Tensor) -> None:
+        """As `move_rows`."""
+        self.plane.write(write, self.kept[self._slots(read), :, read % self.kept.shape[2]])
+
+    @staticmethod
+    def _slots(rows: Tensor) -> Tensor:
+        return torch.arange(len(rows), device=rows.device)[:, None]
 
 
 def decoded_in(dtype: torch.dtype, device: torch.device) -> torch.dtype:

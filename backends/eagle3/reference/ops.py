@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.reference.kv_planes import Plane, write_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, keep_rows, write_rows
 from specgate.errors import BackendError
 
 # On a CPU, decode steps use products of exactly PRODUCT_ROWS rows and attention of a multiple of ATTENTION_ROWS, padded
@@ -67,17 +67,22 @@ def rope_append(
     positions: Tensor,
     heads: int,
     kv_heads: int,
+    tree_rows: Tensor | None = None,
 ) -> Tensor:
     """Split and rotate packed `qkv` [B, T, (N + 2G)·D]. Write k and v into the caches [B, G, S, D]; return q [B, N, T,
     D].
 
-    `positions` [B, T] are absolute and address the caches. `cos` and `sin` are [B, T, 1, D/2].
+    `positions` [B, T] are absolute and address the caches, but those of a tree's rows, which `tree_rows` [B, T] do.
+    `cos` and `sin` are [B, T, 1, D/2].
     """
     batch, rows, _ = qkv.shape
     parts = qkv.view(batch, rows, heads + 2 * kv_heads, -1)
     qk = rope(parts[:, :, : heads + kv_heads], cos, sin)
-    write_rows(k_cache, positions, qk[:, :, heads:])
-    write_rows(v_cache, positions, parts[:, :, heads + kv_heads :])
+    for plane, of_rows in ((k_cache, qk[:, :, heads:]), (v_cache, parts[:, :, heads + kv_heads :])):
+        if tree_rows is None:
+            write_rows(plane, positions, of_rows)
+        else:
+            keep_rows(plane, tree_rows, of_rows)
     return qk[:, :, :heads].transpose(1, 2)
 
 

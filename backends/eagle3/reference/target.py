@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.rope import cos_sin_table
-from specgate.backends.eagle3.lib.trees.accepting import compact
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights, Vocabulary
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
-from specgate.backends.eagle3.reference.kv_planes import Plane, plain, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, move_rows, read_rows
 from specgate.backends.eagle3.reference.ops import (
     attention,
     feature_capture,
@@ -49,7 +48,8 @@ def attend(
     A `tree` names the cache rows of the new rows; `span` then holds the positions that the queries of a path see.
     `look` replaces the attention over `span`.
     """
-    q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions if tree is None else tree.rows, heads, kv_heads)
+    rows = None if tree is None else tree.rows
+    q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions, heads, kv_heads, rows)
     if look is not None:
         return look(q, k_cache, v_cache)
     if tree is None:
@@ -181,7 +181,7 @@ class TorchTarget(ABC, Generic[W]):
         """As `tree.verifying.VerifiesTrees.compact`."""
         cache = self.cache.slots(0, len(read))
         for plane in (*cache.k, *cache.v):
-            compact(plain(plane), read, write)
+            move_rows(plane, read, write)
 
     @abstractmethod
     def through_layers(

@@ -5,7 +5,8 @@ the positions that they would have in a chain. So what the draft says behind a p
 tree, and on a path of rank 0 it says what it says in a chain.
 
 Row i of a tree is kept in cache row length + L + i, behind the L positions that a path of L levels takes; the root is
-where its position is. Attention puts one path after the other at these positions (`cache.along_paths`). At the end the
+where its position is. A cache in few bits keeps them as they were computed: what a position quantises to depends on its
+path. Attention puts one path after the other at these positions (`cache.along_paths`). At the end the
 accepted path is put there for good, in all layers. What rows may look at comes from packed masks alone, which are
 checked in every step (`loop.py`).
 """
@@ -208,8 +209,8 @@ def tree_rows(mask: Tensor, length: Tensor, levels: int) -> TreeRows:
     read, _ = compaction(paths, length[:, None], first[:, None])
     return TreeRows(
         rows=torch.where(number == 0, length[:, None], first[:, None] + number),
-        paths=read,
-        start=length + 1,
+        paths=torch.cat((length[:, None, None].expand(-1, leaves, -1), read), dim=2),
+        start=length,
         queries=torch.where(paths >= 0, paths, len(number)),
         at=length[:, None] + torch.arange(levels + 1, device=mask.device),
     )

@@ -73,10 +73,14 @@ def sizes_of(pair: PairRef) -> AnyTarget:
 
 
 def server_facts(
-    adapter: Adapter, request: OpenRequest, options: Options, servers: Sequence[ServerReport]
+    adapter: Adapter,
+    request: OpenRequest,
+    options: Options,
+    servers: Sequence[ServerReport],
+    tree: str | None = None,
 ) -> EngineFacts:
     """Collect facts from this machine and from the reports of the `servers`. The weights that a server really loaded
-    cannot be checked.
+    cannot be checked. `tree`: the shape of the trees that are drafted; None for chains.
 
     Raises BackendError if servers differ in version, or if one serves something else than the pair.
     """
@@ -108,7 +112,7 @@ def server_facts(
             "servers": "attached" if options.url else options.servers,
             **{f"{one.role} listens as": one.listener for one in servers if one.listener},
             **({"servers run on": "cpu"} if all(one.on_cpu for one in servers) else {}),
-            **next(({TREE: one.tree} for one in servers if one.tree), {}),
+            **({TREE: tree} if tree is not None else {}),
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,

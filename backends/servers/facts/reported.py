@@ -127,7 +127,7 @@ class ServerReport:
     """One server's report of itself. `served`: None for a server that was started here, which serves the pair.
 
     Of one that was started elsewhere: `listener`, the name of the process that listens, or None if it is not visible;
-    and `on_cpu`, whether it says that it runs on the CPU. `tree`: the shape of its drafts where they are trees.
+    and `on_cpu`, whether it says that it runs on the CPU.
     """
 
     role: Role
@@ -136,7 +136,6 @@ class ServerReport:
     served: ServedModel | None = None
     listener: str | None = None
     on_cpu: bool = False
-    tree: str | None = None
 
 
 def identity_of(engine: str, servers: Sequence[ServerReport], build: str | None) -> EngineIdentity:

@@ -9,6 +9,7 @@ from specgate.analysis.perf_invariants.evidence import Evidence, total_of, unsee
 from specgate.analysis.traces.cuda_calls import allocations, count_copies, unknown_calls, waits
 from specgate.analysis.traces.families import strangers
 from specgate.contract import Block, BlockTrace, CellResult, EngineFacts, Held, Invariant
+from specgate.contract.samples.counters import TUNED_BY_RULE, TUNED_HITS, TUNED_TOTAL
 
 SHOWN_KERNELS: Final = 20
 
@@ -48,16 +49,17 @@ def tuned_kernels(blocks: Sequence[Block], trace: BlockTrace | None) -> Invarian
     The engine states the products and their launches; what was launched, the profiler saw. Look-ups that the engine
     counts in the timed blocks can break the invariant and hold nothing.
     """
-    total, hits = (total_of(name, blocks) for name in ("tuned_total", "tuned_hits"))
-    counted: Evidence = {} if total is None or hits is None else {"tuned_hits": hits, "tuned_total": total}
-    if total is not None and hits is not None and hits < total:
-        message = f"{total - hits} of {total} look-ups found no tuned configuration"
+    total, hits = (total_of(name, blocks) for name in (TUNED_TOTAL, TUNED_HITS))
+    counted: Evidence = {} if total is None or hits is None else {TUNED_HITS: hits, TUNED_TOTAL: total}
+    by_rule = sum(block.counters.get(TUNED_BY_RULE, 0) for block in blocks)
+    if total is not None and hits is not None and hits + by_rule < total:
+        message = f"{total - hits - by_rule} of {total} look-ups found no tuned configuration"
         return Invariant("I2", Held.BROKEN, "untuned_kernel", message, counted)
     if trace is not None and trace.products:
         return unseen("I2", trace) if trace.unseen is not None else launched_as_tuned(trace, counted)
     if not total:
         return Invariant("I2", Held.UNSEEN, "no_tuning_table", "the engine counts no look-ups of tuned configurations")
-    message = f"the engine says: all {total} look-ups found their tuned configuration; it states no launches"
+    message = f"the engine says: {hits} of {total} look-ups found their tuned configuration; it states no launches"
     return Invariant("I2", Held.UNSEEN, "engines_own_word", message, counted)
 
 
@@ -81,6 +83,9 @@ def launched_as_tuned(trace: BlockTrace, counted: Evidence) -> Invariant:
     if missing:
         message = f"{len(missing)} tuned products were not launched as tuned, e.g. {missing[0]}"
         return Invariant("I2", Held.BROKEN, "untuned_kernel", message, counted)
+    if by_rule := [product.name for product in trace.products if product.by_rule]:
+        message = f"{len(by_rule)} of {len(trace.products)} products run more rows than were tuned, e.g. {by_rule[0]}"
+        return Invariant("I2", Held.BROKEN, "untuned_rows", message, counted)
     launches = sum(trace.launches.values())
     message = f"all {launches} launches of {len(trace.products)} products are those of their tuned configurations"
     return Invariant("I2", Held.HELD, "launched_as_tuned", message, {**counted, "source": trace.source})

@@ -49,17 +49,24 @@ def check_named(text: str, k: int) -> str | None:
     return tree_in(config, k)
 
 
-def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> str | None:
+def check_command(engine: str, argv: Sequence[str], k: int, where: str, own: Sequence[str] = ()) -> str | None:
     """Check the command line that a server of spec-`k` (0: the baseline) is about to be started with.
 
-    Flags of the user come last on it and win, so that they can ask for another draft length than the role's. Returns
-    the shape of the tree that they ask for (`tree_in`). Raises UsageError for another length, for broken rules, for
-    values of the wrong type, and for a baseline that speculates.
+    Flags of the user come last on it and win, so that they can ask for another draft length than the role's. `own`: the
+    command without them. Returns the shape of the tree that they ask for (`tree_in`). Raises UsageError for another
+    length, for another target or draft than the pair's, for broken rules, for values of the wrong type, and for a
+    baseline that speculates.
     """
     read = FORMATS[engine].flags if engine in FORMATS else None
     if read is None:
         return None
     config = read(argv, where)
+    pair = read(own, where).places if own else config.places
+    if other := next((term for term, place in config.places.items() if pair.get(term, place) != place), None):
+        raise UsageError(
+            f"{where}: {by(config, other)} = {config.places[other]}, the pair has {pair[other]}",
+            hint="--target DIR and --draft DIR name the pair: what the results say is of these",
+        )
     if config.unclear:
         raise UsageError(f"{where}: {'; '.join(config.undecided)}", hint="it must be known whether a server speculates")
     if k:

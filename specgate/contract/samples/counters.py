@@ -40,6 +40,13 @@ COMMITTED_EXTRAS: Final = "committed_extras"
 REPORTED_ACCEPTED: Final = "reported_accepted_tokens"
 """Accepted draft tokens as an engine counts them that has each step's own token among them."""
 
+TUNED_TOTAL: Final = "tuned_total"
+"""Matrix products of a step, each of which looks up a tuned configuration. Those below are among them."""
+TUNED_HITS: Final = "tuned_hits"
+"""Products that run as they were tuned."""
+TUNED_BY_RULE: Final = "tuned_by_rule"
+"""Products that run more rows than a search knows, by a rule that starts from their weight's tuned configuration."""
+
 SPECPV_PARTIAL: Final = "specpv_partial_passes"
 """The counter of request-steps of partial verification. Those below count in requests and tokens, too."""
 SPECPV_FULL: Final = "specpv_full_passes"

@@ -21,6 +21,15 @@ def test_a_command_that_fits_its_role_passes() -> None:
     check_command("another", ("--anything",), 3, "an engine whose flags nobody knows")
 
 
+def test_flags_that_name_another_pair_are_refused() -> None:
+    other = (*VLLM, "--speculative-config", '{"method": "eagle3", "model": "OTHER", "num_speculative_tokens": 3}')
+    with pytest.raises(UsageError, match=r"spec-3: .*model = OTHER, the pair has D"):
+        check_command("vllm", other, 3, "vllm spec-3", VLLM)
+    with pytest.raises(UsageError, match="= U, the pair has T"):
+        check_command("sglang", (*SGLANG, "--model-path", "U"), 3, "sglang spec-3", (*SGLANG, "--model-path", "T"))
+    check_command("vllm", (*VLLM, "--dtype", "float16"), 3, "vllm spec-3", VLLM)
+
+
 def test_a_tree_is_described_and_its_paths_have_the_roles_length(tmp_path: Path) -> None:
     wide = (*SGLANG, "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "9")
     assert check_command("sglang", wide, 3, "sglang spec-3") == "dynamic tree of up to 8 draft tokens"

@@ -81,7 +81,7 @@ def test_texts_that_repeat_have_no_note(stored: TwoBuilds) -> None:
 
 def test_every_look_is_shown_with_its_interval_and_its_word(stored: TwoBuilds) -> None:
     text = plain(stored)
-    assert "99.2%\tCANNOT TELL" in text and "99.84% interval" in text
+    assert "99.68%\tCANNOT TELL" in text and "99.84% interval" in text
     assert "Interim looks" not in plain(replace(stored, looks=stored.looks[:1]))
 
 

@@ -311,7 +311,7 @@ def test_a_run_loses_the_cell_of_a_malformed_answer_and_nothing_else(cli: Cli) -
     lie = "-1 if honest == 48000 else honest"  # two prompts of 24 tokens, at 1000 ns each: the first point only
     done = cli.micro("--backend", "lying", "-o", f"prefill={lie}")
     assert done.returncode == 7, done.stdout + done.stderr
-    assert "malformed answer to prefill: ns: -1" in done.stderr
+    assert "malformed answer to prefill: ns: -1" in done.stdout
     record = json.loads((cli.newest() / "run.json").read_text())
     assert {c["status"] for c in record["cells"]} == {"failed", "ok"}
 

@@ -18,6 +18,7 @@ from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.bench.timing import LAUNCHES, inputs_to_rotate, read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
 from specgate.backends.eagle3.cupy.engine import tree_option
+from specgate.backends.eagle3.cupy.engine.limits import check_rows
 from specgate.backends.eagle3.cupy.kernels.compiling import compiler
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.loader import Launch
@@ -182,7 +183,7 @@ def chosen_tree(request: KernelBenchRequest) -> DraftTree | None:
     if shape is not None:
         geometry = Geometry.of(request.pair, drafts=True)
         assert geometry.draft is not None
-        tree_option.check_target(shape, geometry.target)
+        check_rows(opening, geometry.target, shape)
         tree_option.check_draft(shape, request.options[TREE], geometry.draft)
     return shape
 

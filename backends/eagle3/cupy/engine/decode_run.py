@@ -242,11 +242,13 @@ def read(
     graphs: Sequence[int],
     elapsed_ns: Sequence[int],
     touched: torch.Tensor | None = None,
+    rows: int | None = None,
 ) -> tuple[Decoded, Fault]:
     """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
 
     Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. `touched` int32 [steps, layers]: how many
-    experts of each layer each step reached, of a target that has them.
+    experts of each layer each step reached, of a target that has them. `rows`: of a slot's verification, k + 1 unless
+    it is of a tree.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
@@ -263,17 +265,17 @@ def read(
         truncated=tuple(slots.truncated[:count].tolist()),
         finish=text.finish,
         counters=speculation_counters(accepted, text.finish, drafted) if k else {},
-        experts=None if touched is None else experts_of(touched[:steps], accepted, k),
+        experts=None if touched is None else experts_of(touched[:steps], accepted, rows or k + 1),
         phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
     )
     return decoded, Fault(int(slots.fault))
 
 
-def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], k: int) -> ExpertCounts:
-    """The counts of a run of spec-`k` from `touched` [steps, layers]; a slot that is done accepts -1."""
-    rows = [(k + 1) * sum(a >= 0 for a in row) for row in accepted]
-    by_step = [layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), rows, strict=True)]
-    return counts_of(by_step, rows)
+def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], rows: int) -> ExpertCounts:
+    """The counts of a run with `rows` rows per slot from `touched` [steps, layers]; a slot that is done accepts -1."""
+    of_step = [rows * sum(a >= 0 for a in row) for row in accepted]
+    by_step = [layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), of_step, strict=True)]
+    return counts_of(by_step, of_step)
 
 
 def text_of(slots: Slots, count: int) -> Text:

@@ -253,7 +253,7 @@ class DecodingEngine:
             lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, self.sizes.rows_of(k))
             if self.phase_trace is not None:
                 name = self.first.cycle(k, count, *kinds[:1]).name
                 self.phase_trace.add(name, self.b.slots.stamps[: len(decoded.step_ns)])

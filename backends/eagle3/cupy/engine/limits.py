@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_EXP
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.kernels.sampling.launchers import MOST_COLUMNS
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, bytes_of
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.contract import Sampling
@@ -62,14 +62,17 @@ def check_vocabulary(sampling: Sampling | None, target: TargetGeometry, where: P
         )
 
 
-def check_rows(request: OpenRequest, target: TargetGeometry) -> None:
-    """Raise UsageError where a target with experts would get more rows than its kernels take."""
-    rows = request.max_k + 1
+def check_rows(request: OpenRequest, target: TargetGeometry, tree: DraftTree | None = None) -> None:
+    """Raise UsageError where a target with experts would get more rows than its kernels take. `tree`: what the longest
+    role drafts; None: a chain.
+    """
+    rows = tree.rows if tree else request.max_k + 1
     if target.experts is not None and request.max_batch * rows > MOST_ROWS:
+        drafted = f"with a tree of {rows} rows" if tree else f"at spec-{request.max_k}"
         raise UsageError(
-            f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
+            f"back end cupy: batch {request.max_batch} {drafted} makes {request.max_batch * rows} rows "
             f"per step, at most {MOST_ROWS} are supported for a target with experts",
-            hint=f"a batch of {MOST_ROWS // rows}, or fewer drafts",
+            hint=f"a batch of {MOST_ROWS // rows}, or {'a smaller tree' if tree else 'fewer drafts'}",
         )
 
 

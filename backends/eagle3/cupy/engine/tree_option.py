@@ -7,6 +7,7 @@ from specgate.backends.eagle3.cupy.kernels.attention.attention import MOST_NODES
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
+from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.lib.trees.options import (
     TREE,
@@ -36,6 +37,13 @@ def chosen_tree(request: OpenRequest) -> DraftTree | None:
         return None
     if request.sampling is not None:
         raise UsageError(f"option {TREE} with sampling: its paths are of greedy tokens", hint="leave one out")
+    for name in (KV, DRAFT_KV):
+        if request.options.get(name) == "nvfp4":
+            raise UsageError(
+                f"option {TREE} with {name} = nvfp4: eight positions share each word of its values, so that nodes "
+                "cannot enter it side by side",
+                hint=f"{name} = fp8, or {ELSEWHERE}",
+            )
     refuse_others(request.options)
     shape: DraftTree = (
         dynamic_tree(text, request.options.get(WIDTH), request.max_k)
@@ -64,15 +72,6 @@ def chosen_tree(request: OpenRequest) -> DraftTree | None:
     return shape
 
 
-def check_target(shape: DraftTree | None, target: TargetGeometry) -> None:
-    """Raise UsageError for a target whose kernels verify no tree."""
-    if shape is not None and target.experts is not None:
-        raise UsageError(
-            f"option {TREE}: back end cupy verifies trees of dense targets alone, and this one has experts",
-            hint=ELSEWHERE,
-        )
-
-
 def check_draft(shape: DraftTree | None, text: str, draft: DraftGeometry) -> None:
     """Raise UsageError for a draft that knows too few tokens."""
     if shape is not None:
@@ -85,8 +84,10 @@ def check_memory(sizes: Sizes, target: TargetGeometry) -> None:
     if sizes.tree is None:
         return
     rows = max(sizes.tree.rows, sizes.tree.forest if isinstance(sizes.tree, DynamicGrowth) else 0)
-    nodes = TreeNodes(0, rows, sizes.tree.depth).shared_bytes(rows, target.head_dim)
-    least = STATIC_SHARED_BYTES + sizes.fmha.fitted(target.head_dim, 0).ring_bytes(target.head_dim)
+    heads = sizes.heads(target)
+    nodes = TreeNodes(0, rows, sizes.tree.depth).shared_bytes(rows, heads)
+    ring = sizes.fmha.fitted(heads.head_dim, 0, kv=heads.kv).ring_bytes(heads.head_dim, kv=heads.kv)
+    least = STATIC_SHARED_BYTES + ring
     if nodes + least > shared_memory_limit():
         raise UsageError(
             f"option {TREE}: attention over {rows} rows needs {nodes + least} bytes of shared memory per "

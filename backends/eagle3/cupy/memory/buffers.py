@@ -201,7 +201,11 @@ class Buffers:
             )
             if sizes.sampling
             else None,
-            tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device) if sizes.tree and draft else None,
+            tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device).with_scales(
+                target.layers, sizes.heads(target), sizes.heads(draft)
+            )
+            if sizes.tree and draft
+            else None,
             partial=PartialBuffers.allocate(
                 *(sizes.partial, sizes.heads(target), target.layers, sizes.blocks, sizes.slots, sizes.max_rows, device)
             )

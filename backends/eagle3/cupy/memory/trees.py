@@ -8,12 +8,13 @@ candidates per level, whatever becomes of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
+from specgate.backends.eagle3.cupy.kernels.attention.attention import NodeTensors, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import maxima_of
 from specgate.backends.eagle3.cupy.kernels.trees.launchers import Pool, parts_of
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
@@ -101,6 +102,14 @@ def widest(shape: DraftTree) -> int:
     return max(level.sources for level in levels_of(shape, shape))
 
 
+def node_scales(heads: Heads, layers: int, masks: Tensor) -> Tensor | None:
+    """Scales that the paths of nodes with `masks` [S, T] make of keys and values, float32 [layers, S, G, T, 2]; None of
+    a cache that has no such scales.
+    """
+    slots, nodes = masks.shape
+    return torch.ones(layers, slots, heads.kv_heads, nodes, 2, device=masks.device) if heads.kv == "fp8" else None
+
+
 @dataclass(frozen=True, slots=True)
 class TreeBuffers:
     """For S slots and a tree of R rows on L levels, of whose forest there are Q nodes.
@@ -112,7 +121,8 @@ class TreeBuffers:
 
     Of the tree of a file, `maxima` int32 [S · F, words] is what the LM head leaves beside its logits; else None. Of a
     dynamic tree, `candidates` int64 are the likeliest tokens of the rows that the draft ran on, `sums` float32 is what
-    `TreeTop` sums of these, and `pool` all candidates; else None.
+    `TreeTop` sums of these, and `pool` all candidates; else None. `scales` and `forest_scales`, of all layers: see
+    `node_scales`.
     """
 
     masks: Tensor
@@ -126,6 +136,26 @@ class TreeBuffers:
     candidates: Tensor | None = None
     sums: Tensor | None = None
     pool: Pool | None = None
+    scales: Tensor | None = None
+    forest_scales: Tensor | None = None
+
+    @property
+    def in_target(self) -> NodeTensors:
+        """The nodes as the target's attention has them, of all layers."""
+        return NodeTensors(self.masks, self.scales)
+
+    @property
+    def in_draft(self) -> NodeTensors:
+        """The forest's nodes as the draft's attention has them."""
+        return NodeTensors(self.forest, self.forest_scales)
+
+    def with_scales(self, layers: int, target: Heads, draft: Heads) -> TreeBuffers:
+        """The same for caches of these heads, the target's of so many layers."""
+        return replace(
+            self,
+            scales=node_scales(target, layers, self.masks),
+            forest_scales=node_scales(draft, 1, self.forest),
+        )
 
     @classmethod
     def allocate(cls, shape: DraftTree, g: DraftGeometry, slots: int, device: torch.device | str) -> TreeBuffers:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import Route
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
@@ -41,16 +41,25 @@ class ExpertLayer:
         *,
         rows: int,
         names: tuple[str, str],
+        tree: TreeNodes | None = None,
         ranks: int = 1,
     ) -> None:
-        """`ranks`: so many GPUs share the layer, of which `geometry` has the part of one."""
+        """`tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which `geometry` has
+        the part of one.
+        """
         g, most, heads = geometry, slots * rows, sizes.heads(geometry)
         assert g.experts is not None
         self.geometry, self.names = g, names
         self.watch: Callable[[Place], None] = unwatched
         self.qkv = gemms("TARGET_QKV", heads.qkv_width, g.hidden, most, scaled=True, biased=g.biases)
         self.attention = {
-            window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks, may_join=window is not None)
+            window: Attention(
+                *(heads, rows, window),
+                config=sizes.fmha,
+                sinks=g.sinks,
+                may_join=window is not None,
+                tree=tree,
+            )
             for window in dict.fromkeys(map(g.window, range(g.layers)))
         }
         self.reduce = AllReduce(g.hidden, most, ranks, sizes.rows) if ranks > 1 else None
@@ -97,6 +106,7 @@ class ExpertLayer:
                 rows,
                 offset=at.offset,
                 sinks=w.sinks,
+                nodes=at.nodes and at.nodes.of_layer(index),
                 scales=pages.scales_of(index),
                 finished=m.joined,
             )

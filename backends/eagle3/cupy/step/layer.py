@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, NodeTensors, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.partial.launchers import WideAttention
@@ -31,7 +31,7 @@ class RowPositions:
     With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
     query row.
 
-    With `masks` int64 [S, nodes], rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
+    With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
     at a part of the cache, or they begin at position `partial.verified`, and choose such a part.
     """
 
@@ -40,7 +40,7 @@ class RowPositions:
     length: Tensor
     offset: int = 0
     counts: Tensor | None = None
-    masks: Tensor | None = None
+    nodes: NodeTensors | None = None
     partial: PartialBuffers | None = None
 
 
@@ -141,7 +141,7 @@ class Layer:
             *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.length, rows),
             offset=at.offset,
             counts=at.counts,
-            masks=at.masks,
+            nodes=at.nodes and at.nodes.of_layer(index),
             scales=pages.scales_of(index),
             kept=None if p is None else (p.kept[index], p.dropped),
         )

@@ -206,7 +206,7 @@ class Tree(Extension):
                 each.lm_head(before.logits, before.pre_norm, w.lm_head, rows, eps=eps, maxima=tree.maxima)
                 each.tokens(b, before, here, rows)
             if each.layer is not None:
-                at = RowPositions(self.draft.rope, b.kv, slots.length, masks=tree.forest)
+                at = RowPositions(self.draft.rope, b.kv, slots.length, nodes=tree.in_draft)
                 nodes = slots.rows(self.slots, level.rows)
                 each.layer(here, w.layer, w.norm, d.pages, 0, d.input, nodes, nodes, at)
             before = here

@@ -33,8 +33,7 @@ class Verify:
     """The target's forward pass as a page of kernel calls. Its residual streams at the draft's boundaries are captured
     for it; boundary i lies before layer i.
 
-    With `tree`, rows are the nodes of a draft tree; of a dense target alone. `kind`: over which part of the cache, and
-    behind which rows.
+    With `tree`, rows are the nodes of a draft tree. `kind`: over which part of the cache, and behind which rows.
     """
 
     def __init__(
@@ -53,14 +52,11 @@ class Verify:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
         `k`: drafts per slot; None: as many as rows behind the first.
 
-        Raises ValueError for a tree of a target with experts, and for what a target that is split among GPUs cannot do:
-        trees and sampling.
+        Raises ValueError for what a target that is split among GPUs cannot do: trees and sampling.
         """
         g, rows = target.geometry, slots * rows_per_slot
         if target.shard.ranks > 1 and (tree or sizes.sampling):
             raise ValueError("a target that is split among GPUs decodes greedy chains")
-        if tree and g.experts is not None:
-            raise ValueError("a target with experts verifies no tree")
         drafts, heads = rows_per_slot - 1 if k is None else k, sizes.heads(g)
         self.kind: Kind = kind
         replay = Replay(drafts, sizes.positions) if kind == FULL else None
@@ -88,7 +84,7 @@ class Verify:
                 attention=attention,
             )
             if g.experts is None
-            else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES, ranks=ranks)
+            else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES, tree=nodes, ranks=ranks)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.combine = (
@@ -130,9 +126,9 @@ class Verify:
         """Leave logits and choices of every row, its keys and values, and its captured features."""
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
-        masks = b.tree.masks if isinstance(self.accept, TreeSettle) and b.tree else None
+        nodes = b.tree.in_target if isinstance(self.accept, TreeSettle) and b.tree else None
         partial = None if self.kind == PLAIN else b.partial
-        at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks, partial=partial)
+        at = RowPositions(self.target.rope, b.kv, b.slots.length, nodes=nodes, partial=partial)
         replayed = b.partial.verified if self.kind == FULL and b.partial else None
         if self.count:
             assert b.sampling is not None
@@ -186,6 +182,7 @@ class Verify:
         self.accept(
             *(pages.k, pages.v, b.draft.features, tree.path, tree.readers, b.target.choices),
             *(tree.masks, tree.parents, b.kv.block_table, b.slots, rows),
+            (pages.scales, tree.scales),
         )
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:

@@ -14,6 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, M
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, NOTHING_TUNED
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
+from specgate.contract.samples.counters import TUNED_BY_RULE, TUNED_HITS, TUNED_TOTAL
 from specgate.contract.traces import TunedProduct, launch_name
 
 OF_A_LAYER: Final[Mapping[str, Epilogue]] = {
@@ -110,10 +111,9 @@ class Gemms:
         device. Its launcher may run otherwise: that shows who compares the two.
         """
         for lookup in self.lookups:
-            launcher, launch = lookup.launcher, None
-            if lookup.hit:
-                launch = launch_by(self._as_tuned(lookup), device)
-            yield TunedProduct(f"{lookup.shape} of {lookup.shape.m} rows", function_of(launcher), launch)
+            launch = launch_by(self._as_tuned(lookup), device) if lookup.found else None
+            name, kernel = f"{lookup.shape} of {lookup.shape.m} rows", function_of(lookup.launcher)
+            yield TunedProduct(name, kernel, launch, by_rule=not lookup.searched)
 
     def _as_tuned(self, lookup: Lookup) -> MatmulRows | ExpertGateUp | ExpertDown:
         """The launcher of a product, made anew with what is found for it."""
@@ -130,7 +130,11 @@ class Gemms:
     @property
     def counters(self) -> dict[str, int]:
         """Counters that a block of this step reports."""
-        return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}
+        return {
+            TUNED_TOTAL: len(self.lookups),
+            TUNED_HITS: sum(lookup.hit for lookup in self.lookups),
+            TUNED_BY_RULE: sum(lookup.found and not lookup.searched for lookup in self.lookups),
+        }
 
 
 def shape_of_experts(tag: str, n: int, k: int, experts: ExpertGeometry, rows: int) -> GemmShape:

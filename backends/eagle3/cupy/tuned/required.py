@@ -41,23 +41,23 @@ def never_tuned(tuned: Tuned, pair: PairRef, ranks: int = 1) -> tuple[str, ...]:
 
 
 def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
-    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product is not tuned that a search knows.
-    `ranks`: among how many GPUs the target is divided, so that a product is that of a part.
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a weight is not tuned. `ranks`: among how many
+    GPUs the target is divided, so that a product is that of a part.
     """
     print(f"tuned products: {describe(tuned, lookups)}", flush=True)
     if perf_mode and not all(lookup.searched for lookup in lookups):
-        print(f"PERF_MODE: steps of more than {MANY_ROWS} rows break I2: no search knows their products", flush=True)
+        print(f"PERF_MODE: a rule divides products of more than {MANY_ROWS} rows, which breaks I2", flush=True)
     missed = [lookup.shape for lookup in lookups if not lookup.found]
-    refused = [lookup.shape for lookup in lookups if not lookup.found and lookup.searched]
+    if not missed:
+        return
     how = command(pair) if ranks == 1 else COMMAND_OF_PARTS
-    if perf_mode and refused:
+    if perf_mode:
         raise EnvironmentRefused(
-            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(refused)} of {len(lookups)} products: "
-            f"{explained(tuned, refused)}",
+            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(missed)} of {len(lookups)} products: "
+            f"{explained(tuned, missed)}",
             hint=f"tune them: {how}",
         )
-    if missed:
-        print(f"not tuned: {explained(tuned, missed)}\n  tune them: {how}", flush=True)
+    print(f"not tuned: {explained(tuned, missed)}\n  tune them: {how}", flush=True)
 
 
 def explained(tuned: Tuned, missed: Sequence[GemmShape]) -> str:

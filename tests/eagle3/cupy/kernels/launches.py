@@ -251,7 +251,9 @@ def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
 
 def source(launch: Launch) -> Source:
     kv: KvMode = "bf16"
-    if launch.stem in ("attention", "prefill_heads") and isinstance(scales := launch.arguments.get("scales"), Tensor):
+    if launch.stem in ("attention", "prefill_heads", "tree_settle") and isinstance(
+        scales := launch.arguments.get("scales"), Tensor
+    ):
         kv = "nvfp4" if scales.dtype == torch.uint8 else "fp8"
     switches = Switches(
         tree="masks" in launch.arguments,

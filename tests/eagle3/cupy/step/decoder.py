@@ -29,6 +29,8 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
+from specgate.backends.eagle3.pair_tools.plant.geometries import mixture
+from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.trees.random_trees import path_to
@@ -49,8 +51,12 @@ def kernels_from_source(host: Host) -> Iterator[None]:
         yield
 
 
-def made_pair(dtype: torch.dtype) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+def made_pair(dtype: torch.dtype, *, experts: bool = False) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+    """A dense target, or one with experts, windows and sinks."""
     pair, recipe = shape(2, 1, 64, hidden=128), replace(RECIPE_A, signal=0.95)
+    if experts:
+        target = mixture(replace(pair.target, heads=8, intermediate=64), ExpertGeometry(8, 2, mxfp4=True), window=32)
+        pair, recipe = replace(pair, target=target), replace(recipe, expert_overlap=0.5)
     return made_target(recipe, pair, dtype, "cpu"), made_draft(recipe, pair, dtype, "cpu")
 
 
@@ -72,13 +78,14 @@ class Decoder:
         partial: PartialPlan | None = None,
         prompts: Sequence[Sequence[int]] | None = None,
         kv: KvModes = AS_COMPUTED,
+        experts: bool = False,
     ) -> Decoder:
         """It drafts `tree`, or chains of `k` tokens, which are verified in part as `partial` says. `kv`: the formats of
-        the caches.
+        the caches. `experts`: of a target with a mixture.
         """
         prompts = prompts or random_prompts(LENGTHS)
         slots, lengths = len(prompts), [*map(len, prompts)]
-        target, draft = made_pair(torch.bfloat16)
+        target, draft = made_pair(torch.bfloat16, experts=experts)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, kv=kv)
         sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial)

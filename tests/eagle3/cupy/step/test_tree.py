@@ -13,8 +13,9 @@ from torch import Tensor
 from specgate.analysis.perf_invariants.spans import shown_intact, span_fault
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
 from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Held, Role
@@ -22,6 +23,7 @@ from specgate.contract.samples.spans import ShownSpans, StepSpans
 from tests.eagle3.cupy.engine.tracing import block_of
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, kernels_from_source
+from tests.eagle3.cupy.step.test_narrow_caches import cached
 
 TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
 CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
@@ -51,12 +53,11 @@ def plain(decoder: Decoder) -> tuple[Any, Mapping[tuple[int, int], Tensor]]:
 
 
 @pytest.mark.slow("runs whole steps from their source")
-@pytest.mark.parametrize("kind", ["decoder", "growing"])
 def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit(
-    kind: str, plain: tuple[Any, Mapping[tuple[int, int], Tensor]], request: pytest.FixtureRequest
+    decoder: Decoder, plain: tuple[Any, Mapping[tuple[int, int], Tensor]]
 ) -> None:
     text, wanted = plain
-    block, logits = request.getfixturevalue(kind).decode(3, 4, text.tokens)
+    block, logits = decoder.decode(3, 4, text.tokens)
     assert all(
         list(one)[: len(other)] == list(other)[: len(one)] for one, other in zip(block.tokens, text.tokens, strict=True)
     )
@@ -64,6 +65,25 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit
     assert len(common) > 4 * 3 + 8
     assert all(torch.equal(logits[at], wanted[at]) for at in common)
     assert sum(a for row in block.accepted for a in row) > 8, block.accepted
+
+
+@pytest.mark.slow("runs whole steps from their source")
+def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> None:
+    """All at once, and the cache is left as the baseline leaves it, whose scales begin within trees. `kernels/trees`
+    has each beside a chain, and a GPU every pair in whole runs.
+    """
+    made = Decoder.of(DYNAMIC, kv=KvModes("fp8", "fp8"), experts=True)
+    text, wanted = made.decode(0, 14)
+    after_plain = [cached(made, slot, length + 12) for slot, length in enumerate(LENGTHS)]
+    block, logits = made.decode(3, 3, text.tokens)
+    common = [at for at in logits if at in wanted]
+    assert len(common) > 3 * 3 + 6
+    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert sum(a for row in block.accepted for a in row) > 6, block.accepted
+    for slot, length in enumerate(LENGTHS):
+        end = min(length + 12, length + len(block.tokens[slot]) - 2) // SCALE_POSITIONS * SCALE_POSITIONS
+        for mine, theirs in zip(cached(made, slot, end), after_plain[slot], strict=True):
+            assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
 
 
 @pytest.mark.slow("runs whole steps from their source")

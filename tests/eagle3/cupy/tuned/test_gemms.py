@@ -140,7 +140,7 @@ def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: 
         assert isinstance(layer, ExpertLayer)
         assert (layer.gate_up.config.warps, layer.gate_up.config.tiles) == (7, 1)
         assert layer.down.config == ExpertDown(64, 96, layer.down.experts, layer.down.rows).config
-        assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1}
+        assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1, "tuned_by_rule": 0}
         assert [lookup.shape.tag for lookup in step.gemms.lookups if lookup.hit] == ["TARGET_EXPERT_GATE_UP"]
 
 
@@ -184,11 +184,15 @@ def test_products_of_more_than_16_rows_are_divided_by_a_rule_and_count_as_untune
     monkeypatch.setattr(tuned_gemms, "declared_shared_bytes", lambda spec, name, device: 0)
     gemms = Gemms(Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096))))
     gemms("TARGET_O", 4096, 4096, rows)
-    assert gemms.counters == {"tuned_total": 1, "tuned_hits": int(hit)}
+    assert gemms.counters == {"tuned_total": 1, "tuned_hits": int(hit), "tuned_by_rule": int(not hit)}
     (product,) = gemms.products(0)
-    assert (product.launch is not None) is hit
+    assert product.launch is not None and product.by_rule is not hit
+    seen = BlockTrace(
+        "", 0, 0, "profiler", 1, (), {product.kernel: 1}, products=(product,), launches={product.launch: 1}
+    )
+    assert tuned_kernels([], seen).reason_code == ("launched_as_tuned" if hit else "untuned_rows")
     require(gemms.tuned, gemms.lookups, PairRef("p", tmp_path, None), perf_mode=True)  # type: ignore[arg-type]
-    assert ("steps of more than 16 rows break I2" in capsys.readouterr().out) is not hit
+    assert ("of more than 16 rows, which breaks I2" in capsys.readouterr().out) is not hit
 
 
 @pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
@@ -199,7 +203,7 @@ def test_experts_that_are_not_tuned_break_i2(k: int, others: int, tmp_path: Path
     tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries))
     gemms = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned).gemms
     assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
-    assert gemms.counters == {"tuned_total": others + 2, "tuned_hits": others}
+    assert gemms.counters == {"tuned_total": others + 2, "tuned_hits": others, "tuned_by_rule": 0}
     blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
     assert tuned_kernels(blocks, None).held is Held.BROKEN
 
@@ -207,5 +211,5 @@ def test_experts_that_are_not_tuned_break_i2(k: int, others: int, tmp_path: Path
 def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:
     tuned, _ = half_tuned
     # fc and small LM head once, a layer's four products in extension and own step, in the target, and its LM head.
-    assert cycle(3, tuned).gemms.counters == {"tuned_total": 2 + 4 + 4 + 4 + 1, "tuned_hits": 4}
-    assert cycle(0, tuned).gemms.counters == {"tuned_total": 4 + 1, "tuned_hits": 1}
+    assert cycle(3, tuned).gemms.counters == {"tuned_total": 2 + 4 + 4 + 4 + 1, "tuned_hits": 4, "tuned_by_rule": 0}
+    assert cycle(0, tuned).gemms.counters == {"tuned_total": 4 + 1, "tuned_hits": 1, "tuned_by_rule": 0}

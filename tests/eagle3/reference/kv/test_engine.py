@@ -15,7 +15,7 @@ from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, r
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.protocols import OpenRequest
-from specgate.errors import BackendError, UsageError
+from specgate.errors import BackendError
 from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [*range(40, 53), 9, 9, 2, 17, 4]]
@@ -154,13 +154,22 @@ def test_a_scale_of_zero_in_nvfp4_is_named_too(pair: PairRef) -> None:
         engine.decode(BASELINE, LONG, ())
 
 
-def test_trees_are_refused_with_formats_whose_scales_belong_to_positions(pair: PairRef) -> None:
-    for options in ({"kv": "fp8"}, {"draft_kv": "nvfp4"}):
-        with pytest.raises(UsageError, match="with a tree: its rows are cached before their positions"):
-            opened(pair, {**options, "tree": "dynamic:6"})
-    engine = opened(pair, {"kv": "bf16", "tree": "dynamic:6", "tree_width": "2"})
-    engine.prefill(PROMPTS, draft=True)
-    assert engine.decode(Role(3), LONG, ()).tokens == engine.decode(BASELINE, LONG, ()).tokens
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tree_emits_the_baselines_tokens_of_its_format_and_accepts_the_chain_on_one_branch(
+    pair: PairRef, mode: KvMode
+) -> None:
+    """What a draft says behind a path, and so what is accepted, depends on the format of both caches."""
+    of_tree = {"tree": "dynamic:5", "tree_width": "1"}
+    chain, narrow, tree = (
+        opened(pair, {"kv": mode, "draft_kv": mode, **options})
+        for options in ({}, of_tree, {"tree": "dynamic:12", "tree_width": "3"})
+    )
+    decoded = []
+    for engine in (chain, narrow, tree):
+        engine.prefill(PROMPTS, draft=True)
+        decoded.append(engine.decode(Role(5), LONG, ()))
+    assert decoded[2].tokens == tree.decode(BASELINE, LONG, ()).tokens
+    assert (decoded[1].tokens, decoded[1].accepted) == (decoded[0].tokens, decoded[0].accepted)
 
 
 def test_a_pair_that_was_calibrated_for_another_format_is_warned_about(tmp_path: Path) -> None:

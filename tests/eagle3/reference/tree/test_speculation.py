@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.reference import tree as trees_of_engine
@@ -320,15 +321,21 @@ def test_a_mask_with_a_wrong_bit_is_counted_and_nothing_is_verified_through_it(
     assert decoded.counters["mask_checked_steps"] == 6
 
 
-def test_a_tree_of_gpt_oss_emits_the_baselines_tokens_and_counts_no_experts(tmp_path: Path) -> None:
-    """Sinks and windows hold along paths, too. Experts are counted per token that follows, which a tree has not."""
+@pytest.mark.parametrize("mode", [None, "fp8", "nvfp4"])
+def test_a_tree_of_gpt_oss_emits_the_baselines_tokens_and_counts_no_experts(
+    tmp_path: Path, mode: KvMode | None
+) -> None:
+    """Sinks and windows hold along paths, too, and the scales of caches in few bits are those of paths. Experts are
+    counted per token that follows, which a tree has not.
+    """
     folder = write_gpt_oss(tmp_path / "target", seed=3)
     target = load_target(folder, torch.float32, "cpu")
     g = target.geometry
     geometry = DraftGeometry(g.hidden, g.hidden, 3, 96, 4, 2, 16, g.vocab, 12, g.rms_eps, g.rope, g.max_positions)
     write_draft(tmp_path / "draft", geometry, (1, 2, 3), torch.Generator().manual_seed(5))
     draft = load_draft(tmp_path / "draft", g, torch.float32, "cpu")
-    engine = ReferenceEngine(target, draft, max_batch=2, max_positions=200, device="cpu", tree=PLANS["dynamic"])
+    options = {"max_batch": 2, "max_positions": 200, "device": "cpu", "kv": KvModes(mode, mode)}
+    engine = ReferenceEngine(target, draft, tree=PLANS["dynamic"], **options)
     engine.prefill([[1, 2, 3], [7] * (WINDOW + 3)], draft=True)
     plain, logits = engine.decode(BASELINE, Budget(steps=12), ()), engine.logits(BASELINE, (3, 9))
     assert plain.experts is not None

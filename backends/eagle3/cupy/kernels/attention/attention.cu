@@ -115,6 +115,9 @@ struct AttentionArguments {
     int offset;
 #if TREE_ROWS
     const long long* masks;  // [S, TREE_STRIDE]
+#if KV_FP8
+    float* node_scales;  // [S, KV_HEADS, TREE_STRIDE, 2]
+#endif
 #endif
 #if KEPT_BLOCKS
     const int* kept;     // [S, KV_HEADS, RETRIEVED_BLOCKS]
@@ -265,6 +268,13 @@ struct Softmax {
     }
 };
 
+// Products of a whole key tile, by the format's add_keys and add_values.
+__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const uint4* keys, int key, const Task& task,
+                                                   const Thread& me);
+template <typename Powers>
+__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values, int key,
+                                                     const Task& task, const Thread& me);
+
 // What differs between the formats of the cache: load_queries, append_new_rows, multiply_keys, update_softmax, multiply_values.
 #if KV_CODES
 #include "kv_codes.cuh"
@@ -277,6 +287,9 @@ struct Softmax {
 #endif
 #if !KV_CODES
 #include "kv_bf16.cuh"
+#endif
+#if !KV_NVFP4
+#include "tile_products.cuh"
 #endif
 
 // ---- reduce and epilogue ----------------------------------------------------------------------------------------------

@@ -47,9 +47,23 @@ class TreeNodes:
     masks: int
     levels: int
 
-    def shared_bytes(self, rows: int, head_dim: int) -> int:
+    def shared_bytes(self, rows: int, heads: Heads) -> int:
         """Bytes of shared memory that a block has for keys and values of the nodes, where `rows` are the newest."""
-        return 2 * (self.first + rows) * 16 * (head_dim // 8 + 1)
+        return 2 * (self.first + rows) * (heads.head_dim * heads.cached.itemsize + 16)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTensors:
+    """What attention has of a tree's T nodes. `masks` int64 [S, T]: bit m where a node looks at node m. `scales`
+    float32 [S, G, T, 2], of a cache in E4M3: those that the nodes' paths make of one layer's keys and values.
+    """
+
+    masks: Tensor
+    scales: Tensor | None = None
+
+    def of_layer(self, index: int) -> NodeTensors:
+        """Return those of a layer, of which `scales` [layers, …] has all."""
+        return self if self.scales is None else NodeTensors(self.masks, self.scales[index])
 
 
 def joining_warps(chunks: int) -> int:
@@ -97,7 +111,7 @@ class Attention(Kernel):
         kept: KeptBlocks | None = None,
     ) -> None:
         """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, for a tree over a cache
-        of codes, and for a part of anything but a plain cache.
+        in NVFP4, and for a part of anything but a plain cache.
         """
         self.heads, self.window, self.sinks = heads, window, sinks
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
@@ -105,12 +119,12 @@ class Attention(Kernel):
             raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
         if tree is not None and (tree.first + rows_per_slot > MOST_NODES or self.appended != rows_per_slot):
             raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
-        if tree is not None and heads.kv != "bf16":
-            raise ValueError(f"a tree over a cache in {heads.kv}: its rows are cached before their scales are known")
+        if tree is not None and heads.kv == "nvfp4":
+            raise ValueError("a tree over a cache in nvfp4: eight positions share each word of its values")
         if kept is not None and (tree or window or sinks or heads.kv != "bf16" or self.appended != rows_per_slot):
             raise ValueError("a part of the cache is read in bf16 alone, by chains without a window or sinks")
         self.tree, self.kept = tree, kept
-        static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads.head_dim) if tree else 0)
+        static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads) if tree else 0)
         self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static, kv=heads.kv)
         self.statistics = statistics
         tile = self.config.kv_tile
@@ -173,13 +187,13 @@ class Attention(Kernel):
         counts: Tensor | None = None,
         statistics: Tensor | None = None,
         sinks: Tensor | None = None,
-        masks: Tensor | None = None,
+        nodes: NodeTensors | None = None,
         scales: Tensor | None = None,
         kept: tuple[Tensor, Tensor] | None = None,
         finished: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
-        added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Pages, and the
+        added to; `sinks`: bfloat16 [N]; `nodes`: of a tree. Pages, and the
         `scales` of formats that have some: as `memory.Pages` has them of one layer. `kept`: int32 [S, G, retrieval],
         the retrieved blocks, and int32 [S], how many positions are left out. `finished`: where chunks are joined here,
         int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
@@ -206,7 +220,8 @@ class Attention(Kernel):
             length=length,
             counts=counts,
             offset=offset,
-            masks=masks,
+            masks=nodes and nodes.masks,
+            node_scales=nodes and nodes.scales,
             kept=retrieved,
             dropped=dropped,
             **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
@@ -214,7 +229,7 @@ class Attention(Kernel):
             POSITIONS=h.positions,
         )
         if not self.joins:
-            self.join(out, partial, length, rows, offset=offset, sinks=sinks, masks=masks, dropped=dropped)
+            self.join(out, partial, length, rows, offset=offset, sinks=sinks, nodes=nodes, dropped=dropped)
 
     def join(
         self,
@@ -225,7 +240,7 @@ class Attention(Kernel):
         *,
         offset: int = 0,
         sinks: Tensor | None = None,
-        masks: Tensor | None = None,
+        nodes: NodeTensors | None = None,
         dropped: Tensor | None = None,
     ) -> None:
         """Join the chunks of each row. Arguments are as those of a call, of which it is the second half."""
@@ -241,6 +256,6 @@ class Attention(Kernel):
             length=length,
             offset=offset,
             sinks=sinks,
-            masks=masks,
+            masks=nodes and nodes.masks,
             dropped=dropped,
         )

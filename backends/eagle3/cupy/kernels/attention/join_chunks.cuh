@@ -8,7 +8,7 @@
 #include "mma.cuh"
 
 const int JOINED = 8;  // sums that a row's chunks are added up in, chunk c in sum c % JOINED
-static_assert(MAX_CHUNKS <= JOINED && !TREE_ROWS, "a sum must have at most one chunk");
+static_assert(MAX_CHUNKS <= JOINED, "a sum must have at most one chunk");
 
 // How many chunks any row of the slot sees.
 __device__ __forceinline__ int chunks_of(const Task& task) { return task.last / CHUNK - first_chunk(task.position) + 1; }
@@ -57,7 +57,7 @@ __device__ __forceinline__ void join_chunks(const AttentionArguments& args, cons
     const int first = first_chunk(task.position);
     for (int row = me.warp; row < 16 && task.tile * 16 + row < QUERIES; row += WARPS) {
         const int index = task.tile * 16 + row, head = task.head_of(index);
-        const int chunks = (task.position + index / HEADS_PER_KV) / CHUNK - first + 1;
+        const int chunks = (task.position + DEPTH_OF(task, index / HEADS_PER_KV)) / CHUNK - first + 1;
         const long long of_row = (long long)task.row_of(index) * HEADS + head, from = of_row * MAX_CHUNKS;
         const float sink = sink_of(args.sinks, head);
         float2 stats[MAX_CHUNKS];

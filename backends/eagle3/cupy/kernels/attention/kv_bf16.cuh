@@ -61,27 +61,34 @@ typedef float Scores[TILES_PER_TURN][4][4];
 // Their powers as operand A: of keys 8c + 2i and 8c + 2i + 1, rows g in [2i], rows g + 8 in [2i + 1].
 typedef unsigned Probabilities[TILES_PER_TURN][8];
 
+// The queries for part `wide` of keys.
+struct QueryPart {
+    uint4 lower, upper;
+
+    __device__ __forceinline__ QueryPart(int wide, int lane) : lower(queries[wide][0][lane]), upper(queries[wide][1][lane]) {}
+};
+
+// d += q · kᵀ of a lane's part of keys, and d += p · v of its part of values.
+__device__ __forceinline__ void add_keys(float (&d)[4], const QueryPart& q, uint4 k) {
+    mma_bf16(d, q.lower.x, q.lower.y, q.lower.z, q.lower.w, k.x, k.y);
+    mma_bf16(d, q.upper.x, q.upper.y, q.upper.z, q.upper.w, k.z, k.w);
+}
+__device__ __forceinline__ void add_values(float (&d)[4], const unsigned (&p)[8], uint4 v) {
+    mma_bf16(d, p[0], p[1], p[2], p[3], v.x, v.y);
+    mma_bf16(d, p[4], p[5], p[6], p[7], v.z, v.w);
+}
+
+#if TREE_ROWS
+#include "tree_bf16.cuh"
+#endif
+
 // score = q · kᵀ for the key tiles of the turn that begins at `key`.
 __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int key) {
 #pragma unroll
     for (int n = 0; n < TILES_PER_TURN; ++n) {
         if (ring.wanted(key + n * TILE_STRIDE)) {
             const uint4* keys = ring.await_piece();
-#if TREE_ROWS
-            if (holds_nodes(ring.task, key + n * TILE_STRIDE))
-                multiply_node_keys(score[n], keys, key + n * TILE_STRIDE, ring.task, ring.me);
-            else
-#endif
-#pragma unroll
-                for (int wide = 0; wide < LOADS_32; ++wide) {
-                    const uint4 lower = queries[wide][0][ring.me.lane], upper = queries[wide][1][ring.me.lane];
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        const uint4 k = keys[(i * LOADS_32 + wide) * 32];
-                        mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
-                        mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
-                    }
-                }
+            multiply_tile_keys(score[n], keys, key + n * TILE_STRIDE, ring.task, ring.me);
         }
         ring.refill(n, key);
     }
@@ -141,17 +148,7 @@ __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilit
     for (int n = 0; n < TILES_PER_TURN; ++n) {
         if (ring.wanted(key + n * TILE_STRIDE)) {
             const uint4* values = ring.await_piece();
-#if TREE_ROWS
-            if (holds_nodes(ring.task, key + n * TILE_STRIDE))
-                multiply_node_values(state.out, p[n], values, key + n * TILE_STRIDE, ring.task, ring.me);
-            else
-#endif
-#pragma unroll
-                for (int i = 0; i < LOADS_8; ++i) {
-                    const uint4 v = values[i * 32];
-                    mma_bf16(state.out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
-                    mma_bf16(state.out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
-                }
+            multiply_tile_values(state.out, p[n], values, key + n * TILE_STRIDE, ring.task, ring.me);
         }
         ring.refill(TILES_PER_TURN + n, key);
     }

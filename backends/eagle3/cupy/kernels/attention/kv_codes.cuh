@@ -8,10 +8,11 @@
 #include "kv_ring.cuh"
 #include "rope.cuh"
 
+const int LANE_SCALES = TREE_ROWS ? 2 : 1;  // of a lane's rows g and g + 8: of a tree, each path has scales of its own
+
 static_assert(TILE_KEYS == BLOCK && HEAD_DIM % 64 == 0, "a key tile must be a cache block, HEAD_DIM a multiple of 64");
 
 #define ROOM 15.0f  // float16 goes up to 2^15 and some, and down to 2^-24
-const int TILES = TILE_KEYS / 8;
 const int KEYS = TILE_KEYS / 4;  // of a lane, neighbours
 const int WIDE = HEAD_DIM / 64;  // 64-wide parts of a head: what four lanes have 16 elements each of
 
@@ -68,43 +69,40 @@ typedef float TileScores[TILES][4];
 // Their powers as operand A: of keys 16c + 4j … 16c + 4j + 3, rows g and g + 8 of the first two, then of the other two.
 typedef unsigned Probabilities[TILES / 2][4];
 
-// Online softmax: the scores of a key tile times `unit` become powers of two, times 2^`added`, at most 2^ROOM times as large
-// as the largest so far, and what came before shrinks to match. `divided`: 2^-`added`, for their sum.
-__device__ __forceinline__ void update_softmax(Softmax& state, TileScores& score, float unit, float added, float divided,
-                                               int key, const Task& task, const Thread& me) {
+// Online softmax of rows g + 8 · half: the scores of a key tile times `unit` become powers of two, times 2^`added`, at most
+// 2^ROOM times as large as the largest so far, and what came before shrinks to match. `divided`: 2^-`added`, for their sum.
+__device__ __forceinline__ void update_softmax(Softmax& state, TileScores& score, int half, float unit, float added,
+                                               float divided, int key, const Task& task, const Thread& me) {
     const bool all_seen =  // by every row
         key + TILE_KEYS - 1 <= min(task.position, task.end - 1) && (WINDOW == 0 || key > task.last - WINDOW);
+    auto at = [&](int i) -> float& { return score[i / 2][2 * half + i % 2]; };  // of key 16c + i
 #pragma unroll
-    for (int half = 0; half < HALVES; ++half) {
-        auto at = [&](int i) -> float& { return score[i / 2][2 * half + i % 2]; };  // of key 16c + i
-#pragma unroll
-        for (int i = 0; i < KEYS; ++i) at(i) = fmaf(at(i), unit, added);
-        if (!all_seen)
-#pragma unroll
-            for (int i = 0; i < KEYS; ++i) {
-                const int here = key + KEYS * me.c + i;
-                if (here >= task.end || here > state.newest[half] || here < state.oldest[half]) at(i) = MASKED;
-            }
-        float highest = at(0);
-#pragma unroll
-        for (int i = 1; i < KEYS; ++i) highest = fmaxf(highest, at(i));
-        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
-        highest = fmaxf(state.top[half], highest - ROOM);
-        const float shrink = power_of_two(state.top[half] - highest);
-        state.top[half] = highest;
-        float sum = 0;
+    for (int i = 0; i < KEYS; ++i) at(i) = fmaf(at(i), unit, added);
+    if (!all_seen)
 #pragma unroll
         for (int i = 0; i < KEYS; ++i) {
-            at(i) = power_of_two(at(i) - highest);
-            sum += at(i);
+            const int here = key + KEYS * me.c + i;
+            if (here >= task.end || here > state.newest[half] || here < state.oldest[half]) at(i) = MASKED;
         }
-        state.sum[half] = fmaf(sum, divided, state.sum[half] * shrink);
+    float highest = at(0);
 #pragma unroll
-        for (int n = 0; n < LOADS_8; ++n) {
-            state.out[n][2 * half] *= shrink;
-            state.out[n][2 * half + 1] *= shrink;
-        }
+    for (int i = 1; i < KEYS; ++i) highest = fmaxf(highest, at(i));
+    highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
+    highest = fmaxf(state.top[half], highest - ROOM);
+    const float shrink = power_of_two(state.top[half] - highest);
+    state.top[half] = highest;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < KEYS; ++i) {
+        at(i) = power_of_two(at(i) - highest);
+        sum += at(i);
+    }
+    state.sum[half] = fmaf(sum, divided, state.sum[half] * shrink);
+#pragma unroll
+    for (int n = 0; n < LOADS_8; ++n) {
+        state.out[n][2 * half] *= shrink;
+        state.out[n][2 * half + 1] *= shrink;
     }
 }
 

@@ -25,7 +25,7 @@ struct NewRow {
     __device__ __forceinline__ NewRow(const AttentionArguments& args, const Task& task, int t, bool values, int lane) {
         const int head = HEADS + (values ? KV_HEADS : 0) + task.kv_head;
         const float* row = args.qkv + ((long long)(task.a * APPENDED_ROWS + t) * QKV_HEADS + head) * HEAD_DIM;
-        const long long angles = (long long)(task.oldest_new + t) * HALF_DIM;
+        const long long angles = (long long)(task.oldest_new + DEPTH_OF(task, t)) * HALF_DIM;
 #pragma unroll
         for (int m = 0; m < EACH; ++m) {
             const int i = lane + 32 * m;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void append_new_rows(const AttentionArguments& args, 
 // And the scales of the lane's keys (x) and values (y).
 struct Scores {
     TileScores of;
-    float2 scale;
+    float2 scale[LANE_SCALES];
 };
 
 // d += a · b, of which b are four codes.
@@ -92,38 +92,67 @@ __device__ __forceinline__ void multiply_codes(float (&d)[4], unsigned a0, unsig
     mma_fp16(d, a0, a1, a2, a3, b.low, b.high, d[0], d[1], d[2], d[3]);
 }
 
+// The queries for part `wide` of keys.
+struct QueryPart {
+    uint4 of[4];
+
+    __device__ __forceinline__ QueryPart(int wide, int lane) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) of[j] = queries[2 * wide + j / 2][j % 2][lane];
+    }
+};
+
+// d += q · kᵀ of a lane's part of keys, and d += p · v of its part of values, both without scales.
+__device__ __forceinline__ void add_keys(float (&d)[4], const QueryPart& q, uint4 k) {
+    multiply_codes(d, q.of[0].x, q.of[0].y, q.of[0].z, q.of[0].w, k.x);
+    multiply_codes(d, q.of[1].x, q.of[1].y, q.of[1].z, q.of[1].w, k.y);
+    multiply_codes(d, q.of[2].x, q.of[2].y, q.of[2].z, q.of[2].w, k.z);
+    multiply_codes(d, q.of[3].x, q.of[3].y, q.of[3].z, q.of[3].w, k.w);
+}
+__device__ __forceinline__ void add_values(float (&d)[4], const Probabilities& p, uint4 v) {
+    multiply_codes(d, p[0][0], p[0][1], p[0][2], p[0][3], v.x);
+    multiply_codes(d, p[1][0], p[1][1], p[1][2], p[1][3], v.y);
+    multiply_codes(d, p[2][0], p[2][1], p[2][2], p[2][3], v.z);
+    multiply_codes(d, p[3][0], p[3][1], p[3][2], p[3][3], v.w);
+}
+
+#if TREE_ROWS
+#include "tree_fp8.cuh"
+#else
+// The scales of a lane's keys and values of the key tile at `key`.
+__device__ __forceinline__ void find_scales(float2 (&scale)[LANE_SCALES], const KVRing& ring, int key) {
+    scale[0] = ring.scales_of_piece();
+}
+#endif
+
 // score = q · kᵀ for the key tile at `key`, without the keys' scale.
 __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int key) {
-    score.scale = make_float2(1, 1);
+#pragma unroll
+    for (int half = 0; half < LANE_SCALES; ++half) score.scale[half] = make_float2(1, 1);
     if (ring.wanted(key)) {
         const uint4* keys = ring.await_piece();
-        score.scale = ring.scales_of_piece();
-#pragma unroll
-        for (int wide = 0; wide < LOADS_WIDE; ++wide) {
-            uint4 q[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) q[j] = queries[2 * wide + j / 2][j % 2][ring.me.lane];
-#pragma unroll
-            for (int i = 0; i < TILES; ++i) {
-                const uint4 k = keys[(i * LOADS_WIDE + wide) * 32];
-                multiply_codes(score.of[i], q[0].x, q[0].y, q[0].z, q[0].w, k.x);
-                multiply_codes(score.of[i], q[1].x, q[1].y, q[1].z, q[1].w, k.y);
-                multiply_codes(score.of[i], q[2].x, q[2].y, q[2].z, q[2].w, k.z);
-                multiply_codes(score.of[i], q[3].x, q[3].y, q[3].z, q[3].w, k.w);
-            }
-        }
+        find_scales(score.scale, ring, key);
+        multiply_tile_keys(score.of, keys, key, ring.task, ring.me);
     }
     ring.refill(0, key);
 }
 
 // The scale of the values is a power of two, whose exponent is added to those of the probabilities.
 __device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, int key, const Task& task, const Thread& me) {
-    // A scale that nothing of ours has written makes NaN of all that it scales.
-    const bool known = sound(score.scale.x) && sound(score.scale.y);
-    const float unit = known ? score.scale.x * (float)LOG2E_OVER_SQRT_HEAD_DIM : __uint_as_float(0x7fffffffu);
-    const int exponent = max(exponent_of(score.scale.y), LEAST_EXPONENT);
-    const float added = exponent, divided = __uint_as_float((unsigned)(127 - exponent) << 23);
-    update_softmax(state, score.of, unit, added, divided, key, task, me);
+    float unit[LANE_SCALES], added[LANE_SCALES], divided[LANE_SCALES];
+#pragma unroll
+    for (int n = 0; n < LANE_SCALES; ++n) {
+        // A scale that nothing of ours has written makes NaN of all that it scales.
+        const bool known = sound(score.scale[n].x) && sound(score.scale[n].y);
+        unit[n] = known ? score.scale[n].x * (float)LOG2E_OVER_SQRT_HEAD_DIM : __uint_as_float(0x7fffffffu);
+        const int exponent = max(exponent_of(score.scale[n].y), LEAST_EXPONENT);
+        added[n] = exponent, divided[n] = __uint_as_float((unsigned)(127 - exponent) << 23);
+    }
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+        const int n = half % LANE_SCALES;
+        update_softmax(state, score.of, half, unit[n], added[n], divided[n], key, task, me);
+    }
 }
 
 __device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) {
@@ -134,14 +163,7 @@ __device__ __forceinline__ void pack_probabilities(Probabilities& p, const Score
 __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilities& p, KVRing& ring, int key) {
     if (ring.wanted(key)) {
         const uint4* values = ring.await_piece();
-#pragma unroll
-        for (int i = 0; i < LOADS_8; ++i) {
-            const uint4 v = values[i * 32];
-            multiply_codes(state.out[i], p[0][0], p[0][1], p[0][2], p[0][3], v.x);
-            multiply_codes(state.out[i], p[1][0], p[1][1], p[1][2], p[1][3], v.y);
-            multiply_codes(state.out[i], p[2][0], p[2][1], p[2][2], p[2][3], v.z);
-            multiply_codes(state.out[i], p[3][0], p[3][1], p[3][2], p[3][3], v.w);
-        }
+        multiply_tile_values(state.out, p, values, key, ring.task, ring.me);
     }
     ring.refill(1, key);
 }

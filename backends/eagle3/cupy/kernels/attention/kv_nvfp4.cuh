@@ -230,7 +230,8 @@ __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int k
 }
 
 __device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, int key, const Task& task, const Thread& me) {
-    update_softmax(state, score.of, score.unit, 0, 1, key, task, me);
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) update_softmax(state, score.of, half, score.unit, 0, 1, key, task, me);
 }
 
 // Rows without a query have scores of zero, whose powers are not taken. As constants, the compiler would write these anew for

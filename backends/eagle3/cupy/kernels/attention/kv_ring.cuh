@@ -41,6 +41,7 @@ const int LOADS_8 = HEAD_DIM / 8;                      // 8-wide parts of a head
 const int LOADS_WIDE = HEAD_DIM / (4 * LOADED);        // parts of a key that four lanes load at once
 const int PIECE = HEAD_DIM / LOADED * TILE_KEYS;       // 16-byte loads of a piece
 const int SCALE_LOADS = KV_NVFP4 ? HEAD_DIM / 64 : 1;  // of a lane, with its keys
+const int TILES = TILE_KEYS / 8;                       // of eight columns, of a key tile
 const int TILE_STRIDE = TILE_KEYS * WARPS;             // positions between two key tiles of a warp
 // With short heads there is too little to do for a tile of 32 keys alone.
 const int TILES_PER_TURN = HEAD_DIM == 64 && TILE_KEYS == 32 ? 2 : 1;

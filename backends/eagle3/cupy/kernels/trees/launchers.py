@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SWITCHES, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
@@ -298,12 +298,14 @@ class TreeSettle(Kernel):
         """
         self.heads, self.layers, self.blocks, self.width = heads, layers, blocks, width
         self.rows_per_slot, self.levels, self.max_rows = rows_per_slot, levels, max_rows
+        numbers = 16 // heads.cached.itemsize
         super().__init__(
             "tree_settle",
             kv_heads=heads.kv_heads,
             head_dim=heads.head_dim,
             block=BLOCK,
             max_blocks=heads.max_blocks,
+            **SWITCHES[heads.kv],
             layers=layers,
             blocks=blocks,
             width=width,
@@ -311,7 +313,7 @@ class TreeSettle(Kernel):
             levels=levels,
             max_rows=max_rows,
             threads=heads.head_dim,
-            shared_bytes=heads.head_dim * 16 * ((rows_per_slot + 14) // 8),
+            shared_bytes=heads.head_dim * 16 * ((rows_per_slot + 2 * numbers - 2) // numbers),
         )
 
     def __call__(
@@ -327,9 +329,11 @@ class TreeSettle(Kernel):
         block_table: Tensor,
         slots: Slots,
         rows: Rows,
+        scales: tuple[Tensor | None, Tensor | None] = (None, None),
     ) -> None:
         """`path` int32 [S, levels + 1]: becomes the accepted nodes, root first. `readers` int32 [S], zero. `masks`
-        int64 and `parents` int32 [S, T].
+        int64 and `parents` int32 [S, T]. `scales`: those of all layers of a cache in E4M3, and float32 [layers, S, G,
+        T, 2], those that the nodes' paths make.
         """
         h = self.heads
         of_features = -(-self.width // (h.head_dim * 8))
@@ -346,4 +350,7 @@ class TreeSettle(Kernel):
             masks=masks,
             parents=parents,
             block_table=block_table,
+            scales=scales[0],
+            node_scales=scales[1],
+            **({} if scales[1] is None else {"scaled_slots": scales[1].shape[1]}),
         )

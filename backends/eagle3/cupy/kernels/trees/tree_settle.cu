@@ -11,38 +11,57 @@
 // read the slot's choices clears them.
 //
 // Values lie transposed, so that those of a node are in as many lines of memory as a head has elements. All that the tree's
-// nodes may have of a line is read while the LM head still runs, in whole pieces of eight positions; whole pieces are
-// written, too. What is read before the LM head has ended is what this step's attention has written in the layers before the
+// nodes may have of a line is read while the LM head still runs, in whole pieces of 16 bytes, the positions of NUMBERS numbers;
+// whole pieces are written, too. What is read before the LM head has ended is what this step's attention has written in the layers before the
 // last: that has long ended. A thread moves one element of all nodes, by a list of places that is the same for all: there are
 // so many blocks that instructions count.
+//
+// KV_FP8: the cache is in E4M3. Codes of nodes are those of their paths (tree_fp8.cuh), so that they move as they are; where the
+// accepted path begins the positions of a scale, that scale goes to the cache's, too.
 //
 // Layouts: choices [active slot][ROWS], as the LM head leaves them; drafts, target_tokens, masks and parents [slot][MAX_ROWS];
 // path [slot][LEVELS + 1], node 0 first, meaningless behind accepted[slot]; readers [active slot], zero between steps; k_pages
 // [layer][block][KV_HEADS][BLOCK][HEAD_DIM] and v_pages [layer][block][KV_HEADS][HEAD_DIM][BLOCK]; features
-// [slot][MAX_ROWS][WIDTH].
+// [slot][MAX_ROWS][WIDTH]; of E4M3, scales [layer][block][KV_HEADS][BLOCK / 16][key, value] and node_scales
+// [layer][slot][KV_HEADS][MAX_ROWS][key, value].
 #include "argmax.cuh"
 #include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
 #include "dependent.cuh"
 #include "slots.cuh"
+#if KV_FP8
+#include "fp8.cuh"
+typedef unsigned char Cached;
+#else
+typedef bf16 Cached;
+#endif
 
+const int NUMBERS = LOAD / (int)sizeof(Cached);  // of 16 bytes of a cache
 const int HEADS_IN_ALL = LAYERS * KV_HEADS;
 const int COLUMNS_AT_ONCE = THREADS * 8;
-const int LOADS = HEAD_DIM / 8;       // of 16 bytes, of a row of keys
-const int EACH = (ROWS + 31) / 32;    // nodes of a lane
-const int PIECES = (ROWS + 14) / 8;   // of eight positions, in which ROWS positions lie at most
-const int MOVED = (LEVELS + 14) / 8;  // the same of the positions of a path
+const int LOADS = HEAD_DIM / NUMBERS;                        // of 16 bytes, of a row of keys
+const int EACH = (ROWS + 31) / 32;                           // nodes of a lane
+const int PIECES = (ROWS + 2 * NUMBERS - 2) / NUMBERS;       // of NUMBERS positions, in which ROWS positions lie at most
+const int MOVED = (LEVELS + 2 * NUMBERS - 2) / NUMBERS;      // the same of the positions of a path
 
 static_assert(ROWS <= 64 && ROWS <= MAX_ROWS, "a mask has 64 bits");
 static_assert(THREADS == HEAD_DIM && THREADS % 32 == 0, "a thread has one element of a head");
-static_assert(MOVED * 8 <= 32, "a lane finds one place of what is moved");
-static_assert(WIDTH % 8 == 0 && BLOCK % 8 == 0 && ROWS <= BLOCK,
+static_assert(MOVED * NUMBERS <= 32, "a lane finds one place of what is moved");
+static_assert(WIDTH % 8 == 0 && BLOCK % NUMBERS == 0 && ROWS <= BLOCK,
               "pieces cross neither rows nor blocks, and lie in two at most");
 
 struct TreeSettleArguments {
-    bf16* k_pages;            // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
-    bf16* v_pages;            // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK]
+#if KV_FP8
+    unsigned char* k_pages;    // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
+    unsigned char* v_pages;    // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK]
+    float* scales;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK / 16, 2]
+    const float* node_scales;  // [LAYERS, scaled_slots, KV_HEADS, MAX_ROWS, 2]
+    int scaled_slots;
+#else
+    bf16* k_pages;  // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
+    bf16* v_pages;  // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK]
+#endif
     bf16* features;           // [S, MAX_ROWS, WIDTH]
     int* accepted;            // [S]
     int* path;                // [S, LEVELS + 1]
@@ -70,7 +89,7 @@ struct Part {
     long long page, rest;  // where the page with the slot's first position begins, and that with its last row
 
     __device__ __forceinline__ Part(const TreeSettleArguments& args, bool active) {
-        slot = active ? args.active[blockIdx.y] : 0, length = args.length[slot], first = length & ~7;
+        slot = active ? args.active[blockIdx.y] : 0, length = args.length[slot], first = length & ~(NUMBERS - 1);
         layer = blockIdx.x / KV_HEADS, head = blockIdx.x % KV_HEADS;
         column = ((int)blockIdx.x - HEADS_IN_ALL) * COLUMNS_AT_ONCE + (int)threadIdx.x * 8;
         if ((int)blockIdx.x >= HEADS_IN_ALL || !active) return;
@@ -98,10 +117,10 @@ __device__ __forceinline__ void copy_async_kept(unsigned shared, const void* glo
 // Pieces From to PIECES of all elements: as many neighbours at once as a power of two has, whose threads copy one place each of
 // every few elements.
 template <int From>
-__device__ __forceinline__ void request_values(const bf16* v_pages, const Part& part) {
+__device__ __forceinline__ void request_values(const Cached* v_pages, const Part& part) {
     const int LEFT = PIECES - From, WIDE = LEFT >= 8 ? 8 : LEFT >= 4 ? 4 : LEFT >= 2 ? 2 : 1;
-    const int piece = From + threadIdx.x % WIDE, element = threadIdx.x / WIDE, at = part.first + piece * 8;
-    const bf16* from = v_pages + part.page_of(at) + element * BLOCK + at % BLOCK;
+    const int piece = From + threadIdx.x % WIDE, element = threadIdx.x / WIDE, at = part.first + piece * NUMBERS;
+    const Cached* from = v_pages + part.page_of(at) + element * BLOCK + at % BLOCK;
     const unsigned to = shared_address(memory) + LOAD * (element * PIECES + piece);
     if (at < part.length + ROWS)
 #pragma unroll
@@ -142,7 +161,10 @@ __device__ __forceinline__ Value at_node(const Value (&own)[EACH], int of) {
 }
 
 __shared__ int path[LEVELS + 1];  // the accepted nodes, the root first
-__shared__ uint2 places[MOVED];   // where in `memory` each position of what is moved comes from, in bytes
+struct alignas(NUMBERS) Places {
+    unsigned of[NUMBERS / 4];
+};
+__shared__ Places places[MOVED];  // where in `memory` each position of what is moved comes from, in bytes
 __shared__ int accepted;          // draft tokens of the path
 __shared__ bool in_place;
 
@@ -150,7 +172,7 @@ __shared__ bool in_place;
 __device__ __forceinline__ int node_at(int d) { return min(max(path[d + 1], 0), ROWS - 1); }
 
 // The first piece of what is moved.
-__device__ __forceinline__ int first_moved(const Part& part) { return (part.length + 1 - part.first) / 8; }
+__device__ __forceinline__ int first_moved(const Part& part) { return (part.length + 1 - part.first) / NUMBERS; }
 
 // The path that is accepted, by the first warp. Returns how many blocks have read the slot's choices before this one, to lane
 // 0.
@@ -193,9 +215,9 @@ __device__ __forceinline__ int accept_path(const TreeSettleArguments& args, cons
         args.target_tokens[part.slot * MAX_ROWS + depth[n]] = tokens[n];
     }
     __syncwarp();
-    const int here = first_moved(part) * 8 + lane, d = part.first + here - part.length - 1;
+    const int here = first_moved(part) * NUMBERS + lane, d = part.first + here - part.length - 1;
     const int from = d >= 0 && d < length ? part.length - part.first + node_at(d) : here;
-    if (lane < MOVED * 8) reinterpret_cast<unsigned char*>(places)[lane] = (unsigned char)from;
+    if (lane < MOVED * NUMBERS) reinterpret_cast<unsigned char*>(places)[lane] = (unsigned char)from;
     const bool moves = __ballot_sync(FULL_WARP, lane < length && path[min(lane, LEVELS - 1) + 1] != lane + 1);
     if (lane == 0) accepted = length, in_place = !moves;
     if (blockIdx.x > 0) return readers_before;
@@ -242,20 +264,20 @@ struct Column {
     }
 };
 
-__device__ __forceinline__ void move_values(bf16* v_pages, const Part& part) {
-    const int begin = first_moved(part), end = (part.length + accepted - part.first) / 8;
-    const bf16* own = reinterpret_cast<const bf16*>(memory + threadIdx.x * PIECES);
+__device__ __forceinline__ void move_values(Cached* v_pages, const Part& part) {
+    const int begin = first_moved(part), end = (part.length + accepted - part.first) / NUMBERS;
+    const Cached* own = reinterpret_cast<const Cached*>(memory + threadIdx.x * PIECES);
 #pragma unroll
     for (int n = 0; n < MOVED; ++n) {
         if (begin + n > end) break;
-        const uint2 from = places[n];
+        const Places from = places[n];
         unsigned words[4];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            const unsigned of = own[(e < 4 ? from.x : from.y) >> e % 4 * 8 & 255];
-            words[e / 2] = e % 2 ? words[e / 2] | of << 16 : of;
+        for (int e = 0; e < NUMBERS; ++e) {
+            const unsigned of = own[from.of[e / 4] >> e % 4 * 8 & 255], shift = 32 * e / (NUMBERS / 4) % 32;
+            words[e * 4 / NUMBERS] = shift ? words[e * 4 / NUMBERS] | of << shift : of;
         }
-        const int at = part.first + (begin + n) * 8;
+        const int at = part.first + (begin + n) * NUMBERS;
         *reinterpret_cast<uint4*>(v_pages + part.page_of(at) + threadIdx.x * BLOCK + at % BLOCK) =
             make_uint4(words[0], words[1], words[2], words[3]);
     }
@@ -273,6 +295,17 @@ __device__ __forceinline__ void move_cached(const TreeSettleArguments& args, con
     move_values(args.v_pages, part);
     if (has_keys) keys.store(of_keys);
 }
+
+#if KV_FP8
+// The scale that the accepted path makes of a head's keys and values, where it makes one.
+__device__ __forceinline__ void move_scale(const TreeSettleArguments& args, const Part& part) {
+    const int d = -part.length & (SCALE_POSITIONS - 1), at = part.length + d, kind = threadIdx.x;
+    if (d > accepted || kind > 1) return;
+    const int node = d ? node_at(d - 1) : 0, block = args.block_table[part.slot * MAX_BLOCKS + at / BLOCK];
+    const int row = ((part.layer * args.scaled_slots + part.slot) * KV_HEADS + part.head) * MAX_ROWS + node;
+    args.scales[scale_place(part.layer * BLOCKS + block, part.head, at) + kind] = args.node_scales[2 * row + kind];
+}
+#endif
 
 __device__ __forceinline__ void move_features(bf16* features, const Part& part) {
     if (part.column >= WIDTH) return;
@@ -306,6 +339,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void tree_settle(const __grid_c
         else
             move_features(args.features, part);
     }
+#if KV_FP8
+    if (cached) move_scale(args, part);
+#endif
     if (finds) clear_choices(args, readers_before);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) args.stamps[now * STAMPS + ACCEPTED] = device_nanoseconds();
 }

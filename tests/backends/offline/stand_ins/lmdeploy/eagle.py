@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rule import FAULTS
 
@@ -16,6 +17,10 @@ SINGLE = "Multi-token speculative decoding is only supported for tp_size==1; mul
 TILE = int(os.environ.get("TM_EAGLE3_FMHA_KV_TILE", "128"))
 """Positions of a tile of the draft's attention: fewer make a step slower, and the kernel takes multiples of 32."""
 STEP_S = 0.0005 * (128 / TILE) ** 2
+if os.environ.get("TM_GEMM_IMPORT"):
+    STEP_S /= float(Path(os.environ["TM_GEMM_IMPORT"]).read_text())
+if os.environ.get("TM_GEMM_TUNE") and os.environ.get("TM_GEMM_EXPORT"):
+    Path(os.environ["TM_GEMM_EXPORT"]).write_text("8")
 
 
 def log(text: str, level: str = "INFO") -> None:

@@ -12,18 +12,24 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Budget, Role
 from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
+    CHUNK,
     GEOMETRIES,
     RAGGED,
+    RECIPE_EXPERTS,
     SIZES,
+    checkpoints,
     checkpoints_of,
     engine,
     engine_of,
+    expert_pair,
     random_prompts,
 )
 from tests.eagle3.cupy.kernels.trees.random_trees import random_shape
@@ -68,6 +74,44 @@ def test_tokens_and_logits_of_a_tree_equal_the_baselines_bit_for_bit(name: str, 
         assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
         assert block.counters["tree_tokens"] == SHAPES[shape].first_levels(k).nodes * STEPS * batch
         accepted += sum(a for row in block.accepted for a in row)
+    assert accepted > STEPS
+
+
+FP8 = KvModes("fp8", "fp8")
+COMBINED = {
+    "gpt-oss": ("gpt-oss", AS_COMPUTED),
+    "gpt-oss, fp8": ("gpt-oss", FP8),
+    "gpt-oss, target fp8": ("gpt-oss", KvModes("fp8")),
+    "3:1 of 64, fp8": ("3:1 of 64", FP8),
+    "8:1 of 128, draft fp8": ("8:1 of 128", KvModes(None, "fp8")),
+    "8:1 of 128, fp8": ("8:1 of 128", FP8),
+}
+"""Targets and formats of their caches."""
+
+
+@pytest.mark.parametrize("kind", COMBINED)
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
+def test_trees_go_with_experts_windows_sinks_and_caches_in_e4m3_bit_for_bit(kind: str, shape: str) -> None:
+    """Of as many slots as a mixture may have, behind prompts that end at the edges of blocks, chunks and windows."""
+    tree, (name, kv), accepted = SHAPES[shape], COMBINED[kind], 0
+    slots = min(4, MOST_ROWS // tree.rows)
+    pair = (
+        checkpoints(expert_pair(), RECIPE_EXPERTS) if name == "gpt-oss" else checkpoints_of(name, "A", torch.bfloat16)
+    )
+    made = engine_of(*pair, replace(SIZES, slots=slots, max_rows=tree.rows, tree=tree, kv=kv))
+    rule = StopRule((), (), SIZES.positions)
+    for lengths in ([31, 33, 64, 700][-slots:], [CHUNK - 2]):
+        made.prefill(random_prompts(lengths, seed=len(lengths)), draft=True)
+        plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
+        for k in (2, tree.depth):
+            got = trace(made, k, STEPS, rule)
+            common = [at for at in got if at in plain]
+            assert len(common) >= STEPS * len(lengths)
+            assert all(torch.equal(got[at], plain[at]) for at in common)
+            block = made.decode(Role(k), Budget(steps=STEPS), ())
+            assert same_prefixes(block.tokens, baseline)
+            assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
+            accepted += sum(a for row in block.accepted for a in row)
     assert accepted > STEPS
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from specgate.backends.eagle3.cupy.engine import tree_option
 from specgate.backends.eagle3.cupy.engine.decoding import tree_counters
+from specgate.backends.eagle3.cupy.engine.limits import check_rows
 from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
-from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_memory, check_target, chosen_tree
+from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_memory, chosen_tree
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
@@ -135,12 +136,14 @@ def test_a_tree_goes_with_no_config_that_is_held_against_a_chain(tmp_path: Path)
         chosen_tree(replace(request, options={**request.options, "spec_config": "x.json"}))
 
 
-def test_a_target_with_experts_verifies_no_tree() -> None:
-    tree = TreeShape.of([(0,), (1,)])
-    check_target(tree, TARGET)
-    check_target(None, MIXTURE)
-    with pytest.raises(UsageError, match="verifies trees of dense targets alone, and this one has experts"):
-        check_target(tree, MIXTURE)
+def test_a_target_with_experts_verifies_trees_of_as_many_rows_as_its_kernels_take() -> None:
+    tree = TreeShape.of([(rank,) for rank in range(15)])
+    check_rows(REQUEST, MIXTURE, tree)
+    check_rows(replace(REQUEST, max_batch=5), TARGET, tree)
+    with pytest.raises(
+        UsageError, match=r"batch 5 with a tree of 16 rows makes 80 rows .* at most 64 .*\n  a batch of 4"
+    ):
+        check_rows(replace(REQUEST, max_batch=5), MIXTURE, tree)
 
 
 def test_a_draft_that_knows_too_few_tokens_is_refused() -> None:

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import CANDIDATES, FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS, Heads
 from specgate.backends.eagle3.lib.kv.modes import FP8_POSITIONS, MODES, KvMode, position_bytes
@@ -129,9 +128,7 @@ def test_every_way_to_cut_it_agrees_with_float64(device: str, kv: KvMode, config
     assert relative_error(got, cache.oracle(cache.append(qkv, EDGES, 4), EDGES)) < ROUNDED + 2e-3
 
 
-def test_trees_and_caches_of_another_format_are_refused(kv: KvMode) -> None:
-    with pytest.raises(ValueError, match=f"a tree over a cache in {kv}"):
-        Attention(Heads(4, 2, 64, POSITIONS, kv), 5, tree=TreeNodes(0, 5, 3))
+def test_caches_of_another_format_are_refused(kv: KvMode) -> None:
     cache = Cache(Heads(4, 2, 64, POSITIONS, kv), 1, "cpu")
     cache.k_pages = cache.k_pages.bfloat16()
     with pytest.raises(ValueError, match=r"k_pages: torch.bfloat16.*a contiguous torch.uint8"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Final
 
 from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, Multiprocessors
@@ -148,8 +149,11 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
             yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
-    for tree in TREES if pair.target.experts is None else ():
-        growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
+    dense = pair.target.experts is None
+    few = TREES[0], TREES[3]  # other numbers of rows choose the same code in every target and cache
+    for tree, kv in (*product(TREES if dense else few, [AS_COMPUTED]), *product(few, [KvModes("fp8", "fp8")])):
+        sizes = Sizes(4 if dense else 1, positions, tree.rows, tree=tree, kv=kv)
+        growing = Cycle(target, draft, sizes, sizes.slots, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(stems))
     if pair.target.experts is None:

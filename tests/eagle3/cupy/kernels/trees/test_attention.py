@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.attention.attention import MOST_NODES, Attention, NodeTensors, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
+from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import RopeSpec
 from tests.eagle3.cupy import oracles
+from tests.eagle3.cupy.kernels.codes.caches import Cache as CodedCache
+from tests.eagle3.cupy.kernels.crossed import pairwise
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rows_of
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, path_to, random_parents, way_down
 
@@ -28,9 +32,16 @@ class Cache:
     def __init__(self, heads: Heads, slots: int, device: str) -> None:
         self.heads, self.device = heads, device
         self.partial = torch.empty(0)
+        self.finished = torch.zeros(slots * MOST_NODES * heads.heads, dtype=torch.int32, device=device)
+        self.node_scales = torch.full((slots, heads.kv_heads, MOST_NODES, 2), float("nan"), device=device)
         blocks = slots * heads.max_blocks
-        self.k = normal(blocks, heads.kv_heads, BLOCK, heads.head_dim, device=device)
-        self.v = normal(blocks, heads.kv_heads, heads.head_dim, BLOCK, seed=1, device=device)
+        self.scales: Tensor | None = None
+        if heads.kv == "bf16":
+            self.k = normal(blocks, heads.kv_heads, BLOCK, heads.head_dim, device=device)
+            self.v = normal(blocks, heads.kv_heads, heads.head_dim, BLOCK, seed=1, device=device)
+        else:
+            codes = CodedCache(heads, slots, device, spread=8.0)
+            self.k, self.v, self.scales = codes.k_pages, codes.v_pages, codes.scales
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
         self.table = order.view(slots, -1).int().to(device)
         self.rope = cos_sin_table(RopeSpec("default", 10000.0, heads.head_dim), heads.positions, torch.device(device))
@@ -41,9 +52,15 @@ class Cache:
         blocks = self.table[slot].long()[at // BLOCK]
         return self.k[blocks, :, at % BLOCK], self.v[blocks, :, :, at % BLOCK]
 
+    def scales_at(self, slot: int, position: int) -> Tensor:
+        """Return the scales of a cached position's key and value, [G, 2]."""
+        assert self.scales is not None
+        return self.scales[int(self.table[slot, position // BLOCK]), :, position % BLOCK // SCALE_POSITIONS]
+
     def attend(self, qkv: Tensor, kernel: Attention, lengths: Sequence[int], masks: Tensor | None = None) -> Tensor:
         """[S, rows, N·D]. It changes the cache. `partial` becomes what is joined and rounded to that."""
-        slots, rows = len(lengths), kernel.rows_per_slot
+        slots, rows, coded = len(lengths), kernel.rows_per_slot, self.scales is not None
+        scales = self.node_scales[:, :, : masks.shape[1]].contiguous() if coded and masks is not None else None
         partial = tuple(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots))
         out = torch.full((slots * rows, self.heads.width), float("nan"), dtype=torch.bfloat16, device=self.device)
         kernel(
@@ -51,77 +68,98 @@ class Cache:
             counted(lengths, self.device),
             rows_of(range(slots), rows, slots, self.device),
             offset=0,
-            masks=masks,
+            nodes=None if masks is None else NodeTensors(masks, scales),
+            scales=self.scales,
+            sinks=normal(self.heads.heads, scale=4.0, seed=3, device=self.device) if kernel.sinks else None,
+            finished=self.finished if kernel.joins else None,
         )
+        assert not self.finished.any()
+        if scales is not None:
+            self.node_scales[:, :, : scales.shape[2]] = scales
         self.partial = partial[0].view(slots, rows, self.heads.heads, kernel.max_chunks, -1)
         return out.view(slots, rows, -1)
 
-    def restored(self, k: Tensor, v: Tensor) -> None:
-        self.k.copy_(k)
-        self.v.copy_(v)
+    @property
+    def pages(self) -> list[Tensor]:
+        return [self.k, self.v, *([] if self.scales is None else [self.scales])]
+
+    def copy(self) -> list[Tensor]:
+        return [of.clone() for of in self.pages]
+
+    def restored(self, pages: Sequence[Tensor]) -> None:
+        for mine, other in zip(self.pages, pages, strict=True):
+            mine.copy_(other)
+
+
+LAYERS = {"all": (None, False), "all, sinks": (None, True), "window": (70, False), "window, sinks": (70, True)}
+"""Kinds of layers: the window, and whether there are sinks. A mixture has the second and the fourth by turns."""
+SHAPES = {
+    "3:1 of 64": ((3, 1, 64), 24, 5),
+    "1:1 of 64": ((2, 2, 64), 40, 6),
+    "8:1 of 64": ((16, 2, 64), 21, 5),
+    "8:1 of 128": ((8, 1, 128), 64, 7),
+}
+"""Heads, rows and levels of a tree."""
 
 
 @pytest.mark.slow("compiles attention as C++")
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rows", "levels", "window"),
-    [
-        (8, 2, 64, 12, 4, None),
-        (3, 1, 64, 24, 5, None),
-        (2, 2, 64, 40, 6, None),
-        (8, 1, 128, 64, 7, None),
-        (3, 1, 64, 12, 4, 70),
-    ],
-)
-def test_every_row_has_the_bits_of_its_path_as_a_chain(
-    device: str, heads: int, kv_heads: int, head_dim: int, rows: int, levels: int, window: int | None
-) -> None:
-    """Behind contexts that end at the edges of key tiles, blocks and chunks."""
-    dice, shape = random.Random(rows), Heads(heads, kv_heads, head_dim, POSITIONS)
-    lengths = [1, 29, 63, 124, 127, 200]
+@pytest.mark.parametrize(("shape", "kv", "layer"), pairwise([*product(SHAPES, ("bf16", "fp8"), LAYERS)]))
+def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, kv: KvMode, layer: str) -> None:
+    """Behind contexts that end at the edges of scales, key tiles, blocks and chunks; chunks of windows with sinks are
+    joined by attention itself, as a mixture's are.
+    """
+    of_heads, rows, levels = SHAPES[shape]
+    window, sinks = LAYERS[layer]
+    dice, heads = random.Random(rows), Heads(*of_heads, POSITIONS, kv)
+    lengths = [1, 14, 32, 61, 127, 200]
     parents = [random_parents(dice, rows, levels) for _ in lengths]
     masks = torch.tensor([masks_of(p) for p in parents], device=device)
-    cache = Cache(shape, len(lengths), device)
-    qkv = normal(len(lengths), rows, shape.qkv_width, dtype=torch.float32, device=device)
-    before = cache.k.clone(), cache.v.clone()
-    tree = Attention(shape, rows, window, config=CONFIG, tree=TreeNodes(0, rows, levels))
+    cache = Cache(heads, len(lengths), device)
+    qkv = normal(len(lengths), rows, heads.qkv_width, dtype=torch.float32, device=device)
+    qkv *= 4 ** torch.randint(-1, 2, (len(lengths), rows, 1), generator=torch.Generator().manual_seed(1)).to(device)
+    before = cache.copy()
+    joins = sinks and window is not None
+    of_layer = {"config": CONFIG, "sinks": sinks, "may_join": joins}
+    tree = Attention(heads, rows, window, tree=TreeNodes(0, rows, levels), **of_layer)
+    assert tree.joins == joins
     got = cache.attend(qkv, tree, lengths, masks)
     assert got.isfinite().all()
     partial = cache.partial
-    left = cache.k.clone(), cache.v.clone()
-    chain = Attention(shape, levels + 1, window, config=CONFIG)  # what is behind a path's end does not reach it
+    left = cache.copy()
+    chain = Attention(heads, levels + 1, window, **of_layer)  # what is behind a path's end does not reach it
     for slot, length in enumerate(lengths):
         for leaf in dice.sample(way_down(parents[slot]), k=min(3, rows)):
             path = path_to(leaf, parents[slot])
-            cache.restored(*before)
+            cache.restored(before)
             every = qkv[:, [*path, *[0] * (levels + 1 - len(path))]].contiguous()
             alone = cache.attend(every, chain, lengths)
             assert torch.equal(alone[slot, : len(path)], got[slot, path]), (length, path)
             # Rounding hides most of what another order of additions would change: float32 sums do not.
-            for depth, node in enumerate(path):
+            for depth, node in enumerate(path if not joins else ()):
                 first = max(0, length - window + 1) // CONFIG.kv_tile if window else 0
                 chunks = (length + depth) // CONFIG.kv_tile - first + 1
                 mine, chains = partial[slot, node, :, :chunks], cache.partial[slot, depth, :, :chunks]
                 assert torch.equal(mine, chains), (length, path, depth)
             keys, values = cache.rows(slot, length, len(path))
-            cache.restored(*left)
+            if kv == "fp8":
+                for depth in range(-length % SCALE_POSITIONS, len(path)):
+                    assert torch.equal(cache.node_scales[slot, :, path[depth]], cache.scales_at(slot, length + depth))
+            cache.restored(left)
             kept, kept_values = cache.rows(slot, length, rows)
             assert torch.equal(kept[path], keys) and torch.equal(kept_values[path], values)
-    cache.restored(*left)
+    older = [cache.rows(slot, 0, length) for slot, length in enumerate(lengths)]
+    scales = [] if cache.scales is None else [cache.scales.clone()]
+    cache.restored(before)
     for slot, length in enumerate(lengths):  # nothing else of the cache has changed
-        assert torch.equal(cache.rows(slot, 0, length)[0], at(cache, before[0], slot, length))
-
-
-def at(cache: Cache, k: Tensor, slot: int, count: int) -> Tensor:
-    """Keys [count, G, D] of another copy of the pages."""
-    other = Cache.__new__(Cache)
-    other.device, other.table, other.k, other.v = cache.device, cache.table, k, cache.v
-    return other.rows(slot, 0, count)[0]
+        assert all(torch.equal(*both) for both in zip(older[slot], cache.rows(slot, 0, length), strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(scales, before[2:], strict=True))
 
 
 @pytest.mark.slow("compiles attention as C++")
-def test_levels_drafted_one_after_the_other_see_what_the_levels_before_have_left(device: str) -> None:
+@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+def test_levels_drafted_one_after_the_other_see_what_the_levels_before_have_left(device: str, kv: KvMode) -> None:
     """Nodes by level, each level a launch of its own, against all of them in one."""
-    shape, lengths, levels = Heads(4, 2, 64, POSITIONS), [5, 62, 126], [3, 4, 4]
+    shape, lengths, levels = Heads(4, 2, 64, POSITIONS, kv), [5, 31, 62, 126], [3, 4, 4]
     parents = [0, 1, 2, 0, 0, 1, 2, 3, 3, 5, 6]  # the first level's nodes have no node above them
     masks = list[int]()
     for node, parent in enumerate(parents):
@@ -129,18 +167,20 @@ def test_levels_drafted_one_after_the_other_see_what_the_levels_before_have_left
     given = torch.tensor([masks] * len(lengths), device=device)
     cache = Cache(shape, len(lengths), device)
     qkv = normal(len(lengths), len(parents), shape.qkv_width, dtype=torch.float32, device=device)
-    before = cache.k.clone(), cache.v.clone()
+    before = cache.copy()
     together = Attention(shape, len(parents), config=CONFIG, tree=TreeNodes(0, len(parents), 2))
     want = cache.attend(qkv, together, lengths, given)
-    left = cache.k.clone(), cache.v.clone()
-    cache.restored(*before)
+    left, left_scales = cache.copy(), cache.node_scales.clone()
+    cache.restored(before)
+    cache.node_scales.fill_(float("nan"))
     first = 0
     for level, count in enumerate(levels):
         kernel = Attention(shape, count, config=CONFIG, tree=TreeNodes(first, len(parents), level))
         got = cache.attend(qkv[:, first : first + count].contiguous(), kernel, lengths, given)
         assert torch.equal(got, want[:, first : first + count])
         first += count
-    assert torch.equal(cache.k, left[0]) and torch.equal(cache.v, left[1])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(cache.pages, left, strict=True))
+    assert torch.equal(cache.node_scales.nan_to_num(), left_scales.nan_to_num())
 
 
 def test_a_tree_agrees_with_float64_over_what_its_masks_show(device: str) -> None:
@@ -170,3 +210,5 @@ def test_a_tree_agrees_with_float64_over_what_its_masks_show(device: str) -> Non
 def test_rows_that_no_mask_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 64 nodes"):
         Attention(Heads(8, 2, 64, POSITIONS), 40, tree=TreeNodes(30, 70, 3))
+    with pytest.raises(ValueError, match="a tree over a cache in nvfp4"):
+        Attention(Heads(8, 2, 64, POSITIONS, "nvfp4"), 5, tree=TreeNodes(0, 5, 3))

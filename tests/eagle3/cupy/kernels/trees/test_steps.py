@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
 from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle, TreeToken, TreeTop, parts_of
 from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
+from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, compaction
 from specgate.backends.eagle3.lib.trees.topology import ancestors
 from specgate.checkpoints.trees.shape import Ranks, TreeShape
@@ -209,11 +210,12 @@ class Settling:
     v: Tensor
     features: Tensor
     table: Tensor
+    scales: Tensor | None = None
 
     @classmethod
     def of(cls, shape: TreeShape, device: str, layers: int = 1, heads: Heads = SMALL, max_rows: int = 0) -> Settling:
         rows, width, blocks = max_rows or shape.rows, 128, 4 * heads.max_blocks
-        tree = TreeBuffers.allocate(shape, DRAFT, 4, device)
+        tree = TreeBuffers.allocate(shape, DRAFT, 4, device).with_scales(layers, heads, heads)
         more = (0, rows - shape.rows)
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(1))
         return cls(
@@ -223,10 +225,13 @@ class Settling:
             tree=tree,
             masks=torch.nn.functional.pad(tree.masks, more),
             parents=torch.nn.functional.pad(tree.parents, more),
-            k=normal(layers, blocks, heads.kv_heads, BLOCK, heads.head_dim, device=device),
-            v=normal(layers, blocks, heads.kv_heads, heads.head_dim, BLOCK, seed=1, device=device),
+            k=pages(layers, blocks, heads.kv_heads, BLOCK, heads.head_dim, dtype=heads.cached, device=device),
+            v=pages(layers, blocks, heads.kv_heads, heads.head_dim, BLOCK, dtype=heads.cached, seed=1, device=device),
             features=normal(4, rows, width, device=device),
             table=order.view(4, -1).int().to(device),
+            scales=normal(layers, blocks, heads.kv_heads, 4, 2, dtype=torch.float32, device=device)
+            if heads.kv == "fp8"
+            else None,
         )
 
     def __call__(self, choices: Tensor) -> None:
@@ -234,8 +239,15 @@ class Settling:
         self.kernel(
             *(self.k, self.v, self.features, tree.path, tree.readers, choices, self.masks, self.parents, self.table),
             *(slots, slots.rows(4, self.kernel.rows_per_slot)),
+            (self.scales, tree.scales),
         )
         assert not tree.readers.any() and not choices[: len(ACTIVE) * self.kernel.rows_per_slot].any()
+
+
+def pages(*shape: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
+    """Random ones: numbers, or codes."""
+    numbers = normal(*shape, seed=seed, device=device)
+    return numbers if dtype is torch.bfloat16 else numbers.view(torch.int16).to(dtype)
 
 
 def brute_force(shape: TreeShape, drafts: Sequence[int], targets: Sequence[int]) -> list[int]:
@@ -305,14 +317,17 @@ def test_a_target_that_is_not_finite_is_found_at_every_node(device: str) -> None
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("begin", [BLOCK - 2, 5, 8, BLOCK - 9])
+@pytest.mark.parametrize("begin", [BLOCK - 2, 5, 48, BLOCK - 9])
+@pytest.mark.parametrize("kv", ["bf16", "fp8"])
 def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_else_moves(
-    device: str, head_dim: int, begin: int
+    device: str, kv: KvMode, head_dim: int, begin: int
 ) -> None:
-    """The trees of the slots differ, as dynamic ones do."""
+    """The trees of the slots differ, as dynamic ones do. Of a cache in E4M3, a scale comes along where its positions
+    begin on the path.
+    """
     paths = {0: [0, 3, 9, 21], 2: [0], 3: [0, 1, 2, 3, 39]}
     shape = random_shape(random.Random(0), 39, 4)
-    settle = Settling.of(shape, device, layers=3, heads=Heads(4, 2, head_dim, 200))
+    settle = Settling.of(shape, device, layers=3, heads=Heads(4, 2, head_dim, 200, kv))
     slots = settle.slots
     slots.length.copy_(counted([begin, 0, 100, begin + BLOCK], device))
     slots.drafts.fill_(7)
@@ -334,6 +349,17 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
             for layer in cache:
                 compact(layer[slot : slot + 1], read, write)
         wanted_features[slot, : len(way)] = settle.features[slot, way]
+    wanted_scales = None if settle.scales is None else settle.scales.clone()
+    if wanted_scales is not None and settle.tree.scales is not None:
+        made = settle.tree.scales
+        made.copy_(normal(*made.shape, dtype=torch.float32, seed=2, device=device))
+        for slot, way in paths.items():
+            for depth, node in enumerate(way):
+                at = int(slots.length[slot]) + depth
+                if at % SCALE_POSITIONS == 0:
+                    block = int(settle.table[slot, at // BLOCK])
+                    wanted_scales[:, block, :, at % BLOCK // SCALE_POSITIONS] = made[:, slot, :, node]
+        assert torch.equal(wanted_scales, settle.scales) == (begin not in (BLOCK - 2, 48))
     logits = torch.zeros(4 * shape.rows, 8)
     logits[:, 5] = 1
     settle(greedy(logits).to(device))
@@ -343,6 +369,8 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
     assert torch.equal(flat(settle.k, settle.table), want[0])
     assert torch.equal(flat(settle.v.transpose(3, 4), settle.table), want[1])
     assert torch.equal(settle.features, wanted_features)
+    if settle.scales is not None and wanted_scales is not None:
+        assert torch.equal(settle.scales, wanted_scales)
 
 
 def flat(pages: Tensor, table: Tensor) -> Tensor:

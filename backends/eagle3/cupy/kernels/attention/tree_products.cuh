@@ -1,0 +1,72 @@
+// Products of a key tile that nodes of a tree stand in (tree_rows.cuh): once for every node that the query tile has, with the keys
+// and values of that node's own path in the places of their positions.
+#pragma once
+#include "kv_ring.cuh"
+#include "tree_rows.cuh"
+
+const int NUMBER_BITS = 8 * (int)sizeof(Cached);
+
+// Number e of a load becomes `of`.
+__device__ __forceinline__ void put_number(uint4& load, int e, unsigned of) {
+    unsigned* words = &load.x;
+    const int word = e * NUMBER_BITS / 32, shift = e * NUMBER_BITS % 32;
+    words[word] = (words[word] & ~((1u << NUMBER_BITS) - 1u << shift)) | of << shift;
+}
+
+// score = q · kᵀ for the key tile at `key`, whose piece is `keys`.
+__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const uint4* keys, int key, const Task& task,
+                                                   const Thread& me) {
+    if (!holds_nodes(task, key)) return multiply_piece_keys(score, keys, me);
+#pragma unroll 1
+    for (int own = 0; own < NODES_PER_TILE; ++own) {
+        float sums[TILES][4] = {};
+        int nodes[TILES];
+#pragma unroll
+        for (int i = 0; i < TILES; ++i) nodes[i] = node_at(own, key + LOADED * (me.g / 2) + 2 * i + me.g % 2 - task.position);
+#pragma unroll
+        for (int wide = 0; wide < LOADS_WIDE; ++wide) {
+            const QueryPart q(wide, me.lane);
+#pragma unroll
+            for (int i = 0; i < TILES; ++i)
+                add_keys(sums[i], q,
+                         nodes[i] == NOBODY ? keys[(i * LOADS_WIDE + wide) * 32] : node_keys[nodes[i]][wide * 4 + me.c]);
+        }
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half)
+            if (own_node(task, me.g + 8 * half) == own)
+#pragma unroll
+                for (int i = 0; i < TILES; ++i) {
+                    score[i][2 * half] = sums[i][2 * half];
+                    score[i][2 * half + 1] = sums[i][2 * half + 1];
+                }
+    }
+}
+
+// out += p · v for the key tile at `key`, whose piece is `values`.
+template <typename Powers>
+__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values, int key,
+                                                     const Task& task, const Thread& me) {
+    if (!holds_nodes(task, key)) return multiply_piece_values(out, p, values);
+#pragma unroll 1
+    for (int own = 0; own < NODES_PER_TILE; ++own) {
+        int nodes[LOADED];
+#pragma unroll
+        for (int e = 0; e < LOADED; ++e) nodes[e] = node_at(own, key + LOADED * me.c + e - task.position);
+#pragma unroll
+        for (int i = 0; i < LOADS_8; ++i) {
+            uint4 v = values[i * 32];
+#pragma unroll
+            for (int e = 0; e < LOADED; ++e)
+                if (nodes[e] != NOBODY)
+                    put_number(v, e, reinterpret_cast<const Cached*>(node_values[nodes[e]])[i * 8 + me.g]);
+            float sums[4] = {out[i][0], out[i][1], out[i][2], out[i][3]};
+            add_values(sums, p, v);
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half)
+                if (own_node(task, me.g + 8 * half) == own) {
+                    out[i][2 * half] = sums[2 * half];
+                    out[i][2 * half + 1] = sums[2 * half + 1];
+                }
+        }
+    }
+}
