@@ -26,7 +26,8 @@ def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
     \b
     Example: specgate machine selftest
 
-    Every gate has a fault of its own. None may object to an engine without one. No GPU is needed. Exit code 0 if every fault was seen, else 1.
+    Every gate has a fault of its own. None may object to an engine without one. No GPU is needed. Exit code 0 if every
+    fault was seen, else 1.
     """
     import tempfile
 
