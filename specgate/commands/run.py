@@ -116,7 +116,7 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
     if micro_first and (other := next((name for name in NOT_FIRST if status or options.get(name)), None)):
         name = "status" if status else other.replace("_", "-")
-        raise UsageError(f"--micro-first with --{name}", hint="run `specgate micro` by itself")
+        raise UsageError(f"--micro-first with --{name}", hint="give one of them")
     if status:
         from specgate.commands.status import show_status
         from specgate.sandbox.isolation import isolated

@@ -302,8 +302,8 @@ def test_other_weights_are_refused_once_they_are_loaded(order: Cli, tmp_path: Pa
     shutil.copy(other.parent / "draft" / "model.safetensors", order.draft)
     refused = full(order, *reference)
     assert refused.returncode == 5, refused.stdout + refused.stderr
-    assert "0 of 3" in refused.stderr
-    assert re.search("starts anew: draft_sha256 was [0-9a-f]{12}…, is [0-9a-f]{12}…", refused.stderr)
+    assert "0 of 3" in refused.stdout
+    assert re.search("starts anew: draft_sha256 was [0-9a-f]{12}…, is [0-9a-f]{12}…", refused.stdout)
     assert not (order.newest() / "samples" / "blocks.jsonl").exists()
     assert [e.kind for e in entries(order)] == ["micro"] * 3
 

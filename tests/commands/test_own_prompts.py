@@ -134,7 +134,7 @@ def test_a_run_goes_on_only_with_the_same_prompts(cli: Cli) -> None:
     assert "mine.jsonl: no such file" in cli.run("micro", "--resume", folder, pair=False).stderr
     file.write_text(kept)
     again = cli.run("micro", "--resume", folder, pair=False)
-    assert again.returncode == ExitCode.BACKEND_ERROR and "no room" in again.stderr
+    assert again.returncode == ExitCode.BACKEND_ERROR and "no room" in again.stdout
     output = cli.run("micro", "--resume", folder, "--prompts", "mine.jsonl", pair=False)
     assert output.returncode == ExitCode.USAGE and "--resume with --prompts" in output.stderr
 

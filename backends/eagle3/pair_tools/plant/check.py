@@ -13,6 +13,7 @@ from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
 from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY, Orbit, chain_hits, period, planted_share
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
+from specgate.checkpoints.turbomind import read_either
 from specgate.contract import Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import Decoded
@@ -75,7 +76,7 @@ class Measured:
 
 def pair_recipe(pair: PairRef) -> Recipe:
     """The recipe of the pair's draft. Raises UsageError where the pair was not planted."""
-    if pair.draft is None or not (section := read_config(pair.draft).part(PLANTED)).values:
+    if pair.draft is None or not (section := read_either(pair.draft).part(PLANTED)).values:
         raise UsageError(
             f"pair {pair.name}: its draft was not planted",
             hint="specgate diagnose pair, for pairs of any kind; specgate engine plant makes planted ones",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specgate.analysis.perf_invariants.loop import tuned_kernels
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
@@ -18,7 +19,8 @@ from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as can
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 from specgate.backends.eagle3.nouns.gemms import read_shapes
-from specgate.contract import Budget, Role
+from specgate.contract import BlockTrace, Budget, Held, Role
+from specgate.run import profiler
 from tests.eagle3.cupy.gpu_pairs import (
     RECIPE_EXPERTS,
     checkpoints,
@@ -87,3 +89,25 @@ def test_with_other_configurations_speculation_still_emits_the_baselines_tokens(
     base, spec = (made.decode(Role(k), Budget(new_tokens=48), ()) for k in (0, 3))
     assert base.counters["tuned_hits"] == base.counters["tuned_total"]
     assert spec.tokens == base.tokens
+
+
+def test_a_profiler_sees_every_product_launched_as_its_tuned_configuration_has_it(tmp_path: Path) -> None:
+    made = engine(tuned(tmp_path, {s.weight: other_split(*s.weight) for s in SHAPES}))
+    made.prefill(random_prompts([60, 9]), draft=True)
+    for k in (0, 3):
+        decoded, seen = profiler.trace(made, Role(k), Budget(steps=16))
+        trace = BlockTrace(
+            cell="a cell",
+            prompt_set=0,
+            worker_generation=0,
+            source="profiler",
+            steps=16,
+            tokens=decoded.tokens,
+            kernels=seen.kernels,
+            unseen=seen.unseen,
+            partial=seen.partial,
+            products=seen.products,
+            launches=seen.launches,
+        )
+        invariant = tuned_kernels([], trace)
+        assert invariant.held is Held.HELD, invariant.message
