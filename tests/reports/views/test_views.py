@@ -17,11 +17,10 @@ from specgate.analysis.tradeoff import tradeoff_of
 from specgate.archive.comparing.acceptance import acceptance_of
 from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.comparing.engines import matrix_of
-from specgate.archive.comparing.texts import agreement_of
 from specgate.archive.history import BUDGET, fewest_readings, series, with_changes
 from specgate.archive.stored_runs import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
-from specgate.contract.comparisons import Agreement, Trends
+from specgate.contract.comparisons import Trends
 from specgate.contract.protocols import visible
 from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
@@ -55,7 +54,6 @@ class Subjects:
     builds: Any
     engines: Any
     history: Any
-    texts: Any
     acceptance: Any
     variants: Any
 
@@ -70,22 +68,12 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     summed_up = acceptance_of([load_run(a), load_run(b), load_run(looping(folder))], [("engine", "run"), ("position",)])
     stored = [load_run(store(folder / "variants", scenarios=[*kinds, varied(kinds[0])])), load_run(b)]
     laid_out = tradeoff_of((result.run, result.blocks()) for result in stored)
-    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder), summed_up, laid_out)
+    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), summed_up, laid_out)
 
 
 def varied(of: Scenario) -> Scenario:
     """A variant of a scenario."""
     return replace(of, name=f"{of.name}+narrow", options={"kv": "fp8", "draft_kv": "nvfp4"})
-
-
-def agreement(folder: Path) -> Agreement:
-    """With texts that part, and figures of both roles of spec."""
-    whole = [scenario("a-scenario-with-a-long-name", "full", spec=(2, 3), batch=(4,), context=(4096,), prompt_sets=8)]
-    runs = [
-        store(folder / "one", scenarios=whole),
-        store(folder / "other", scenarios=whole, backend="other", change=lambda b: corrupt(b) if b.prompt_set else b),
-    ]
-    return agreement_of([load_run(run) for run in runs], margin_pct=3.0)
 
 
 def looping(folder: Path) -> Path:
@@ -99,7 +87,7 @@ def looping(folder: Path) -> Path:
     return store(folder / "looping", change=repeat)
 
 
-NAMES = ("builds", "engines", "history", "texts", "acceptance", "variants")
+NAMES = ("builds", "engines", "history", "acceptance", "variants")
 
 
 @pytest.mark.parametrize("name", NAMES)
