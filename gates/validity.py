@@ -111,10 +111,10 @@ def reused(result: CellResult, run: RunView) -> Iterator[str]:
     if facts is None or facts.details.get(PREFIX_CACHE) != "on":
         return
     hits, beside = result.values.get("cache_hit_tokens"), run.result(Cell(result.cell.point, BASELINE).key)
-    told = f"{per_block(hits)} prompt tokens reused per block" if hits else "what is reused is not told"
+    text = f"{per_block(hits)} prompt tokens reused per block" if hits else "what is reused is not told"
     if result.cell.role.speculative and beside and (plain := beside.values.get("cache_hit_tokens")):
-        told += f", {per_block(plain)} by the baseline"
-    yield f"the prefix cache is on: {told}"
+        text += f", {per_block(plain)} by the baseline"
+    yield f"the prefix cache is on: {text}"
 
 
 def per_block(total: Value) -> str:
