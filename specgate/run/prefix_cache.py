@@ -191,7 +191,7 @@ def refuse_without_switch(backend: str) -> None:
     if not isinstance(engine, SwitchesPrefixCache) or not engine.switches_prefix_cache:
         raise UsageError(
             f"back end {backend!r} has no prefix cache that is switched here",
-            hint="name a server's: --backend vllm, sglang or llamacpp",
+            hint="--backend vllm, sglang, llamacpp, vllm-offline or lmdeploy-pipeline",
         )
 
 

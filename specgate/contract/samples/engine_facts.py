@@ -23,6 +23,9 @@ MAY_NOT_DRAFT: Final = "may draft nothing: "
 FORCED_LENGTH: Final = "forced acceptance length"
 """The detail of an engine's facts that has the acceptance length which it was told to show."""
 
+PREFIX_CACHE: Final = "prefix cache"
+"""The detail of an engine's facts that is `on` where prompts may come from a cache of earlier requests by option."""
+
 
 OWN_NUMBERS: Final = "random numbers"
 """The detail of an engine's facts that says that it draws tokens with random numbers of its own, so that what it draws
