@@ -192,8 +192,10 @@ class LogCause:
 
     `cause`: what the line means, and what would be right.
     `silent`: whether the program went on after it, but without its draft or with a wrong one.
+    `count`: how many lines have this cause; `line` is the first of them.
     """
 
     cause: str
     line: str
     silent: bool
+    count: int = 1
