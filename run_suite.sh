@@ -216,7 +216,7 @@ engine_options() {
     esac
 }
 
-# The adapters' promises, then texts and acceptance of every engine beside the reference's, all in float32 on one thread.
+# The adapters' promises, then tokens and acceptance of every engine beside the reference's, all in float32 on one thread.
 servers() {
     local engines name args runs=() out
     out=runs/servers-$(date -u +%Y%m%dT%H%M%SZ)
@@ -240,9 +240,9 @@ servers() {
     done
     "$VENV/bin/specgate" runs compare --by engines "${runs[@]}" --html --md --csv --out "$out"
     say "llama.cpp beside the reference: it reads no window of a draft, and need not agree beyond it (docs/engines.md)"
-    "$VENV/bin/specgate" runs compare --by texts "${runs[0]}" "${runs[2]}" --md --json --out "$out/texts-llamacpp" || echo "ended with $?"
+    "$VENV/bin/specgate" runs compare --policy engines "${runs[0]}" "${runs[2]}" --md --json --out "$out/beside-llamacpp" || echo "ended with $?"
     say "vLLM beside the reference: it must agree"
-    "$VENV/bin/specgate" runs compare --by texts "${runs[0]}" "${runs[1]}" --md --json --out "$out/texts-vllm"
+    "$VENV/bin/specgate" runs compare --policy engines "${runs[0]}" "${runs[1]}" --md --json --out "$out/beside-vllm"
 }
 
 # The engines on this machine whose servers decode EAGLE-3, one a line: name, and the program that starts it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import UnionType
 from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
@@ -22,6 +23,8 @@ NEXT_TO_NOTHING: Final = 1.1
 
 class Acceptance(CellGate):
     """`min`: the least acceptance length, in tokens per cycle, bonus token included.
+    `as_reported`: true: of an engine that counts each step's own token as an accepted draft (TurboMind), hold the
+    length that it prints itself to `min`: up to 1 longer than the tokens that a cycle emits. Others are judged as ever.
 
     Greedy decoding of fixed prompts is deterministic, so the measured length is compared with `min` as it is. Its
     interval over prompts says how well it holds on prompts like these. The interval is shown, but does not take part in
@@ -34,7 +37,7 @@ class Acceptance(CellGate):
     name = "acceptance"
     kinds = ("acceptance",)
     only_speculative = True
-    params: Mapping[str, type] = {"min": float}
+    params: Mapping[str, type | UnionType] = {"min": float, "as_reported": bool | None}
 
     def floor(self, rule: Rule) -> Floor:
         """Return the least acceptance length."""
@@ -54,9 +57,14 @@ class Acceptance(CellGate):
             return lost
         if lengths := inflated_length(result):
             return inflated(rule, key, *lengths)
-        length = value.value
-        evidence = {
-            "acceptance_length": length,
+        length, evidence = value.value, {"acceptance_length": value.value}
+        reported = result.values.get("reported_acceptance_length") if rule.params.get("as_reported") else None
+        if reported is not None and reported.value is not None:
+            length, counted = reported.value, f" by the engine's count, {value.value:.3f} emitted per cycle"
+            evidence["reported_acceptance_length"] = length
+        else:
+            counted = ""
+        evidence |= {
             "min": floor,
             "ci_low": value.ci_low,
             "ci_high": value.ci_high,
@@ -65,12 +73,12 @@ class Acceptance(CellGate):
         own = from_a_file(run.prompts.get(result.cell.point.key, {}))
         beside = f" {THESE}; {like_these_in_words(value, 'prompt', '')}" if own else ""
         if length >= floor:
-            message = f"acceptance length {length:.3f} ≥ {floor:g}{beside}"
+            message = f"acceptance length {length:.3f} ≥ {floor:g}{counted}{beside}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         step = f"the acceptance length would have to be {floor:g}: {floor - length:.2f} more"
         if length < NEXT_TO_NOTHING:
             step = "next to nothing is accepted: another target's draft, weights not loaded, or other capture layers?"
-        message = f"acceptance length {length:.3f} < {floor:g}{beside}"
+        message = f"acceptance length {length:.3f} < {floor:g}{counted}{beside}"
         return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
 
 

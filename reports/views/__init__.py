@@ -2,7 +2,6 @@
 
 builds.py        two runs: every figure, what changed, and the verdicts
 engines.py       engines side by side
-texts.py         texts and acceptance of several engines beside the reference's
 acceptance.py    acceptance over many requests, by engine, class of prompts and more
 variants.py      roles and variants, with what each gives and what it changes
 differences.py   in what two runs differ besides their figures

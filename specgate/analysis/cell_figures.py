@@ -22,7 +22,13 @@ from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Budget, CellResult, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.samples.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS, STEPS_ACCEPT_GE2
+from specgate.contract.samples.counters import (
+    ASKED_AGAIN,
+    ENDED_EARLY,
+    JOINED_OUTPUTS,
+    REPORTED_ACCEPTED,
+    STEPS_ACCEPT_GE2,
+)
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Value]:
@@ -83,6 +89,9 @@ def draft_values(
     length, *others = length_values(prompts.values(), record)
     yield length if counted_by_request(blocks) else replace(length, reason_code="requests_counted_together")
     yield from others
+    if all(REPORTED_ACCEPTED in block.counters for block in blocks):
+        reported = 1 + sum(block.counters[REPORTED_ACCEPTED] for block in blocks) / record.steps
+        yield Value("reported_acceptance_length", reported, "tok_weighted", record.steps)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:
         yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from specgate.contract import KINDS, Cell, Gap, Kind, Policy, Run, State, Verdict
-from specgate.contract.comparisons import Agreement, Contrast
+from specgate.contract.comparisons import Contrast
 from specgate.contract.verdict import NOWHERE
 from specgate.errors import ExitCode
 
@@ -41,12 +41,6 @@ def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
     """As `overall`, for two runs. A comparison with an incomplete run is never green."""
     cut_short = contrast.a.failures or contrast.b.failures
     return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst(contrast.verdicts)
-
-
-def overall_of_agreement(agreement: Agreement) -> tuple[State, ExitCode]:
-    """The worst state of all texts and acceptance figures. An agreement with an incomplete run is never green."""
-    cut_short = any(side.cut_short for side in agreement.sides)
-    return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst_of(agreement.states)
 
 
 def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:

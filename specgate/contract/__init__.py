@@ -16,7 +16,7 @@
     traffic.py         bytes that a pass must move through memory
     cycle_budget.py    where the time of a cycle goes, beside the floor that its bytes set
     tape.py            accept counts of a run, stored to be replayed
-    comparisons.py     runs laid side by side: by builds, by texts, by engines, and over a history
+    comparisons.py     runs laid side by side: by builds, by engines, and over a history
     routing/           which of a mixture's experts the target's passes reach
     draws.py          texts drawn at a temperature, and how well they fit the target's distribution
     load.py           the load that a server is offered, and the level up to which speculation pays
@@ -60,6 +60,7 @@ from specgate.contract.samples.engine_facts import (
     LOSSY,
     MAY_NOT_DRAFT,
     OWN_NUMBERS,
+    PREFIX_CACHE,
     EngineFacts,
     EngineIdentity,
     LogCause,
@@ -111,6 +112,7 @@ __all__ = [
     "MOST_PAIRS",
     "OWN_NUMBERS",
     "PASS_ROUNDS",
+    "PREFIX_CACHE",
     "SPEEDUP",
     "VARIANT_MARK",
     "AcceptanceDrift",

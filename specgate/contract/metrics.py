@@ -113,6 +113,12 @@ _METRICS = (
         "acceptance_length", "tokens", "higher", "1 + accepted / steps with drafts; bonus included, prefill excluded"
     ),
     Metric("draft_acceptance_rate", "ratio", "higher", "accepted / drafted tokens"),
+    Metric(
+        "reported_acceptance_length",
+        "tokens",
+        "higher",
+        "1 + accepted / steps with drafts by an engine's own count that has each step's own token in it",
+    ),
     Metric("emitted_per_step", "tokens", "higher", "tokens really emitted per active slot and step"),
     Metric("active_count_min", "slots", "none", "fewest slots active in a step; steps without one are not counted"),
     Metric("active_count_avg", "slots", "none", "mean over steps of the slots active in a step"),

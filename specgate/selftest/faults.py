@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.contract import Run, State
+from specgate.contract.scenarios.scenario import RunKind
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate
@@ -21,12 +23,18 @@ from specgate.run.session import carry_out
 from specgate.selftest import small_chains, stored
 
 FOLDER: Final = Path(__file__).parent
-SCENARIO, POLICY = FOLDER / "scripted.yaml", FOLDER / "policy.yaml"
+POLICY: Final = FOLDER / "policy.yaml"
+SCENARIOS: Final[Mapping[RunKind, str]] = {"micro": "scripted.yaml", "load": "loaded.yaml"}
 PROCESSES: Final = 5
 """Engine processes of the calibration."""
 QUICK: Final = {"step_ns": "250000", "draft_ns": "25000"}
 """The script's cycles in a quarter of their usual time: the same ratios, and a self-test that waits less."""
 GREEN: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+NEED_FIGURES: Final = (
+    *("tokens", "invariants", "acceptance", "acceptance-drift"),
+    *("speed", "tail", "since-green", "degeneracy"),
+)
+"""Gates that object, with the reason of `validity`, to a cell whose records contradict themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class Fault:
 
     `options`: the options of the back end `fake` that cause the fault. `gate`, `state` and `reason_code`: the verdict
     that is expected. `also`: gates that may object too, since a wrong token, for example, breaks determinism as well as
-    equality.
+    equality. `kind`: that of the run. Neighbours of one kind with the same options share a run.
     """
 
     name: str
@@ -44,6 +52,18 @@ class Fault:
     reason_code: str
     state: State = State.INVALID
     also: tuple[str, ...] = ()
+    kind: RunKind = "micro"
+
+    @property
+    def run(self) -> tuple[RunKind, Mapping[str, str]]:
+        """Kind and options of its run."""
+        return self.kind, self.options
+
+
+def costly(name: str, gate: str, reason_code: str) -> Fault:
+    """A fault of a server of which every token that a step verifies takes twice as long as the step."""
+    others = tuple(g for g in ("load", "goodput", "regression") if g != gate)
+    return Fault(name, {"row_ns": "500000"}, gate, reason_code, State.FAIL, others, "load")
 
 
 FAULTS: Final = (
@@ -68,14 +88,14 @@ FAULTS: Final = (
         {"lost_tokens": "1"},
         "validity",
         "counter_identity",
-        also=("tokens", "invariants", "acceptance", "speed", "degeneracy"),
+        also=NEED_FIGURES,
     ),
     Fault(
         "committed tokens rewound",
         {"committed_rewound": "5"},
         "validity",
         "unexpected_rewind",
-        also=("tokens", "invariants", "acceptance", "speed", "degeneracy"),
+        also=NEED_FIGURES,
     ),
     Fault("wait in the loop", {"sync_in_loop": "true"}, "invariants", "sync_in_loop"),
     Fault("copy to the host in the loop", {"d2h_in_loop": "true"}, "invariants", "d2h_in_loop"),
@@ -91,16 +111,30 @@ FAULTS: Final = (
         {"no_drafts": "true"},
         "validity",
         "no_drafts",
-        also=("acceptance", "speed", "invariants"),
+        also=("acceptance", "acceptance-drift", "speed", "invariants"),
     ),
     Fault(
         "unusable draft",
         {"draft_error": "fc.weight is missing"},
         "validity",
         "draft_unusable",
-        also=("acceptance", "speed"),
+        also=("acceptance", "acceptance-drift", "speed"),
     ),
     Fault("acceptance inflated by loops", {"loop_period": "7"}, "degeneracy", "above_max", State.FAIL),
+    Fault(
+        "draft that goes stale",
+        {"stale_steps": "1"},
+        "acceptance-drift",
+        "falls",
+        State.FAIL,
+        also=("acceptance", "speed"),
+    ),
+    Fault("draft of no use", {"accept": "0,1,0,0"}, "acceptance", "below_min", State.FAIL, also=("speed",)),
+    # The baseline's, too: the speed-up stays.
+    Fault("every step 5 % late", {"step_ns": "262500", "draft_ns": "26250"}, "tail", "above_max", State.FAIL),
+    costly("verification that costs under load", "load", "costs_before_min"),
+    costly("requests that end too late", "goodput", "below_min"),
+    costly("speculation slower than none", "regression", "margin_exceeded"),
 )
 
 
@@ -108,8 +142,8 @@ FAULTS: Final = (
 class Outcome:
     """Outcome of one fault.
 
-    `expected`: the verdict that was expected, in words. `seen`: what the gates said. `wrong`: what should have been
-    different, or None if the fault was seen and nothing else was objected to.
+    `expected`: the verdict that was expected, in words; it begins with the gate's name. `seen`: what the gates said.
+    `wrong`: what should have been different, or None if the fault was seen and nothing else was objected to.
     """
 
     name: str
@@ -130,31 +164,36 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
         calibrate(request({}, runs), margin_pct=2.0, processes=PROCESSES)
     yield clean(runs)
     unspoilt = newest(runs)
-    for fault in FAULTS:
-        yield injected(fault, runs)
+    yield clean(runs, "load")
+    for _, faults in itertools.groupby(FAULTS, lambda fault: fault.run):
+        yield from injected(tuple(faults), runs)
     yield from sampling(unspoilt)
     yield from surroundings(unspoilt, runs)
 
 
-def clean(folder: Path) -> Outcome:
+def clean(folder: Path, kind: RunKind = "micro") -> Outcome:
     """An engine without a fault must pass every gate: a gate that always objects is useless too."""
-    run = scripted({}, folder)
+    run = scripted({}, folder, kind)
     objections = [f"{v.rule} {v.state} {v.reason_code}" for v in run.verdicts if v.state not in GREEN]
-    judged = len({v.gate for v in run.verdicts})
-    return Outcome("no fault", "every gate green", f"{judged} gates green", "; ".join(objections) or None)
+    judged = len({v.gate for v in run.verdicts if v.state is not State.SKIPPED})
+    return Outcome(f"no fault ({kind})", "every gate green", f"{judged} gates green", "; ".join(objections) or None)
 
 
-def injected(fault: Fault, folder: Path) -> Outcome:
-    """Run the scripted engine with one fault: its gate must see it, and no gate that is not listed may object."""
-    run = scripted(fault.options, folder)
-    expected = f"{fault.gate} {fault.state} {fault.reason_code}"
+def injected(faults: Sequence[Fault], folder: Path) -> Iterator[Outcome]:
+    """Run the scripted engine once with the options that `faults` share: the gate of each must see it, and no gate that
+    is not listed may object.
+    """
+    run = scripted(faults[0].options, folder, faults[0].kind)
     objections = [v for v in run.verdicts if v.state not in GREEN]
-    matching = [v for v in objections if v.gate == fault.gate]
     summary = ", ".join(dict.fromkeys(f"{v.gate} {v.state} {v.reason_code}" for v in objections)) or "nothing"
-    if not any(v.state is fault.state and v.reason_code == fault.reason_code for v in matching):
-        return Outcome(fault.name, expected, summary, f"{fault.gate} did not see it")
-    strangers = {v.gate for v in objections} - {fault.gate, *fault.also}
-    return Outcome(fault.name, expected, summary, f"{', '.join(sorted(strangers))} objected too" if strangers else None)
+    for fault in faults:
+        expected = f"{fault.gate} {fault.state} {fault.reason_code}"
+        strangers = {v.gate for v in objections} - {fault.gate, *fault.also}
+        wrong = f"{', '.join(sorted(strangers))} objected too" if strangers else None
+        own = (fault.gate, fault.state, fault.reason_code)
+        if own not in {(v.gate, v.state, v.reason_code) for v in objections}:
+            wrong = f"{fault.gate} did not see it"
+        yield Outcome(fault.name, expected, summary, wrong)
 
 
 def sampling(unspoilt: Path) -> Iterator[Outcome]:
@@ -178,11 +217,21 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
     for disturbance in stored.DISTURBANCES:
         verdicts = stored.environment_verdicts(unspoilt, disturbance.change)
         yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, verdicts)
-    for name, grows_by, state, code in (
-        ("steady memory", 0, State.PASS, "at_most_max"),
-        ("memory that grows", 4 << 20, State.FAIL, "above_max"),
+    for name, gate, state, code, verdicts in (
+        ("steady memory", "memory", State.PASS, "at_most_max", stored.memory_verdicts(unspoilt, 0)),
+        ("memory that grows", "memory", State.FAIL, "above_max", stored.memory_verdicts(unspoilt, 4 << 20)),
+        (
+            "as fast as the last green run",
+            "since-green",
+            State.PASS,
+            "within_margin",
+            stored.later_verdicts(unspoilt, 1),
+        ),
+        ("every step 10 % slower", "since-green", State.FAIL, "slower", stored.later_verdicts(unspoilt, 1.1)),
+        ("build that is no slower", "builds", State.PASS, "same", stored.build_verdicts(unspoilt, "SAME")),
+        ("slower build", "builds", State.FAIL, "slower", stored.build_verdicts(unspoilt, "SLOWER")),
     ):
-        yield seen_as(name, "memory", state, code, stored.memory_verdicts(unspoilt, grows_by))
+        yield seen_as(name, gate, state, code, verdicts)
     with tempfile.TemporaryDirectory() as scratch:
         summary = stored.edited_by_one_byte(unspoilt, Path(scratch))
         yield Outcome(
@@ -210,11 +259,11 @@ def newest(folder: Path) -> Path:
     return max((p for p in folder.iterdir() if (p / "run.json").is_file()), key=lambda p: p.stat().st_mtime_ns)
 
 
-def scripted(options: Mapping[str, str], folder: Path) -> Run:
-    """Run the self-test's scenario on the scripted engine. What the run prints is discarded."""
+def scripted(options: Mapping[str, str], folder: Path, kind: RunKind = "micro") -> Run:
+    """Run the self-test's scenario of a kind on the scripted engine. What the run prints is discarded."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
     with quiet():
-        carry_out(request(options, folder))
+        carry_out(request(options, folder, kind))
     (made,) = (path for path in set(folder.iterdir()) - before if path.is_dir())
     return RunFolder.open(made).read_run()
 
@@ -226,15 +275,15 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def request(options: Mapping[str, str], folder: Path) -> Request:
-    """The self-test's scenario on the scripted engine."""
+def request(options: Mapping[str, str], folder: Path, kind: RunKind = "micro") -> Request:
+    """The self-test's scenario of a kind on the scripted engine."""
     return Request(
-        kind="micro",
+        kind=kind,
         argv=("selftest",),
         plain=True,
         out=folder,
         backend="fake",
-        scenarios=(str(SCENARIO),),
+        scenarios=(str(FOLDER / SCENARIOS[kind]),),
         policy=str(POLICY),
         options={**QUICK, **options},
         reports=False,  # the gates are what is tested; drawing fifteen pages would take most of the time

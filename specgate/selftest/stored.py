@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +14,14 @@ from specgate.analysis.machine.memory import with_memory
 from specgate.archive.verification import verify
 from specgate.contract import Block, Rule, State
 from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
+from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.contract.samples.memory import MemoryUse
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import verdicts_of
 from specgate.planning.plan import build_plan
 from specgate.promotion.ledger import Ledger
+from specgate.run.references import earlier_runs
 
 HALF_A_SECOND_NS: Final = 500_000_000
 RULE: Final = Rule(
@@ -103,6 +106,40 @@ def memory_verdicts(run_folder: Path, grows_by: int) -> list[tuple[State, str]]:
     run = folder.read_run()
     rule = Rule("memory-steady", "memory", True, role="spec-*", params={"max_growth_share": 0.05})
     return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_memory(run.cells, blocks)))]
+
+
+def later_verdicts(run_folder: Path, slower: float) -> list[tuple[State, str]]:
+    """The verdicts of the gate `since-green` on a stored green run, as (state, reason code), if it were held against
+    itself, as its ledger has it, and each of its steps had taken `slower` times as long.
+    """
+    folder = RunFolder.open(run_folder)
+    run = folder.read_run()
+    times = {
+        cell: replace(of, step_ns=tuple(round(ns * slower) for ns in of.step_ns)) for cell, of in run.times.items()
+    }
+    earlier = earlier_runs(folder.read_config(), Ledger(run_folder.parent), datetime.now(UTC))
+    rule = Rule("no-loss", "since-green", True, params={"time_margin_pct": 3.0})
+    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, times=times, earlier=earlier))]
+
+
+def build_verdicts(run_folder: Path, word: str) -> list[tuple[State, str]]:
+    """The verdicts of the gate `builds` on a stored run, as (state, reason code), if `specgate ab` had found `word` of
+    its build.
+    """
+    run, main = RunFolder.open(run_folder).read_run(), "a" * 40
+    compared = ComparedBuild(
+        comparison="compared",
+        time=run.started,
+        manifest_sha256="",
+        base=main,
+        word=word,
+        reason="as injected",
+        scenarios=tuple(run.scenarios),
+        fingerprint=run.fingerprint,
+    )
+    builds = Builds({"main": Revision(main, None, "main")}, (compared,))
+    rule = Rule("no-slower-build", "builds", True, params={"base": "main"})
+    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, builds=builds))]
 
 
 def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:

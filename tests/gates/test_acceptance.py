@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specgate.contract import Rule, Run, State, Verdict
+from specgate.contract.samples.counters import REPORTED_ACCEPTED
 from specgate.gates.acceptance import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
 
@@ -30,6 +31,24 @@ def test_a_length_below_the_floor_fails_and_says_how_much_is_missing() -> None:
     outcome = verdict(run(), 3.4)
     assert (outcome.state, outcome.reason_code) == (State.FAIL, "below_min")
     assert "3.4" in (outcome.next_step or "") and "0.40" in (outcome.next_step or "")
+
+
+@pytest.mark.parametrize(
+    ("own_tokens", "state"), [(0, State.FAIL), (12, State.PASS), (13, State.INVALID), (-1, State.INVALID)]
+)
+def test_a_floor_of_the_engines_own_count_is_held_against_that_count(own_tokens: int, state: State) -> None:
+    """Two drafts are emitted beyond each step's own token. With that token counted, too, it is a length of 4."""
+    plan = plan_of()
+    blocks = blocks_of(plan, accept=(2,), change=lambda b: replace(b, counters={REPORTED_ACCEPTED: 24 + own_tokens}))
+    rule = Rule("acceptance", "acceptance", True, params={"min": 3.5, "as_reported": True})
+    (outcome,) = GATE.judge(rule, run_of(plan, blocks))
+    assert outcome.state is state
+    if state is State.INVALID:
+        assert outcome.reason_code == "counter_identity" and "24 accepted drafts" in outcome.message
+        return
+    assert outcome.evidence["acceptance_length"] == 3.0 and verdict(run_of(plan, blocks), 3.5).state is State.FAIL
+    (other,) = GATE.judge(rule, run())
+    assert (other.state, other.evidence["acceptance_length"]) == (State.FAIL, 3.0)
 
 
 def test_a_draft_that_is_as_good_as_not_there_is_suspected() -> None:

@@ -16,7 +16,7 @@ from specgate.analysis.checks.repeats import check_repeats
 from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
-from specgate.analysis.speculation.drafting import check_draft_counts
+from specgate.analysis.speculation.drafting import check_draft_counts, check_reported_counts
 from specgate.analysis.speculation.rewinds import check_rewinds
 from specgate.contract import BASELINE, BaselineText, Block, Budget, Cell, EngineFacts, Margin, Plan, Point
 from specgate.contract.cycle_budget import Bandwidth
@@ -127,6 +127,7 @@ def contradiction(
             ("drafts_beyond_k", partial(check_draft_counts, unseen)),
             ("counter_identity", partial(check_records, blocks, unseen, budget, facts)),
             ("unexpected_rewind", partial(check_rewinds, unseen)),
+            ("counter_identity", partial(check_reported_counts, unseen)),
             ("counter_identity", partial(check_steps, blocks)),
             ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell), unseen)),
             ("faster_than_memory", partial(check_floor, blocks, facts, check_facts.bandwidth)),

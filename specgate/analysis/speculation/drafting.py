@@ -15,6 +15,7 @@ from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.contract import Block, EngineFacts, Point, Run
 from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.samples.counters import REPORTED_ACCEPTED
 from specgate.errors import InvalidResult
 
 TREE: Final = "draft tree"
@@ -64,6 +65,22 @@ def check_draft_counts(blocks: Sequence[Block]) -> None:
         record = block.served.acceptance if block.served is not None else None
         if record is not None:
             refuse_beyond_k(record, f"{block.cell.key} set {block.prompt_set} round {block.round}")
+
+
+def check_reported_counts(blocks: Sequence[Block]) -> None:
+    """An engine's own count of accepted drafts has at most one more a step than were emitted. Raises InvalidResult."""
+    for block in blocks:
+        reported = block.counters.get(REPORTED_ACCEPTED)
+        if reported is None or not block.role.speculative:
+            continue
+        record = pooled(by_prompt([block]))
+        most = record.accepted + record.steps
+        if not record.accepted <= reported <= most:
+            raise InvalidResult(
+                f"{block.cell.key} set {block.prompt_set} round {block.round}: {REPORTED_ACCEPTED} = {reported:,}, "
+                f"where {record.accepted:,} accepted drafts and one more in each of {record.steps:,} steps allow "
+                f"{record.accepted:,} to {most:,}"
+            )
 
 
 def short_of(record: AcceptanceRecord, requests: int) -> int:

@@ -2,7 +2,6 @@
 
 builds.py          two runs → a Contrast, judged by a policy
 engines.py         engines side by side, cell by cell
-texts.py           texts side by side, and near ties where they diverge
 acceptance.py      acceptance side by side, also by class of prompts
 two_samples.py     ratios of two figures that were not measured in turns
 """

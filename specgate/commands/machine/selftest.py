@@ -21,12 +21,13 @@ from specgate.terminal import console, echo
 )
 @click.pass_context
 def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
-    """Inject each known fault into a scripted engine, and check that exactly the matching gate objects.
+    """Inject each known fault into a scripted engine, and check that its gate objects, and none that must not.
 
     \b
     Example: specgate machine selftest
 
-    No gate may object to an engine without a fault. No GPU is needed. Exit code 0 if every fault was seen, else 1.
+    Every gate has a fault of its own. None may object to an engine without one. No GPU is needed. Exit code 0 if every
+    fault was seen, else 1.
     """
     import tempfile
 

@@ -1,4 +1,4 @@
-"""`specgate runs compare`: stored runs side by side, by builds, engines, texts, acceptance or variants."""
+"""`specgate runs compare`: stored runs side by side, by builds, engines, acceptance or variants."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from specgate.commands.door import command
-from specgate.commands.numbers import Real
 from specgate.commands.output import RUN, Output, output_options
-from specgate.contract.types import PARAMETER
 from specgate.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -41,26 +39,6 @@ def engines(stored: Sequence[StoredRun]) -> Laid:
     return matrix_of([one.run for one in stored]), ExitCode.PASS
 
 
-def texts(
-    stored: Sequence[StoredRun], margin: float = 3.0, near_tie: float | None = None, offline: bool = False
-) -> Laid:
-    from tempfile import TemporaryDirectory
-
-    from specgate.analysis.verdict import overall_of_agreement
-    from specgate.archive.comparing.texts import agreement_of, with_margins
-    from specgate.contract import NearTies
-    from specgate.planning.gates import near_ties
-
-    if len(stored) < 2:
-        raise UsageError("--by texts needs a run beside the reference", hint="the first run is the reference")
-    agreement = agreement_of(stored, margin)
-    if not offline:
-        tie = near_ties(stored[0].policy) if near_tie is None else NearTies(near_tie)
-        with TemporaryDirectory(prefix="specgate-") as logs:
-            agreement = with_margins(agreement, stored[0], tie, Path(logs))
-    return agreement, overall_of_agreement(agreement)[1]
-
-
 def acceptance(stored: Sequence[StoredRun], keys: Iterable[str] = ()) -> Laid:
     from specgate.archive.comparing.acceptance import acceptance_of
 
@@ -76,30 +54,15 @@ def variants(stored: Sequence[StoredRun]) -> Laid:
     return groups, ExitCode.PASS
 
 
-VIEWS: Final[Mapping[str, Callable[..., Laid]]] = {
-    view.__name__: view for view in (builds, engines, texts, acceptance, variants)
-}
-OWN: Final = {"policy": "builds", "margin": "texts", "near_tie": "texts", "offline": "texts", "keys": "acceptance"}
+VIEWS: Final[Mapping[str, Callable[..., Laid]]] = {v.__name__: v for v in (builds, engines, acceptance, variants)}
+OWN: Final = {"policy": "builds", "keys": "acceptance"}
 """Option → the only view that it is for."""
 
 
-@command(short_help="Lay stored runs side by side: builds, engines, texts, acceptance, variants.")
+@command(short_help="Lay stored runs side by side: builds, engines, acceptance, variants.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--by", type=click.Choice(list(VIEWS)), help="What is laid side by side.")
 @click.option("--policy", metavar="FILE|NAME", help="builds: what must hold of B beside A.  [default: compare]")
-@click.option(
-    "--margin",
-    type=Real(0, 100),
-    metavar="PERCENT",
-    help="texts: how far acceptance may lie from the reference's, either way.  [default: 3]",
-)
-@click.option(
-    "--near-tie",
-    type=Real(0, PARAMETER),
-    metavar="LOGITS",
-    help="texts: gap of the two largest logits below which texts may differ (default: the reference's policy).",
-)
-@click.option("--offline", is_flag=True, default=None, help="texts: load no engine to find near ties.")
 @click.option(
     "--keys",
     multiple=True,
@@ -117,7 +80,6 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     \b
     --by builds      run B beside run A, cell by cell, judged by a policy
     --by engines     a row per cell, a column per back end; nothing is judged
-    --by texts       other engines' texts and acceptance beside the first run's
     --by acceptance  acceptance over all requests; nothing is judged
     --by variants    each role and variant: speed, memory, exactness; nothing is judged
 
@@ -125,10 +87,7 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
 
     builds: tokens and acceptance are paired by prompt, each speed-up in time with the baseline of its own run. Other
     times are not paired in time, so they prove nothing unless the policy trusts them. The exit code is the policy's.
-
-    texts: full runs, compared token by token. Where they differ, the reference's engine is loaded again and asked for
-    its two largest logits. Exit code 0 if all figures are proven to be within the margin, 1 if one is proven to be
-    outside or a text differs without a near tie, 3 if there are too few prompts to tell.
+    `--policy engines` judges tokens and acceptance of another engine alone.
     """
     from specgate.archive.stored_runs import load_runs
 

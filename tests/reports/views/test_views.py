@@ -17,11 +17,10 @@ from specgate.analysis.tradeoff import tradeoff_of
 from specgate.archive.comparing.acceptance import acceptance_of
 from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.comparing.engines import matrix_of
-from specgate.archive.comparing.texts import agreement_of
-from specgate.archive.history import BUDGET, fewest_readings, series, with_changes
+from specgate.archive.history import series
 from specgate.archive.stored_runs import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
-from specgate.contract.comparisons import Agreement, Trends
+from specgate.contract.comparisons import Trends
 from specgate.contract.protocols import visible
 from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
@@ -55,7 +54,6 @@ class Subjects:
     builds: Any
     engines: Any
     history: Any
-    texts: Any
     acceptance: Any
     variants: Any
 
@@ -70,22 +68,12 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     summed_up = acceptance_of([load_run(a), load_run(b), load_run(looping(folder))], [("engine", "run"), ("position",)])
     stored = [load_run(store(folder / "variants", scenarios=[*kinds, varied(kinds[0])])), load_run(b)]
     laid_out = tradeoff_of((result.run, result.blocks()) for result in stored)
-    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder), summed_up, laid_out)
+    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), summed_up, laid_out)
 
 
 def varied(of: Scenario) -> Scenario:
     """A variant of a scenario."""
     return replace(of, name=f"{of.name}+narrow", options={"kv": "fp8", "draft_kv": "nvfp4"})
-
-
-def agreement(folder: Path) -> Agreement:
-    """With texts that part, and figures of both roles of spec."""
-    whole = [scenario("a-scenario-with-a-long-name", "full", spec=(2, 3), batch=(4,), context=(4096,), prompt_sets=8)]
-    runs = [
-        store(folder / "one", scenarios=whole),
-        store(folder / "other", scenarios=whole, backend="other", change=lambda b: corrupt(b) if b.prompt_set else b),
-    ]
-    return agreement_of([load_run(run) for run in runs], margin_pct=3.0)
 
 
 def looping(folder: Path) -> Path:
@@ -99,7 +87,7 @@ def looping(folder: Path) -> Path:
     return store(folder / "looping", change=repeat)
 
 
-NAMES = ("builds", "engines", "history", "texts", "acceptance", "variants")
+NAMES = ("builds", "engines", "history", "acceptance", "variants")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -208,20 +196,14 @@ def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(subjec
     assert "\tspec-3" in speedups and "best of the row" not in speedups
 
 
-def followed(tmp_path: Path, count: int, after: int | None = None) -> Trends:
-    """The history of so many runs of one group, whose cycles take longer from run `after` on."""
+def followed(tmp_path: Path, count: int) -> Trends:
+    """The history of so many runs of one group."""
     first = load_run(store(tmp_path / "first")).run
-    slower = load_run(store(tmp_path / "slower", cycle_ns=18_000_000)).run
-    made = [
-        replace(
-            slower if after is not None and n >= after else first, id=f"run-{n:02d}", started=f"2026-11-01T{n:02d}:00"
-        )
-        for n in range(count)
-    ]
+    made = [replace(first, id=f"run-{n:02d}", started=f"2026-11-01T{n:02d}:00") for n in range(count)]
     runs = [replace(run, cells=tuple(nudged(c, n) for c in run.cells)) for n, run in enumerate(made)]
     results = list(series(runs))
     groups = {s.group: {"device": "cpu"} for s in results}
-    return Trends(tuple(runs), with_changes(results), groups, (), BUDGET, fewest_readings())
+    return Trends(tuple(runs), tuple(results), groups, ())
 
 
 def nudged(result: CellResult, n: int) -> CellResult:
@@ -238,7 +220,6 @@ def test_history_has_a_small_picture_per_metric_of_a_group_with_two_runs_or_more
     pictures = {(s.cell.point, s.group, s.metric) for s in result.series}
     assert len(page.all("svg")) == len(pictures)
     assert all(svg["aria-label"] for svg in page.all("svg"))
-    assert f"Not searched: the longest series has 3 runs, and with fewer than {fewest_readings()}" in page.text
 
 
 def test_a_group_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(subjects: Subjects) -> None:
@@ -247,22 +228,6 @@ def test_a_group_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(s
     for sery in subjects.history.series:
         assert cell_name(sery.cell.key) in page.text
     assert "elsewhere: not readable" in page.text and "no gate" in page.text
-
-
-def test_a_change_of_level_is_marked_in_words_with_the_run_it_began_at(tmp_path: Path) -> None:
-    result = followed(tmp_path, 24, after=12)
-    shown = plugins.view("history").render(result, "plain")
-    changes = shown[shown.index("Changes of level:") :]
-    listed = changes[: changes.index("\n\n")] if "\n\n" in changes else changes
-    rows = [line.strip().split("\t") for line in listed.splitlines() if "64 tokens · batch 1 · spec-3" in line]
-    assert {row[1]: row[2] for row in rows} == {
-        "tokens per second of decoding": "13",
-        "speed-up of decoding": "13",
-    }
-    assert all("worse" in row[5] for row in rows)
-    assert "at most 0.5 %" in changes
-    page = plugins.view("history").render(result, "html")
-    assert "changed at run 13" in page
 
 
 def test_the_axis_of_a_history_names_runs_by_whole_numbers(tmp_path: Path) -> None:
