@@ -334,8 +334,8 @@ def test_a_tree_of_gpt_oss_emits_the_baselines_tokens_and_counts_no_experts(
     geometry = DraftGeometry(g.hidden, g.hidden, 3, 96, 4, 2, 16, g.vocab, 12, g.rms_eps, g.rope, g.max_positions)
     write_draft(tmp_path / "draft", geometry, (1, 2, 3), torch.Generator().manual_seed(5))
     draft = load_draft(tmp_path / "draft", g, torch.float32, "cpu")
-    options = {"max_batch": 2, "max_positions": 200, "device": "cpu", "kv": KvModes(mode, mode)}
-    engine = ReferenceEngine(target, draft, tree=PLANS["dynamic"], **options)
+    kv = KvModes(mode, mode)
+    engine = ReferenceEngine(target, draft, tree=PLANS["dynamic"], max_batch=2, max_positions=200, device="cpu", kv=kv)
     engine.prefill([[1, 2, 3], [7] * (WINDOW + 3)], draft=True)
     plain, logits = engine.decode(BASELINE, Budget(steps=12), ()), engine.logits(BASELINE, (3, 9))
     assert plain.experts is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 
 import pytest
@@ -119,14 +120,14 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
     qkv *= 4 ** torch.randint(-1, 2, (len(lengths), rows, 1), generator=torch.Generator().manual_seed(1)).to(device)
     before = cache.copy()
     joins = sinks and window is not None
-    of_layer = {"config": CONFIG, "sinks": sinks, "may_join": joins}
-    tree = Attention(heads, rows, window, tree=TreeNodes(0, rows, levels), **of_layer)
+    of_layer = partial(Attention, config=CONFIG, sinks=sinks, may_join=joins)
+    tree = of_layer(heads, rows, window, tree=TreeNodes(0, rows, levels))
     assert tree.joins == joins
     got = cache.attend(qkv, tree, lengths, masks)
     assert got.isfinite().all()
-    partial = cache.partial
+    sums = cache.partial
     left = cache.copy()
-    chain = Attention(heads, levels + 1, window, **of_layer)  # what is behind a path's end does not reach it
+    chain = of_layer(heads, levels + 1, window)  # what is behind a path's end does not reach it
     for slot, length in enumerate(lengths):
         for leaf in dice.sample(way_down(parents[slot]), k=min(3, rows)):
             path = path_to(leaf, parents[slot])
@@ -138,7 +139,7 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
             for depth, node in enumerate(path if not joins else ()):
                 first = max(0, length - window + 1) // CONFIG.kv_tile if window else 0
                 chunks = (length + depth) // CONFIG.kv_tile - first + 1
-                mine, chains = partial[slot, node, :, :chunks], cache.partial[slot, depth, :, :chunks]
+                mine, chains = sums[slot, node, :, :chunks], cache.partial[slot, depth, :, :chunks]
                 assert torch.equal(mine, chains), (length, path, depth)
             keys, values = cache.rows(slot, length, len(path))
             if kv == "fp8":

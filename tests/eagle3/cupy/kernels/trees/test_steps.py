@@ -359,7 +359,7 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
                 if at % SCALE_POSITIONS == 0:
                     block = int(settle.table[slot, at // BLOCK])
                     wanted_scales[:, block, :, at % BLOCK // SCALE_POSITIONS] = made[:, slot, :, node]
-        assert torch.equal(wanted_scales, settle.scales) == (begin not in (BLOCK - 2, 48))
+        assert settle.scales is not None and torch.equal(wanted_scales, settle.scales) == (begin not in (BLOCK - 2, 48))
     logits = torch.zeros(4 * shape.rows, 8)
     logits[:, 5] = 1
     settle(greedy(logits).to(device))
