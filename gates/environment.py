@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Literal
 
 from specgate.analysis.machine.clock_comparison import (
     ClockShift,
@@ -75,7 +74,6 @@ class Environment(CellGate):
 
     name = "environment"
     needs = "readings of the machine"
-    judges_setup: Literal[True] = True
     params: Mapping[str, type | UnionType] = {
         "gpu": bool,
         "max_other_cpu_share": float,

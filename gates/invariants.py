@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Literal
 
 from specgate.contract import CellResult, Held, Invariant, Rule, RunView, State, Verdict
 from specgate.gates.select import CellGate, unmeasured, verdict
@@ -23,7 +22,6 @@ class Invariants(CellGate):
 
     name = "invariants"
     needs = "a certificate"
-    judges_setup: Literal[True] = True
     params: Mapping[str, type | UnionType] = {
         "accept_unseen": str,
         "accept_broken": str | None,

@@ -16,7 +16,19 @@ from specgate.analysis.speculation.drafting import (
     single_token,
 )
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
-from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Rule, RunView, State, Verdict
+from specgate.contract import (
+    BASELINE,
+    MAY_NOT_DRAFT,
+    PREFIX_CACHE,
+    AcceptanceRecord,
+    Cell,
+    CellResult,
+    Rule,
+    RunView,
+    State,
+    Value,
+    Verdict,
+)
 from specgate.errors import InvalidResult
 from specgate.gates.select import CellGate, inflated, steps_lost, verdict
 
@@ -27,9 +39,10 @@ stored runs read 1.7 to 4.1 TB/s of an H200's 4.8.
 
 
 class Validity(CellGate):
-    """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, the
-    acceptance record adds up, the emitted tokens explain its acceptance length, not all drafts are single tokens where
-    K is larger, and forced acceptance has the distribution that was asked for and says that it is forced; else INVALID.
+    """PASS if the draft was used, every planned block is there, no prompt came from a cache (unless it is switched on),
+    the acceptance record adds up, the emitted tokens explain its acceptance length, not all drafts are single tokens
+    where K is larger, and forced acceptance has the distribution that was asked for and says that it is forced; else
+    INVALID.
 
     Cells whose records contradict themselves, or whose clocks do, have no figures, and so are INVALID as well.
     """
@@ -57,10 +70,10 @@ class Validity(CellGate):
             return verdict(
                 rule, key, State.INVALID, "incomplete", message, {"blocks": result.blocks}, "continue with --resume"
             )
-        hits = result.values.get("cache_hit_tokens")
-        if hits is not None and hits.value:
+        hits, reuse = result.values.get("cache_hit_tokens"), tuple(reused(result, run))
+        if hits is not None and hits.value and not reuse:
             message = f"{hits.value:.0f} prompt tokens came from a cache instead of a prefill"
-            step = "distinct prompts, and an engine that forgets them between blocks"
+            step = "distinct prompts, and an engine that forgets them between blocks; -o prefix_cache=on means to reuse"
             return verdict(rule, key, State.INVALID, "cache_hit", message, {"cache_hit_tokens": hits.value}, step)
         if result.cell.role.speculative:
             record = result.acceptance
@@ -81,15 +94,32 @@ class Validity(CellGate):
                 return forced
             if others := not_the_drafts(rule, result):
                 return others
-            also = (*short_drafts(result, record, run), *positions(result, record, run), *drafted_along(result))
+            also = (*reuse, *short_drafts(result, record, run), *positions(result, record, run), *drafted_along(result))
             return complete(rule, result, *also)
-        return complete(rule, result, *slow_for_its_bytes(result, run))
+        return complete(rule, result, *reuse, *slow_for_its_bytes(result, run))
 
 
 def complete(rule: Rule, result: CellResult, *also: str) -> Verdict:
     """The verdict on a cell with nothing wrong. `also`: what its figures have to be read with."""
     message = "; ".join((f"{result.blocks} blocks, records add up", *also))
     return verdict(rule, result.cell.key, State.PASS, "complete", message, {"blocks": result.blocks})
+
+
+def reused(result: CellResult, run: RunView) -> Iterator[str]:
+    """Say how much a cell reused, and how much its baseline did, if the engine's prefix cache is on by option."""
+    facts = run.engines.get(result.cell.point.key)
+    if facts is None or facts.details.get(PREFIX_CACHE) != "on":
+        return
+    hits, beside = result.values.get("cache_hit_tokens"), run.result(Cell(result.cell.point, BASELINE).key)
+    text = f"{per_block(hits)} prompt tokens reused per block" if hits else "what is reused is not told"
+    if result.cell.role.speculative and beside and (plain := beside.values.get("cache_hit_tokens")):
+        text += f", {per_block(plain)} by the baseline"
+    yield f"the prefix cache is on: {text}"
+
+
+def per_block(total: Value) -> str:
+    """Return a total over blocks as a count per block."""
+    return f"{(total.value or 0) / max(total.n, 1):,.0f}"
 
 
 def repeats_of(result: CellResult, run: RunView) -> float:

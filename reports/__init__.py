@@ -5,7 +5,6 @@
     pictures/   the pictures of that page
     views/      several runs: compared, side by side, agreeing or not, followed over time
     sheets/     what the views are made of: a page of tables, written as terminal output, HTML or Markdown
-    exports/    several runs as input of other tools
     common/     what all of them say alike: figures, headlines, tables, escaping
     templates/  the HTML of page/ and sheets/, with its one script and its style sheet
 

@@ -1,4 +1,4 @@
-"""Loads plug-ins: back ends, gates, reports, contrast gates, views, exports, pairs, profilers and commands. The
+"""Loads plug-ins: back ends, gates, reports, contrast gates, views, pairs, profilers and commands. The
 built-in ones are loaded the same way.
 
 A third party declares entry points in the groups below. A plug-in is imported only when it is asked for, and a back end
@@ -25,7 +25,6 @@ from specgate.contract.protocols import (
     Availability,
     Backend,
     ContrastGate,
-    Export,
     Gate,
     PairSource,
     Profiler,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUPS = (
     *("specgate.backends", "specgate.gates", "specgate.reports"),
-    *("specgate.contrast_gates", "specgate.views", "specgate.exports"),
+    *("specgate.contrast_gates", "specgate.views"),
     *("specgate.pairs", "specgate.profilers", "specgate.commands"),
 )
 
@@ -89,8 +88,6 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.views", "ab", "specgate.reports.views.two_builds:VIEW"),
     ("specgate.views", "parity", "specgate.reports.views.parity:VIEW"),
     ("specgate.views", "history", "specgate.reports.views.trends:VIEW"),
-    ("specgate.exports", "otava", "specgate.reports.exports.otava:EXPORT"),
-    ("specgate.exports", "github-action-benchmark", "specgate.reports.exports.github_action_benchmark:EXPORT"),
 )
 
 T = TypeVar("T")
@@ -224,11 +221,6 @@ def contrast_gate(name: str) -> ContrastGate:
 def view(name: str) -> View[Any]:
     """The view called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.views", name, View)
-
-
-def export(name: str) -> Export:
-    """The export called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.exports", name, Export)
 
 
 @cache

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from specgate.contract import LogCause
 from specgate.contract.protocols import Availability, Engine, OpenRequest
@@ -17,6 +18,8 @@ class OfflineBackend:
 
     It is never the default: its rank is below that of engines that run in the harness's worker.
     """
+
+    switches_prefix_cache: Literal[True] = True
 
     def __init__(self, name: str, module: str, description: str) -> None:
         self.name, self.module, self.description = name, module, description

@@ -43,7 +43,7 @@ class LmdeployLibrary:
             "dtype": request.dtype,
             "session_len": request.max_positions,
             "max_batch_size": request.max_batch,
-            "enable_prefix_caching": False,
+            "enable_prefix_caching": options.common.prefix_cache == "on",
         }
         if options.common.servers == "together" and request.max_k:
             config["cache_max_entry_count"] = LMDEPLOY_SHARE
@@ -120,7 +120,7 @@ class VllmLibrary:
             "dtype": request.dtype,
             "max_model_len": request.max_positions,
             "max_num_seqs": request.max_batch,
-            "enable_prefix_caching": False,
+            "enable_prefix_caching": options.common.prefix_cache == "on",
             "disable_log_stats": False,
             "skip_tokenizer_init": True,
             "seed": 0,

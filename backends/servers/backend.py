@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from specgate.checkpoints.exports import StartCommand
 from specgate.contract import LogCause, PairRef, Role, Sampling
 from specgate.contract.protocols import Availability, Engine, OpenRequest
+from specgate.errors import UsageError
 
 if TYPE_CHECKING:
     from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
@@ -118,6 +119,11 @@ class ServerBackend:
         adapter = adapter_named(self.name)
         options = Options.parse(request.options, adapter.own_options)
         check_request(adapter, request, options)
+        if options.prefix_cache is not None and not adapter.switches_prefix_cache:
+            raise UsageError(
+                f"option prefix_cache: the cache of {self.name}'s server is not switched here",
+                hint="vllm, sglang, llamacpp, vllm-offline and lmdeploy-pipeline know the option",
+            )
         folder = request.logs or Path(tempfile.mkdtemp(prefix="specgate-"))
         return ServerEngine(adapter, request, options, folder)
 

@@ -61,6 +61,11 @@ COMMON: Final = (
         r"^(?!.*\bWARNING\b).*(No module named|ModuleNotFoundError)",
         "the server's Python lacks a module: name its own with -o program",
     ),
+    # openai/harmony's exception, as vLLM and SGLang log it, and the words of parsers that go on with raw text.
+    Failure(
+        r"HarmonyError|harmony pars\w+.{0,20}(fail|error)|(fail\w*|error) .{0,20}(harmony|reasoning).{0,9}pars",
+        "a parser of harmony or reasoning failed on an answer: compare with it off (docs/server.md)",
+    ),
     Failure(r"no such file or directory|does not exist|not a local folder", "a file of the command is missing"),
 )
 
@@ -76,8 +81,12 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
 
 
 def causes_in(lines: Iterable[str], failures: Sequence[Failure]) -> list[LogCause]:
-    """The lines that show one of an engine's own `failures`, or a common one."""
-    return [LogCause(failure.cause, line, failure.silent) for failure, line in explain(lines, (*failures, *COMMON))]
+    """The lines that show one of an engine's own `failures`, or a common one, counted."""
+    known = list(lines)
+    return [
+        LogCause(f.cause, line, f.silent, sum(bool(re.search(f.pattern, text, re.IGNORECASE)) for text in known))
+        for f, line in explain(known, (*failures, *COMMON))
+    ]
 
 
 def first_error(lines: Iterable[str]) -> str | None:

@@ -19,7 +19,7 @@ from specgate.errors import ExitCode
 from specgate.reports.common import answer, latencies, machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture, dense
 from specgate.reports.page import details, head, points
-from specgate.reports.pictures import forest, load, speedups
+from specgate.reports.pictures import forest, load
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -165,8 +165,7 @@ TOKEN_WORDS = (token_checks.own_word, token_checks.sampled, token_checks.cost)
 
 def speed_pictures(run: Run) -> Sequence[Picture]:
     """The pictures that show the speed-ups of all points together."""
-    maps = [] if run.kind == "load" else speedups.maps(run)
-    return [*load.of_load(run), forest.forest(run), *maps]
+    return [*load.of_load(run), forest.forest(run)]
 
 
 REPORT = HtmlReport()

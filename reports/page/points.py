@@ -18,7 +18,6 @@ from specgate.reports.common.tables import all_figures, title
 from specgate.reports.pictures import (
     acceptance,
     active_slots,
-    blocks,
     cycle,
     depth,
     experts,
@@ -103,7 +102,6 @@ def pictures(key: str, run: Run, point: Point) -> Iterator[Picture]:
     if any(len(result.by_active) > 1 for result in results):
         shown = [result for result in results if result.by_active]
         yield active_slots.by_active(key, shown, active_slots.batches_alone(run, point))
-    yield blocks.in_order(key, quoted)
     yield latency.ecdf(key, "tpot_ms", quoted)
     if any("itl_ms" in result.distributions for result in quoted):
         yield latency.ecdf(key, "itl_ms", quoted)

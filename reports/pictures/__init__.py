@@ -1,7 +1,7 @@
 """The pictures of pages: one module per question, each with its drawing, its words and its table.
 
 forest.py        every speed-up of a run in one picture, beside what the policy asks of it
-speedups.py      speed-ups, as a row and as a map
+speedups.py      the speed-up of every pair of blocks of a point
 load.py          a server under load: where speculation stops paying, throughput against latency
 acceptance.py    how many drafts were accepted, and up to which position
 acceptance_summary.py  acceptance over many requests: lengths row by row, and by draft position
@@ -11,9 +11,7 @@ experts.py       how many experts neighbouring tokens and single layers touch
 active_slots.py  step time by how many slots still decode
 depth.py         acceptance length and step time against how far a request has come
 latency.py       how the times of single requests are spread
-blocks.py        every block of a point in running order: drift, warm-up, outliers
 machine.py       what the machine did while the pairs of a point were timed
 effects.py       changes from one run or build to another, each with its interval and the margin that is let through
-builds.py        two builds of an engine: every quantity beside its margin
 svg.py           drawing: matplotlib to inline SVG, coloured by the page's style sheet
 """

@@ -1,93 +1,15 @@
-"""Speed-ups of cells, as a row and as a map."""
+"""Picture of the speed-up of every pair of blocks, and of their means."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from specgate.contract import Comparison, Role, Run
+from specgate.contract import Comparison, Role
 from specgate.reports.common.figures import NONE, ratio, span
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
-
-NAME: Final = "Speed-up by batch and context"
-FULL: Final = 3.0
-"""The speed-up or slow-down at which a field of the map has its full colour."""
-
-Fields = Mapping[tuple[int, int], tuple[float, ...]]
-"""(batch, context) → the speed-ups of the scenarios that ran there, lowest first."""
-
-
-def maps(run: Run) -> Iterator[Picture]:
-    """One map per draft length that was measured at two or more combinations of batch and context."""
-    by_role: dict[Role, list[Comparison]] = {}
-    for comparison in run.comparisons:
-        if comparison.speedup.value is not None:
-            by_role.setdefault(comparison.cell.role, []).append(comparison)
-    wide = [(role, fields) for role, of in sorted(by_role.items()) if len(fields := fields_of(of)) > 1]
-    if not wide:
-        yield left_out(NAME, "no two batches or contexts were compared")
-    for role, fields in wide:
-        yield one_map(role, fields)
-
-
-def fields_of(comparisons: Sequence[Comparison]) -> Fields:
-    ratios: dict[tuple[int, int], list[float]] = {}
-    for c in comparisons:
-        ratios.setdefault((c.cell.point.batch, c.cell.point.context), []).append(c.speedup.value or math.nan)
-    return {place: tuple(sorted(values)) for place, values in ratios.items()}
-
-
-def one_map(role: Role, fields: Fields) -> Picture:
-    batches, contexts = (sorted({place[axis] for place in fields}) for axis in (0, 1))
-    least = {place: values[0] for place, values in fields.items()}
-    edges = list(break_even(least, batches, contexts))
-
-    def draw(axes: Any) -> None:
-        for (batch, context), values in fields.items():
-            x, y = contexts.index(context), batches.index(batch)
-            strength = min(1.0, abs(math.log(values[0])) / math.log(FULL))
-            tint = svg.GAIN if values[0] >= 1 else svg.FLOOR
-            axes.bar(x, 1, 1, y - 0.5, color=tint, alpha=round(0.06 + 0.34 * strength, 3), linewidth=0)
-            axes.annotate(said(values).replace(" … ", "\n… "), (x, y), ha="center", va="center")
-        for start, end in edges:
-            axes.plot(*zip(start, end, strict=True), color=svg.INK, linewidth=2.4, solid_capstyle="round")
-        axes.set(xlabel="context (tokens)", ylabel="batch")
-        axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(-0.5, len(batches) - 0.5))
-        axes.set_xticks(range(len(contexts)), [f"{c:,}" for c in contexts])
-        axes.set_yticks(range(len(batches)), [str(b) for b in batches])
-
-    title = f"{NAME}: {role}"
-    caption = "Times the baseline's tokens per second. "
-    caption += "Thick line: break-even." if edges else "No two neighbours lie on different sides of break-even."
-    if any(len(values) > 1 for values in fields.values()):
-        caption += " Where several scenarios share a field: the least, which decides the colour, and the greatest."
-    words = "; ".join(f"batch {b}, context {c:,}: {said(values)}" for (b, c), values in sorted(fields.items()))
-    drawing = svg.drawn(f"map-{role}", f"{title}. {words}.", draw, 0.9 + 0.45 * max(2, len(batches)))
-    rows = [[str(b), *(said(fields[b, c]) if (b, c) in fields else NONE for c in contexts)] for b in batches]
-    return Picture(title, caption, drawing, [Table(("batch", *(f"{c:,}" for c in contexts)), rows)])
-
-
-def said(values: Sequence[float]) -> str:
-    least, greatest = ratio(values[0]), ratio(values[-1])
-    return least if least == greatest else f"{least} … {greatest}"
-
-
-def break_even(
-    fields: Mapping[tuple[int, int], float], batches: Sequence[int], contexts: Sequence[int]
-) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """The edges between neighbouring fields of which one is faster and one slower than the baseline, as (x, y) of their
-    two ends.
-    """
-    for (batch, context), value in fields.items():
-        x, y = contexts.index(context), batches.index(batch)
-        right = fields.get((batch, contexts[x + 1])) if x + 1 < len(contexts) else None
-        above = fields.get((batches[y + 1], context)) if y + 1 < len(batches) else None
-        if right is not None and (right < 1) != (value < 1):
-            yield (x + 0.5, y - 0.5), (x + 0.5, y + 0.5)
-        if above is not None and (above < 1) != (value < 1):
-            yield (x - 0.5, y + 0.5), (x + 0.5, y + 0.5)
 
 
 def of_pairs(key: str, comparisons: Sequence[Comparison], floors: Mapping[Role, float]) -> Picture:

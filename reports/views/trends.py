@@ -12,7 +12,7 @@ from typing import Any, Final
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place, source
 from specgate.contract import Point, Run, Value
-from specgate.contract.comparisons import ChangePoint, Series, Trends
+from specgate.contract.comparisons import Series, Trends
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.figures import counted, figure
@@ -34,7 +34,7 @@ LEAST: Final = 0.02
 
 
 def trend(key: str, title: str, group: Sequence[Series], places: Sequence[int]) -> str:
-    """The SVG of the values of `group` with intervals and change points. `key`: what its ids begin with.
+    """The SVG of the values of `group` with intervals. `key`: what its ids begin with.
 
     `places`: indices of the runs that the axis has, in order. They stand at equal distances, numbered from 1.
     """
@@ -62,11 +62,6 @@ def draw_series(axes: Any, series: Series, xs: Sequence[int]) -> None:
         if r.ci_low is not None and r.ci_high is not None:
             axes.plot([x, x], [r.ci_low, r.ci_high], color=tint, linewidth=3, alpha=0.35)
     axes.plot(xs, [r.value for r in series.readings], f"{marker}-", color=tint, label=series.cell.role_name)
-    ends = [*(c.at for c in series.changes or ()), len(xs)]
-    for change, end in zip(series.changes or (), ends[1:], strict=False):
-        edge = (xs[change.at - 1] + xs[change.at]) / 2
-        axes.axvline(edge, color=svg.INK, linewidth=1.2, linestyle=(0, (2, 2)))
-        axes.plot([edge, xs[end - 1]], [change.after] * 2, color=svg.INK, linewidth=1)
 
 
 def limits(group: Sequence[Series]) -> tuple[float, float]:
@@ -79,8 +74,7 @@ def limits(group: Sequence[Series]) -> tuple[float, float]:
 
 def described(series: Series) -> str:
     values = ", ".join(figure(Value(series.metric, r.value)) for r in series.readings)
-    changed = [str(series.readings[c.at].run + 1) for c in series.changes or ()]
-    return f"{series.cell.role_name}: {values}" + (f", changed at run {', '.join(changed)}" if changed else "")
+    return f"{series.cell.role_name}: {values}"
 
 
 NAMES: Final[Mapping[str, str]] = {
@@ -99,7 +93,7 @@ Plot = tuple[Point, str]
 
 
 def sheet(trends: Trends) -> Sheet:
-    """The page: where something changed, the pictures group by group, single runs, then runs and groups."""
+    """The page: the pictures group by group, single runs, then runs and groups."""
     plots: dict[Plot, list[Series]] = {}
     for series in trends.series:
         plots.setdefault((series.cell.point, series.group), []).append(series)
@@ -111,7 +105,6 @@ def sheet(trends: Trends) -> Sheet:
         ending=None,
         banners=[f"Left out: {why}" for why in trends.unread],
         sections=[
-            changes(trends),
             *(section(trends, n, *plot, group) for n, (plot, group) in enumerate(followed.items())),
             *once(trends, single),
             Section("Runs", runs(trends), None if trends.runs else "No run could be read."),
@@ -119,45 +112,6 @@ def sheet(trends: Trends) -> Sheet:
                 "Groups", groups(trends), "Runs of a group share machine, weights, prompts and settings.", folded=True
             ),
         ],
-    )
-
-
-# ── where something changed ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def changes(trends: Trends) -> Section:
-    """Every change point of every series, the latest first."""
-    points = [(s, c) for s in trends.series for c in s.changes or ()]
-    points.sort(key=lambda pair: -pair[0].readings[pair[1].at].run)
-    head = ("cell", "figure", "from run", "before", "after", "change", "p")
-    return Section("Changes of level", Table(head, [change_row(s, c) for s, c in points], texts=2), said_of(trends))
-
-
-def change_row(series: Series, change: ChangePoint) -> list[str | Entry]:
-    better = (change.after > change.before) == (metric(series.metric).direction == "higher")
-    return [
-        cell_name(series.cell.key),
-        named(series.metric),
-        str(series.readings[change.at].run + 1),
-        shown(series.metric, change.before),
-        shown(series.metric, change.after),
-        Entry(percent(change.after / change.before), "better" if better else "worse", None if better else "slower"),
-        f"{change.p:.1g}",
-    ]
-
-
-def said_of(trends: Trends) -> str:
-    searched = [s for s in trends.series if s.changes is not None]
-    if not searched:
-        most = max((len(s.readings) for s in trends.series), default=0)
-        return (
-            f"Not searched: the longest series has {counted(most, 'run')}, and with fewer than {trends.least_runs} in "
-            f"one group no change could be told from chance at {100 * trends.budget:g} %."
-        )
-    return (
-        f"{counted(len(searched), 'series', 'series')} with enough runs searched by a permutation test. The chance of "
-        f"any false mark on this page is at most {100 * trends.budget:g} %, if the order of runs carries nothing but "
-        "changes; a slow drift is marked as one too. A step within the last two runs is not found."
     )
 
 
@@ -196,7 +150,7 @@ def section(trends: Trends, number: int, point: Point, label: str, group: Sequen
         )
         for n, (name, of) in enumerate(by_metric.items())
     ]
-    head = ("figure", "role", "runs", "first", "last", "last over first", "changed at run")
+    head = ("figure", "role", "runs", "first", "last", "last over first")
     rows = [summary_row(s) for of in by_metric.values() for s in of]
     return Section(f"{cell_name(point.key)} · {where}", Table(head, rows, texts=2), pictures=pictures)
 
@@ -213,7 +167,6 @@ def in_units(name: str) -> str:
 
 def summary_row(series: Series) -> list[str | Entry]:
     first, last = series.readings[0].value, series.readings[-1].value
-    at = [str(series.readings[c.at].run + 1) for c in series.changes or ()]
     return [
         named(series.metric),
         series.cell.role_name,
@@ -221,7 +174,6 @@ def summary_row(series: Series) -> list[str | Entry]:
         shown(series.metric, first),
         shown(series.metric, last),
         percent(last / first) if first else figures.NONE,
-        ", ".join(at) or ("too few runs" if series.changes is None else "none"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
@@ -27,7 +28,7 @@ from specgate.contract.two_builds import (
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
-from specgate.reports.pictures.builds import losses, name_of
+from specgate.reports.pictures.effects import Effect, effects
 from specgate.reports.sheets.formats import SheetView
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.texts.console import STYLES, Line, aligned, plain, printed, styled
@@ -41,7 +42,7 @@ STATES: Final[Mapping[ExitCode, str]] = {
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
 HOW: Final = (
-    "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
+    "Mark: mean of new / old, to the right better; line: its interval; band: differences within the margin. A process "
     "pair counts once, however many blocks it has; of acceptance, a prompt does."
 )
 
@@ -193,8 +194,26 @@ def unsteady_banners(builds: TwoBuilds) -> Iterator[str]:
 
 
 def pictures(builds: TwoBuilds) -> list[Picture]:
-    svg = losses(builds.quantities)
-    return [] if svg is None else [Picture("New build against old", HOW, svg, wide=True)]
+    """The quantities that decide and have an interval that tells something.
+
+    Start-up times scatter so much more that the others could not be seen beside them.
+    """
+    drawn = [q for q in builds.quantities if q.decides and q.within_pct is not None and q.within_pct <= TELLING_PCT]
+    rows = [effect for q in drawn if (effect := effect_of(q)) is not None]
+    return [replace(effects("builds", "New build against old", rows), caption=HOW)] if rows else []
+
+
+def effect_of(q: Quantity) -> Effect | None:
+    """The quantity as a row of the picture; None without an interval."""
+    if q.ratio is None or q.low is None or q.high is None:
+        return None
+    ratio, low, high = (q.ratio, q.low, q.high) if q.better == "higher" else (1 / q.ratio, 1 / q.high, 1 / q.low)
+    return Effect(name_of(q), ratio, low, high, q.margin_pct / 100, q.word.value)
+
+
+def name_of(quantity: Quantity) -> str:
+    """A quantity in words, with its cell."""
+    return f"{NAMES[quantity.name]} {quantity.cell}".strip()
 
 
 def quantities(builds: TwoBuilds) -> Table:

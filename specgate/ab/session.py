@@ -33,6 +33,7 @@ from specgate.redaction import credentials_in
 from specgate.run.beginning import fitting_prompts, now, own_prompts
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
+from specgate.run.smoke.short_run import known_lines
 from specgate.run.watched_gpus import run_gpus
 from specgate.sandbox.isolation import isolated
 from specgate.terminal import echo
@@ -129,6 +130,10 @@ def print_result(
 
 def closing_lines(result: TwoBuilds, folder: Path) -> Iterator[str]:
     """Yield the last lines that are printed of the comparison in `folder`: where it lies, what to do, the verdict."""
+    for name, side in result.sides.items():
+        for cause in known_lines(side.backend, folder / name / "logs") or ():
+            lines = "1 line" if cause.count == 1 else f"{cause.count:,} lines"
+            yield f"{name}: {lines} of its logs: {cause.cause}: {cause.line}"
     yield f"all figures: specgate runs show {folder} --all"
     yield f"comparison folder {folder}"
     if (folder / PAGE).is_file():

@@ -1,5 +1,5 @@
-"""A policy for the scenarios of measured runs (`specgate policy init`): floors from what was measured, below it by a
-margin that the samples and the noise profile allow.
+"""A policy over that of measured runs (`specgate policy init`): floors from what was measured, below it by a margin
+that the samples and the noise profile allow. Everything else is inherited.
 
 The floors are found by asking the gates themselves, so that they hold whatever the gates' statistics are: judged by the
 policy, every one of the runs passes.
@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
-from specgate.analysis.tokens.repetition import LOOPS
 from specgate.analysis.verdict import overall
 from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
-from specgate.contract.protocols import JudgesSetup
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
-from specgate.planning.gates import near_ties, rules_with, verdicts_of
-from specgate.planning.policy import parse_policy
+from specgate.planning.gates import floors_of, near_ties, verdicts_of
+from specgate.planning.policy import POLICIES, parse_policy
 from specgate.planning.scenario import shipped
 from specgate.promotion.claim import digests
 from specgate.run.recompute import judge
@@ -36,33 +34,49 @@ WIDEST: Final = 0.5
 
 
 def policy_text(stored: Sequence[StoredRun], folder: Path, margin_pct: float) -> str:
-    """A policy file for the scenarios of `stored`, with comments.
+    """A policy file for the scenarios of `stored`, over the policy of the first of them, with comments.
 
-    `folder`: where the file will lie; scenario files are named relative to it. `margin_pct`: how far the floors lie
-    below what was measured, at least. Raises UsageError for a run from which nothing follows, for scenarios that differ
+    Floors of that policy that the runs miss are left out.
+
+    `folder`: where the file will lie; other files are named relative to it. `margin_pct`: how far the floors lie below
+    what was measured, at least. Raises UsageError for a run from which nothing follows, for scenarios that differ
     between the runs, and for samples that prove no floor.
     """
     for one in stored:
         refuse_unusable(one)
     refuse_different(stored)
+    base = base_of(stored[0], folder)
+    floors = [rule for rule, _ in floors_of(stored[0].policy) if rule.required and not rule.otherwise]
+    missed = [rule.id for rule in floors if not proven(rule, stored)]
     lines = [
         *heading(stored, margin_pct),
         "schema: specgate.policy/v1",
+        f"base: {dump_yaml(base, flow=True).splitlines()[0]}",
+        *([f"without: {flow(missed)}"] if missed else []),
         *micro_lines(stored, folder),
-        *checks_lines(stored),
         "rules:",
-        *rule_line(Rule("records-valid", "validity", True)),
-        *tokens_lines(stored, margin_pct),
-        *copied_lines(stored),
     ]
     for scenario, role in scenario_roles(stored):
         lines += [
             *speed_lines(stored, scenario, role, margin_pct),
             *acceptance_lines(stored, scenario, role, margin_pct),
         ]
-    text = "\n".join([*lines, *generic_lines(), *loop_lines(stored)]) + "\n"
+    text = "\n".join(lines) + "\n"
     check_passes(text, stored, folder)
     return text
+
+
+def base_of(one: StoredRun, folder: Path) -> str:
+    """Name of the policy of a run, for a file in `folder`. Raises UsageError if its file is gone."""
+    policy = one.policy
+    if policy.name in POLICIES.names():
+        return policy.name
+    file = policy.source_file.expanduser() if policy.source_file else None
+    if file is None or not file.is_file():
+        raise UsageError(
+            f"{one.path}: the file of its policy {policy.name} is gone", hint="runs check judges it by another one"
+        )
+    return os.path.relpath(file, folder)
 
 
 # ── what cannot be used ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,42 +166,6 @@ def name_for(scenario: Scenario, folder: Path) -> str | None:
     return os.path.relpath(file, folder) if file is not None and file.is_file() else None
 
 
-def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    """Yield the checks of tokens, as in the run's own policy."""
-    checks = stored[0].policy.checks
-    values = {name: getattr(checks, name) for name in checks.__slots__}
-    yield f"checks: {flow({**values, 'rescored_by': checks.rescored_by or 'none'})}"
-
-
-def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str]:
-    """Tokens must be the baseline's; of an engine that says that its own may differ, so many of them."""
-    granted = [near_ties(one.policy) for one in stored]
-    margin, sigmas = max(t.margin for t in granted), [t.max_sigma for t in granted if t.max_sigma is not None]
-    params, how = {"near_tie_margin": margin}, "bit for bit"
-    if margin:
-        how = f"but for near ties: a top-2 margin below {margin:g} is too close to call"
-    if sigmas:
-        params["max_sigma"] = max(sigmas)
-        how = f"but for near ties by the engine's own rounding, of at most {max(sigmas):g} logits (sd)"
-    yield f"  # Tokens must be the baseline's, {how}."
-    yield from rule_line(Rule("tokens-equal", "tokens", True, params=params))
-    for scenario, role in scenario_roles(stored):
-        checks = [c.tokens for one, r in cells_of(stored, scenario, role) if (c := one.run.comparison(r.cell.key))]
-        shares = [check.equal_share for check in checks if check.lossy and check.equal_share is not None]
-        if shares:
-            yield f"  # {scenario} {role}: {min(shares):.1%} of the tokens stand before the first that is another."
-            least = {"min_equal_share": rounded_down(min(shares) * (1 - margin_pct / 100))}
-            yield from rule_line(Rule(f"{scenario}-{role}-text", "tokens", True, scenario, role, {**params, **least}))
-
-
-def copied_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    rules = [rule for rule, _ in rules_with(stored[0].policy, JudgesSetup)]
-    if rules:
-        yield f"  # As in policy {stored[0].policy.name}, which the run was made with."
-    for rule in rules:
-        yield from rule_line(rule)
-
-
 def scenario_roles(stored: Sequence[StoredRun]) -> list[tuple[str, str]]:
     """(scenario, role) of every spec cell, in the order of the runs."""
     cells = [r.cell for one in stored for r in one.run.cells if r.cell.role.speculative]
@@ -241,24 +219,6 @@ def acceptance_lines(stored: Sequence[StoredRun], scenario: str, role: str, marg
     yield from rule_line(Rule(f"{scenario}-{role}-acceptance", "acceptance", True, scenario, role, {"min": floor}))
 
 
-def generic_lines() -> Iterator[str]:
-    """The rules for every other scenario and draft length, as the policies that come with specgate have them."""
-    yield "  # Every other scenario and draft length: a draft of use, and no slower than plain decoding."
-    yield "  - {id: other-acceptance, gate: acceptance, required: true, otherwise: true, role: spec-*, min: 1.1}"
-    yield "  - {id: other-speed, gate: speed, required: true, otherwise: true, role: spec-*, min: 1.0}"
-
-
-def loop_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    """Looping text is required to be absent where it was; else the policy advises and says how much there was."""
-    values = [r.values.get("repeated_8gram_share") for one in stored for r in one.run.cells]
-    worst = max((v.value for v in values if v is not None and v.value is not None), default=0.0)
-    loops = worst > LOOPS
-    yield f"  # Text that loops is easy to draft. Up to {worst:.0%} of the 8-grams were repeats" + (
-        ": acceptance and speed of these runs prove little." if loops else "."
-    )
-    yield from rule_line(Rule("no-loops", "degeneracy", not loops, params={"max_repeated_share": LOOPS}))
-
-
 # ── what the runs say ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -308,6 +268,6 @@ def rule_line(rule: Rule) -> Iterator[str]:
     yield f"  - {flow({'id': rule.id, 'gate': rule.gate, 'required': rule.required, **globs, **rule.params})}"
 
 
-def flow(data: dict[str, object]) -> str:
-    """A mapping as YAML in one line."""
+def flow(data: dict[str, object] | list[str]) -> str:
+    """A mapping or list as YAML in one line."""
     return dump_yaml(data, flow=True, width=10_000).strip()

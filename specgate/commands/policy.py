@@ -48,7 +48,7 @@ def show(name: str) -> None:
 )
 def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
     """Write a policy for the scenarios of the run folders RUN: a floor for every speed-up and acceptance length that
-    they measured, equal tokens, valid records, and rules for every other scenario.
+    they measured, over the policy that they were judged by.
 
     \b
     Example: specgate policy init RUN --out FILE

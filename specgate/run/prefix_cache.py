@@ -191,7 +191,7 @@ def refuse_without_switch(backend: str) -> None:
     if not isinstance(engine, SwitchesPrefixCache) or not engine.switches_prefix_cache:
         raise UsageError(
             f"back end {backend!r} has no prefix cache that is switched here",
-            hint="name a server's: --backend vllm, sglang or llamacpp",
+            hint="--backend vllm, sglang, llamacpp, vllm-offline or lmdeploy-pipeline",
         )
 
 
@@ -270,7 +270,9 @@ def reply_to(engine: Asking, role: Role, prompt: tuple[int, ...], budget: Budget
     engine.prefill([prompt], draft=role.speculative)
     decoded = engine.decode(role, budget, ())
     if decoded.served is None:
-        raise BackendError(f"{role}: its answer shows no request", hint="ask a server")
+        raise BackendError(
+            f"{role}: its answer shows no request", hint="ask a server, or a library with -o show=requests"
+        )
     if decoded.counters.get(ASKED_AGAIN):
         raise BackendError(
             f"{role}: its answer was seen in one piece, and the next one may have come from the cache",

@@ -79,10 +79,15 @@ def test_servers_are_started_for_either_side_by_a_program_of_its_own(cli: Cli) -
     sides = []
     for side, rate in (("old", "25"), ("new", "100")):
         (cli.folder / side).mkdir()
-        sides += [f"--{side}", f"program={program(cli.folder / side, 'vllm', '--rate', rate)}"]
+        server = program(cli.folder / side, "vllm", "--rate", rate)
+        if side == "new":  # one that parses, and fails at it
+            server.write_text(server.read_text().replace("\n", "\necho openai_harmony.HarmonyError: no channel\n", 1))
+        sides += [f"--{side}", f"program={server}"]
     done = cli.run("ab", *FIXED, *sides)
     assert done.returncode in (0, 3), done.stdout + done.stderr
     assert max(ratios(result(cli)).values()) < 0.33
+    (known,) = [line for line in done.stdout.splitlines() if "lines of its logs" in line]
+    assert known.startswith("new: 6 lines of its logs: a parser of harmony")  # two servers of each of three processes
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from specgate import plugins
 from specgate.analysis.verdict import overall
 from specgate.archive.policy_from_runs import policy_text, rounded_down
-from specgate.archive.stored_runs import load_runs
+from specgate.archive.stored_runs import StoredRun, load_runs
 from specgate.cli import cli as commands
-from specgate.contract import Policy, Rule, State, TokenCheck
+from specgate.contract import Policy, Rule, State
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import loads
 from specgate.planning.policy import find_policy, parse_policy
@@ -33,9 +33,14 @@ MIXTURE = "2026-11-27-engines-h200/run-120b-32k.tar.xz"
 
 def written(*runs: Path, margin_pct: float = 5.0, changes: Mapping[str, Any] | None = None) -> tuple[str, Policy]:
     """The text that is written of `runs`, with fields of each run replaced by `changes`, and the policy that it is."""
-    stored = [replace(one, run=replace(one.run, **(changes or {}))) for one in load_runs(runs)]
+    stored = [by_engine(replace(one, run=replace(one.run, **(changes or {})))) for one in load_runs(runs)]
     text = policy_text(stored, Path("/nowhere"), margin_pct)
     return text, parse_policy(loads(text, Path("/nowhere/mine.yaml")), GATES)
+
+
+def by_engine(one: StoredRun) -> StoredRun:
+    """The run as if it had been judged by the policy `engine`."""
+    return replace(one, config=replace(one.config, policy=find_policy("engine", GATES)))
 
 
 def floor(policy: Policy, gate: str, name: str) -> float:
@@ -104,13 +109,27 @@ def test_where_the_intervals_prove_less_the_floor_is_lower_and_says_so(tmp_path:
     assert "the intervals prove no more" in text
 
 
-def test_a_run_of_one_own_scenario_judges_any_other_by_the_rules_for_the_rest(run: Path) -> None:
-    _, policy = written(run)
-    rest = [r for r in policy.rules if r.unless]
-    assert {(r.gate, r.params["min"]) for r in rest} == {("acceptance", 1.1), ("speed", 1.0)}
-    assert all(r.unless == (("demo-64", "spec-3"),) for r in rest)
-    (loops,) = [r for r in policy.rules if r.gate == "degeneracy"]
-    assert loops.required
+def test_everything_but_the_floors_is_inherited_from_the_runs_own_policy(run: Path) -> None:
+    text, policy = written(run)
+    (one,) = map(by_engine, load_runs([run]))
+    assert "base: engine" in text.splitlines()
+    assert list(one.policy.rules)[:4] == list(policy.rules)[:4]
+
+
+def test_a_missed_floor_of_the_base_gives_way_and_a_base_that_is_gone_is_named(run: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "schema: specgate.policy/v1\nbase: engine\nrules:\n"
+        "  - {id: mine, gate: speed, required: true, scenario: demo-64, role: spec-3, min: 9.0}\n"
+    )
+    (one,) = load_runs([run])
+    one = replace(one, config=replace(one.config, policy=find_policy(str(own), GATES)))
+    text = policy_text([one], tmp_path, 5.0)
+    policy = parse_policy(loads(text, tmp_path / "new.yaml"), GATES)
+    assert "base: own.yaml" in text and "mine" not in {rule.id for rule in policy.rules}
+    own.unlink()
+    with pytest.raises(UsageError, match=r"the file of its policy own is gone"):
+        policy_text([one], tmp_path, 5.0)
 
 
 # ── runs from which nothing follows ──────────────────────────────────────────────────────────────────────────────────
@@ -140,29 +159,6 @@ def test_a_run_with_wrong_tokens_is_named_as_invalid(tmp_path: Path) -> None:
     assert "no policy follows from this run: it is INVALID" in refused(wrong)
 
 
-def test_of_a_lossy_engine_the_share_of_equal_tokens_gets_a_floor(run: Path) -> None:
-    (one,) = load_runs([run])
-    (comparison,) = one.run.comparisons
-    check = TokenCheck(80, (), 100, tuple(sorted(set(comparison.prompt_sets))), lossy=True)
-    comparisons = (replace(comparison, tokens=check),)
-    text, policy = written(run, changes={"comparisons": comparisons})
-    assert "demo-64 spec-3: 80.0% of the tokens stand before the first that is another" in text
-    (rule,) = [r for r in policy.rules if r.gate == "tokens" and r.scenario == "demo-64"]
-    assert rule.required and rule.params["min_equal_share"] == 0.76
-    less = replace(comparison, tokens=replace(check, compared_tokens=75))
-    assert overall(judge(replace(one.run, comparisons=(less,)), policy))[0] is State.FAIL
-
-
-def test_what_counts_as_a_near_tie_is_as_in_the_runs_own_policy(run: Path) -> None:
-    (one,) = load_runs([run])
-    body = {"near_tie_margin": 0.0, "max_sigma": 0.15}
-    own = replace(one.policy, rules=(Rule("tokens", "tokens", True, params=body),))
-    text = policy_text([replace(one, config=replace(one.config, policy=own))], Path("/nowhere"), 5.0)
-    policy = parse_policy(loads(text, Path("/nowhere/mine.yaml")), GATES)
-    (params,) = (rule.params for rule in policy.rules if rule.gate == "tokens")
-    assert params == body
-
-
 def test_forced_acceptance_is_no_ground_for_a_floor(run: Path) -> None:
     (one,) = load_runs([run])
     engines = {key: replace(facts, acceptance="forced") for key, facts in one.run.engines.items()}
@@ -182,9 +178,10 @@ def test_two_pairs_are_two_policies(run: Path, tmp_path: Path) -> None:
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_command_prints_the_policy_or_writes_it_once(run: Path, tmp_path: Path) -> None:
+def test_the_command_prints_the_policy_or_writes_it_once(tmp_path: Path) -> None:
+    run = unpacked(H200, tmp_path)
     printed = CliRunner().invoke(commands, ["policy", "init", str(run)])
-    assert printed.exit_code == 0 and printed.output.startswith("# What demo on fake must keep showing")
+    assert printed.exit_code == 0 and printed.output.startswith("# What planted-llama-3.1-8b-al3.3 on cupy must keep")
     file = tmp_path / "mine.yaml"
     done = CliRunner().invoke(commands, ["policy", "init", str(run), "--out", str(file)])
     assert done.exit_code == 0 and file.read_text() == printed.output

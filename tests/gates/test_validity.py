@@ -8,6 +8,7 @@ import pytest
 
 from specgate.contract import (
     MAY_NOT_DRAFT,
+    PREFIX_CACHE,
     AcceptanceSource,
     Block,
     CellResult,
@@ -123,6 +124,19 @@ def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     judgements = verdicts(run_of(plan, hit))
     assert {(v.state, v.reason_code) for v in judgements} == {(State.INVALID, "cache_hit")}
     assert "came from a cache" in judgements[0].message
+
+
+def test_a_prefix_cache_that_is_on_by_option_is_reuse_shown_beside_the_baselines() -> None:
+    plan = plan_of()
+    hit = blocks_of(
+        plan, change=lambda b: replace(b, counters={**b.counters, "cache_hit_tokens": 12 if b.role.speculative else 16})
+    )
+    run = run_of(plan, hit)
+    on = {key: replace(facts, details={**facts.details, PREFIX_CACHE: "on"}) for key, facts in run.engines.items()}
+    plain, spec = verdicts(replace(run, engines=on))
+    assert (plain.state, spec.state) == (State.PASS, State.PASS)
+    assert plain.message.endswith("the prefix cache is on: 16 prompt tokens reused per block")
+    assert spec.message.endswith("is on: 12 prompt tokens reused per block, 16 by the baseline")
 
 
 def counted(record: AcceptanceRecord) -> Run:

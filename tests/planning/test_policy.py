@@ -208,6 +208,7 @@ def test_every_policy_that_ships_can_be_read() -> None:
         "load",
         "mlperf-gpt-oss",
         "sampled",
+        "speed-only",
         *ENGINES,
     } == names
     params = plugins.gates()

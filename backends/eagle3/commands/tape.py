@@ -22,7 +22,7 @@ def tape(run: Path, file: Path, point: str | None) -> None:
 
     `--option tape=FILE` replays them in another run. Its draft and verify passes take the time they take, but each
     cycle accepts what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
-    satisfies no gate on acceptance or tokens. Only its speed has a meaning.
+    satisfies no gate on acceptance or tokens. Only its speed has a meaning: `--policy speed-only`.
     """
     from specgate.archive.tape import tape_of
     from specgate.contract.acceptance import AcceptanceRecord

@@ -49,8 +49,9 @@ def free_bytes(device: torch.device) -> int:
     allocator is forbidden (`PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:0.7`) does not.
     """
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
-        allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
+        index = torch.cuda.current_device() if device.index is None else device.index
+        free, total = torch.cuda.mem_get_info(index)
+        reserved, allocated = torch.cuda.memory_reserved(index), torch.cuda.memory_allocated(index)
+        allowed = int(total * torch.cuda.get_per_process_memory_fraction(index))
         return min(free + reserved, allowed) - allocated
     return psutil.virtual_memory().available

@@ -20,7 +20,7 @@ from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.planted import from_seed
 from specgate.checkpoints.turbomind import converted_weights, is_draft, read_either
-from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
+from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, PREFIX_CACHE, AcceptanceSource, EngineFacts, PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
 
@@ -58,11 +58,6 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
         raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     if options.force_al is not None and not adapter.forces_acceptance:
         raise UsageError(f"option force_al: {adapter.name} has no way to force acceptance")
-    if options.prefix_cache is not None and not adapter.switches_prefix_cache:
-        raise UsageError(
-            f"option prefix_cache: {adapter.name}'s prefix cache is not switched here",
-            hint="vllm, sglang and llamacpp know the option",
-        )
     if options.drafter not in adapter.drafters:
         raise UsageError(f"option drafter = {options.drafter}: {adapter.name} has {', '.join(adapter.drafters)}")
 
@@ -115,6 +110,7 @@ def server_facts(
             **({TREE: tree} if tree is not None else {}),
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
+            **({PREFIX_CACHE: "on"} if options.prefix_cache == "on" else {}),
             **options.own,
             **dict(details_of(adapter, request.sampling)),
         },
@@ -158,5 +154,7 @@ def warnings_of(
         yield text
     if options.drafter == "ngram":
         yield "n-grams of the prompt stand in for the pair's draft: acceptance says nothing of the pair"
+    if options.prefix_cache == "on":
+        yield "its prefix cache is on: prompts that were sent before are not prefilled anew"
     if options.force_al is not None:
         yield "acceptance is forced by the engine: its tokens are wrong by design, only speed means anything"

@@ -28,7 +28,9 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @command(short_help="Does speculation keep a server's prefix cache of use?")
-@click.option("--backend", metavar="NAME", required=True, help="vllm, sglang or llamacpp.")
+@click.option(
+    "--backend", metavar="NAME", required=True, help="An engine whose cache is switched, as vllm or lmdeploy-pipeline."
+)
 @take("--option", "--pair", "--target", "--draft", "--tokenizer", "--prompts", "--format")
 @click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
 @click.option("--context", type=count(2, POSITIONS), metavar="N", help="Tokens of every prompt (default: 1024).")

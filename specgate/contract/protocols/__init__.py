@@ -3,7 +3,7 @@
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
     judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
-    renderers.py     Report, and what it may be besides; View and Export for what is made of several stored runs
+    renderers.py     Report, and what it may be besides; View for what is made of several stored runs
     sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
     option_values.py values of back-end options that several back ends read alike
 
@@ -18,7 +18,7 @@ figures); engines and gates may also use `specgate.sampling`, engines
 gates and reports import nothing else either.
 
 Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
-runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`; for pairs by name `specgate.pairs`, for what looks
+runs `specgate.contrast_gates`, `specgate.views`; for pairs by name `specgate.pairs`, for what looks
 at an engine from outside `specgate.profilers`, and `specgate.commands`, whose entry points name click commands. Every
 other entry point names an object with the attributes of its protocol. `docs/examples/` has an installable package for
 each of the first three.
@@ -77,7 +77,6 @@ from specgate.contract.protocols.judges import (
     GrantsNearTies,
     GrantsRounding,
     HasMargin,
-    JudgesSetup,
     LimitsMachine,
     NeedsBuilds,
     NeedsEarlierRun,
@@ -85,7 +84,7 @@ from specgate.contract.protocols.judges import (
     SetsFloor,
     StatesNeeds,
 )
-from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Separate, Tabular, View
+from specgate.contract.protocols.renderers import Combined, Format, Report, Separate, Tabular, View
 from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
@@ -107,7 +106,6 @@ __all__ = [
     "DrivesAnotherEngine",
     "Engine",
     "ExplainsLogs",
-    "Export",
     "ExtendsText",
     "FollowsText",
     "ForetellsTraffic",
@@ -118,7 +116,6 @@ __all__ = [
     "HasMargin",
     "HasUsualPair",
     "IsBitExact",
-    "JudgesSetup",
     "LimitsMachine",
     "MemoryReads",
     "NeedsBuilds",

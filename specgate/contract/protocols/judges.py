@@ -142,15 +142,6 @@ class StatesNeeds(Protocol):
     """A noun phrase, such as `the generated text`."""
 
 
-@runtime_checkable
-class JudgesSetup(Protocol):
-    """Marks a gate whose rules speak of machine and engine, not of what a scenario measures. A policy made from runs
-    (`specgate policy init`) keeps them as they are.
-    """
-
-    judges_setup: Literal[True]
-
-
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

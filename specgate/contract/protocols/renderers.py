@@ -1,4 +1,4 @@
-"""Protocols of a report, a view of several runs and an export."""
+"""Protocols of a report, and of a view of several runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from specgate.contract import Policy, Run
-from specgate.contract.comparisons import Trends
 
 
 @runtime_checkable
@@ -69,13 +68,3 @@ class View(Protocol[Subject]):
 
     def render(self, subject: Subject, format: Format) -> str:
         """The text of `subject` in `format`."""
-
-
-@runtime_checkable
-class Export(Protocol):
-    """Trends as input files of another tool."""
-
-    name: str
-
-    def files(self, trends: Trends) -> Mapping[str, str]:
-        """File name → content."""

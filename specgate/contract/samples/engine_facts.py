@@ -23,6 +23,9 @@ MAY_NOT_DRAFT: Final = "may draft nothing: "
 FORCED_LENGTH: Final = "forced acceptance length"
 """The detail of an engine's facts that has the acceptance length which it was told to show."""
 
+PREFIX_CACHE: Final = "prefix cache"
+"""The detail of an engine's facts that is `on` where prompts may come from a cache of earlier requests by option."""
+
 
 OWN_NUMBERS: Final = "random numbers"
 """The detail of an engine's facts that says that it draws tokens with random numbers of its own, so that what it draws
@@ -189,8 +192,10 @@ class LogCause:
 
     `cause`: what the line means, and what would be right.
     `silent`: whether the program went on after it, but without its draft or with a wrong one.
+    `count`: how many lines have this cause; `line` is the first of them.
     """
 
     cause: str
     line: str
     silent: bool
+    count: int = 1

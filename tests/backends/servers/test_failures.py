@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.servers.engines import adapter_named
-from specgate.backends.servers.failures import COMMON, diagnosis
+from specgate.backends.servers.failures import COMMON, causes_in, diagnosis
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ from specgate.backends.servers.failures import COMMON, diagnosis
             "[BlockTrie][cache] size()=9 exceeds it; clamping cached prefix to",
             "prefix cache: a text",
         ),
+        ("lmdeploy", "WARNING - Harmony parsing failed for session 3, raw text is used", "a parser of harmony"),
         ("llamacpp", "error: invalid argument: --x", "a flag that this version"),
         ("llamacpp", "error loading model: unknown model architecture: 'eagle3'", "too old a version"),
         ("llamacpp", "srv: couldn't bind HTTP server socket, port: 8080", "the port is in use"),
@@ -62,6 +63,13 @@ def test_a_known_line_is_explained_and_shown(name: str, line: str, message: str,
     log.write_text(f"starting\n{line}\nbye\n")
     text = diagnosis(log, 0, (*adapter_named(name).failures, *COMMON))
     assert message in text and line[:60] in text and str(log) in text
+
+
+def test_lines_of_one_cause_are_counted() -> None:
+    line = "ERROR [serving.py:932] openai_harmony.HarmonyError: Unexpected token {} while expecting start token 200006"
+    quiet = "INFO non-default args: {'reasoning_parser': 'openai_gptoss', 'ignore_errors': True}"
+    (cause,) = causes_in([line.format(200002), quiet, line.format(12606)], adapter_named("vllm").failures)
+    assert cause.cause.startswith("a parser of harmony") and cause.count == 2 and "200002" in cause.line
 
 
 def test_an_argument_that_cuda_refuses_is_no_flag_of_the_server(tmp_path: Path) -> None:

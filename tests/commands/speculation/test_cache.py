@@ -13,6 +13,7 @@ from specgate.analysis.prefix_cache import CacheDivergence, Check, Limits
 from specgate.commands.diagnose.cache import as_data
 from specgate.contract import Role, State
 from specgate.run.prefix_cache import Pair
+from tests.backends.offline.helpers import STAND_INS
 from tests.backends.servers.helpers import program
 from tests.support.clocks.starved import ATTEMPTS, IN_ONE_PIECE
 from tests.support.command import Cli
@@ -70,6 +71,15 @@ def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cl
     assert cached == [(0, 0), *3 * [(48, 32), (80, 64)]]
     assert all(reply["cached"] == 0 for s in result["samples"] for reply in s["off"].values())
     assert not result["partings"] and [s["reusable"] for s in result["samples"][:7]] == [0, *3 * [48, 83]]
+
+
+@pytest.mark.slow("starts an engine's processes")
+def test_a_library_is_asked_with_its_cache_on_and_off_too(cli: Cli, prompts: Path) -> None:
+    code, result = asked(cli, prompts, "--backend", "lmdeploy-pipeline", "-o", f"pythonpath={STAND_INS}")
+    assert code == 0 and set(of(result).values()) == {"PASS"}
+    cached = [(s["on"]["baseline"]["cached"], s["on"]["spec-3"]["cached"]) for s in result["samples"][:7]]
+    assert cached == [(0, 0), *3 * [(48, 48), (80, 80)]]
+    assert all(reply["cached"] == 0 for s in result["samples"] for reply in s["off"].values())
 
 
 def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:

@@ -11,6 +11,14 @@ from specgate.contract.tape import Tape
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 
+SPEED = """\
+# A shared CPU's clock is no judge.
+schema: specgate.policy/v1
+base: speed-only
+rules:
+  - {id: speed, min: 0.01}
+"""
+
 
 def acceptance_of(run: Path) -> dict[str, object]:
     return {c.cell.role.name: c.acceptance for c in RunFolder.open(run).read_run().cells}
@@ -45,6 +53,10 @@ def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only
     assert gates["speed", "spec-3"]["state"] != "INVALID"
     assert gates["speed", "spec-3"]["message"].endswith("acceptance was forced")
     assert not (run / "samples" / "margins.jsonl").exists()
+    cli.write("speed.yaml", SPEED)
+    judged = cli.run("runs", "check", run, "--policy", "speed.yaml", pair=False)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "tokens are then wrong by design" in judged.stdout and "is given, not measured" in judged.stdout
 
 
 @pytest.mark.slow("runs of the reference engine")

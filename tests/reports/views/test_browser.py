@@ -25,14 +25,14 @@ PAGES = ("builds", "engines", "history", "acceptance")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page per view: with verdicts of every kind, a slower column, and a change of level."""
+    """A page per view: with verdicts of every kind, and a slower column."""
     folder = tmp_path_factory.mktemp("pages")
     kinds = [scenario("a-scenario-with-a-long-name", spec=(2, 3), batch=(4,), context=(4096,)), scenario("b-64")]
     a = store(folder / "a", scenarios=kinds)
     b = store(folder / "b", scenarios=kinds, cycle_ns=40_000_000, base_ns=9_000_000)
     c = store(folder / "c", scenarios=kinds, change=lambda block: corrupt(block) if block.role.k == 2 else block)
     runs = [load_run(run).run for run in (a, b, c)]
-    result = followed(folder, 24, after=12)
+    result = followed(folder, 24)
     subjects = {
         "builds": contrast(a, b),
         "engines": matrix_of(runs),
@@ -44,8 +44,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             (*result.series, *trends(*runs).series),
             result.groups,
             ("one: not readable",),
-            0.005,
-            13,
         ),
     }
     for name, subject in subjects.items():

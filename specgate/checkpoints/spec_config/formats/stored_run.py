@@ -44,7 +44,7 @@ def read_run(folder: Path, where: str) -> StatedConfig:
         "dtype": Said(one_or_all([s.dtype for s in scenarios]), "stated", "dtype"),
         "target": Said(name_of(config.pair.target), "stated", "pair"),
         "max_batch": Said(max(b for s in scenarios for b in s.grid.batch), "stated", "grid.batch"),
-        "prefix_cache": Said(False, "fixed"),
+        "prefix_cache": Said(config.options.get("prefix_cache") == "on", "stated", "prefix_cache"),
         "forced": Said(forced_length(config.options), "stated", "force_al"),
     }
     if config.backend in SHARES_TARGETS:

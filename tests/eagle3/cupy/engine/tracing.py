@@ -41,7 +41,8 @@ def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[in
 
 def block_of(decoded: Decoded, role: Role, lengths: Sequence[int]) -> Block:
     """The timed block that a decode run over prompts of these lengths is."""
-    made = block(next(r for r in plan_of(scenario()).rounds if not r.warmup), role)
+    plan = plan_of(scenario(spec=(max(role.k, 1),)))
+    made = block(next(r for r in plan.rounds if not r.warmup), role)
     return replace(
         made,
         tokens=decoded.tokens,

@@ -35,9 +35,11 @@ def counted(values: Sequence[int], device: str = "cuda") -> Tensor:
 
 
 def rows_of(active: Sequence[int], per_slot: int, slots: int | None = None, device: str = "cuda") -> Rows:
-    """Rows of `slots` slots (default: as many as are active), of which `active` are."""
+    """Rows of `slots` slots (default: as many as are active), of which `active` are. Behind these, too, the list holds
+    a slot that exists, as an engine's does: kernels read of it before they know how many are active.
+    """
     slots = slots or len(active)
-    listed = [*active, *([-1] * (slots - len(active)))]
+    listed = [*active, *([0] * (slots - len(active)))]
     return Rows(counted(listed, device), counted([len(active)], device), slots, per_slot)
 
 

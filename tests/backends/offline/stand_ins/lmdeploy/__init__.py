@@ -33,6 +33,7 @@ class Instance:
         made, cycle, counts = 0, -1, RequestCounts(self.engine.eagle)
         stops = [] if gen_config.ignore_eos else gen_config.stop_token_ids or []
         self.engine.eagle.running += 1
+        text, cached = list(input_ids), int(FAULTS.get("cached", 0)) or self.engine.cached(input_ids)
         while True:
             await asyncio.sleep(STEP_S if self.engine.eagle.config else 0.0005)
             left = gen_config.max_new_tokens - made
@@ -50,10 +51,11 @@ class Instance:
             if "error" in FAULTS and cycle == 3:
                 status, new = ResponseType.INTERNAL_ENGINE_ERROR, []
             logprobs = self.shown(input_ids, made - 1, gen_config)
-            cached = int(FAULTS.get("cached", 0))
+            text += new
             yield EngineOutput(status, new, logprobs, RequestMetrics(spec_info=spec, cached_tokens=cached))
             if status is not ResponseType.SUCCESS:
                 self.engine.eagle.running -= 1
+                self.engine.texts.append(text)
                 return
 
     def step(
@@ -86,7 +88,15 @@ class Engine:
     def __init__(self, kind: str, speculative: SpeculativeConfig | None, config: object) -> None:
         self.mode = getattr(config, "logprobs_mode", None)
         self.eagle = Eagle(speculative, getattr(config, "tp", 1))
+        self.caches, self.texts = bool(getattr(config, "enable_prefix_caching", False)), list[list[int]]()
         self.kind, self.k = kind, speculative.num_speculative_tokens if speculative else 0
+
+    def cached(self, prompt: list[int]) -> int:
+        """Tokens at the beginning of `prompt` in whole blocks of 16 that an earlier text begins with, but the last."""
+        if not self.caches:
+            return 0
+        lengths = range(16 * ((len(prompt) - 1) // 16), 0, -16)
+        return next((n for n in lengths if any(text[:-1][:n] == prompt[:n] for text in self.texts)), 0)
 
     def create_instance(self) -> Instance:
         return Instance(self)

@@ -102,6 +102,7 @@ def test_a_packed_target_holds_little_more_memory_than_its_weights() -> None:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     target, _ = random_pair(Geometry(geometry, None, ()), 4096, "cuda")
+    torch.cuda.empty_cache()  # what is wholly free goes back to the driver in an engine, too, once memory is short
     growth = torch.cuda.memory_reserved() - before
     weights = weight_bytes(target_tensors(geometry), torch.bfloat16)
     assert len(target.weights.layers) == 6 and weights < growth < 1.1 * weights

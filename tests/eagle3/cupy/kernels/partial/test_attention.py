@@ -158,7 +158,7 @@ def test_rows_of_a_full_pass_have_the_keys_and_values_that_the_usual_attention_g
     config = FmhaConfig(kv_tile=128, warps=4, stages=2)
     usual = cache.attend(qkv, Attention(shape, rows, config=config), first)
     pages = cache.k.clone(), cache.v.clone()
-    cache.restored(*before)
+    cache.restored(before)
     kernel = WideAttention(shape, rows, rows, config)
     out = torch.full((slots * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
     queries = torch.zeros(slots, rows, heads, head_dim, dtype=torch.bfloat16, device=device)
