@@ -130,8 +130,9 @@ def print_result(
 
 def closing_lines(result: TwoBuilds, folder: Path) -> Iterator[str]:
     """Yield the last lines that are printed of the comparison in `folder`: where it lies, what to do, the verdict."""
+    here = plugins.registered("specgate.backends")  # a side's own build may have a back end that is not installed here
     for name, side in result.sides.items():
-        for cause in known_lines(side.backend, folder / name / "logs") or ():
+        for cause in (known_lines(side.backend, folder / name / "logs") if side.backend in here else None) or ():
             lines = "1 line" if cause.count == 1 else f"{cause.count:,} lines"
             yield f"{name}: {lines} of its logs: {cause.cause}: {cause.line}"
     yield f"all figures: specgate runs show {folder} --all"

@@ -5,7 +5,6 @@ tables.py                a run as pandas tables (`specgate.open_run`)
 verification.py          a run checked against itself: its manifest, then every figure and table from the samples
 recomputation.py         the run computed again, and where run.json, gates.json and env.json say anything else
 report_comparison.py     differences between what a run stored and what is made anew
-background_rendering.py  the reports of a large run, rendered by a second process meanwhile
 rendering.py             its reports: which file each becomes, and its text
 comparing/               stored runs laid side by side (`specgate runs compare`)
 history.py               a folder of runs → Trends (`specgate runs history`), and where figures changed

@@ -25,13 +25,13 @@ _TREE_IN_NAME: Final = re.compile(r"-([0-9a-f]{8})-[0-9a-f]{6}$")
 """The beginning of the source tree's hash in the name of a run (`RunFolder.create`)."""
 
 
-def recompute(folder: RunFolder, stored: Run | None = None) -> tuple[Run, Plan, Config]:
+def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     """The run with figures and verdicts computed anew from its samples, its plan without rounds that were not run
-    because a point stopped early, and its configuration. `stored`: the run as run.json has it, where it was read.
+    because a point stopped early, and its configuration.
     """
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    stored = stored or stored_run(folder, config)
+    stored = stored_run(folder, config)
     run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
     if stored.files:  # a run that never ended has none
         run = replace(run, files=folder.evidence_hashes())

@@ -1,8 +1,9 @@
 """Differences between what a run stored, as JSON and as reports, and what is made anew from its samples.
 
-If this source tree wrote them, every line must be the same but for the last digits of decimal fractions, and pictures
-must be the same too. Another version may word and lay out a report differently: its reports are not compared. The
-manifest has the hashes of reports; the ledger has not, since it gets the verdict before any report is rendered.
+If this source tree wrote them, every line must be the same but for the last digits of decimal fractions. Of a picture
+that is its text alternative, which has its figures; what is drawn is not compared. Another version may word and lay out
+a report differently: its reports are not compared. The manifest has the hashes of reports; the ledger has not, since it
+gets the verdict before any report is rendered.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.archive.background_rendering import Ahead
 from specgate.contract import Run
 from specgate.files.config import Config
 from specgate.files.journal import JOURNALS
@@ -67,22 +66,17 @@ def short(value: object) -> str:
 
 _DRAWING: Final = re.compile(r"(<svg[^>]*>).*?</svg>", re.DOTALL)
 _DECIMAL: Final = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
-_PLACE: Final = 0.02
-"""Points by which a coordinate in a picture may differ: they are rounded to a hundredth."""
-PLOTTING: Final = "matplotlib"
 
 
-def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tuple[list[Difference], list[str]]:
+def report_differences(path: Path, run: Run, config: Config) -> tuple[list[Difference], list[str]]:
     """(where the reports of the run folder `path` differ from those of this version, what is worth knowing of them)."""
     if not made_here({"fingerprint": run.fingerprint}):
         return [], ["reports are not compared: another source tree words and lays them out otherwise"]
     rendered, differences = report_files(), list[Difference]()
-    drawn_alike = plotting_library(run) == installed(PLOTTING)
     for file, report in rendered.items():
         if (path / file).is_file():
             stored = as_stored((path / file).read_text(encoding="utf-8", errors="replace"))
-            again = as_stored(ahead.text(file, run) or report.render(run, config.policy))
-            differences += line_differences(file, stored, again, pictures=drawn_alike)
+            differences += line_differences(file, stored, as_stored(report.render(run, config.policy)))
     missing = sorted(set(run.reports) - rendered.keys())
     return differences, [f"{file} is not compared: the plug-in that renders it is not installed" for file in missing]
 
@@ -112,31 +106,12 @@ def foreign_files(path: Path, run: Run) -> Iterator[Difference]:
             yield Difference(file, "", "is a file that no run writes")
 
 
-def plotting_library(run: Run) -> str | None:
-    """The version of the plotting library that drew the run's pictures, as env.json states it; None if it does not."""
-    packages: Any = run.environment.get("packages")
-    version = packages.get(PLOTTING) if isinstance(packages, Mapping) else None
-    return version if isinstance(version, str) else None
-
-
-def installed(package: str) -> str | None:
-    """The version of `package` that is installed here; None if it is not."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 # ── line by line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def line_differences(file: str, stored: str, again: str, *, pictures: bool = False) -> Iterator[Difference]:
-    """The first line that differs.
-
-    `pictures`: whether pictures were drawn by the same version of the plotting library, so that they are compared, too.
-    If not, their text alternatives are.
-    """
-    old, new = ((text if pictures else _DRAWING.sub(r"\1", text)).splitlines() for text in (stored, again))
+def line_differences(file: str, stored: str, again: str) -> Iterator[Difference]:
+    """The first line that differs. Of a picture, its text alternative counts."""
+    old, new = (_DRAWING.sub(r"\1", text).splitlines() for text in (stored, again))
     for number, (was, is_) in enumerate(zip(old, new, strict=False), 1):
         if not same_line(was, is_):
             yield Difference(file, f"line {number}", f"{short(was)}; recomputed: {short(is_)}")
@@ -152,8 +127,4 @@ def same_line(was: str, now: str) -> bool:
     old, new = _DECIMAL.split(was), _DECIMAL.split(now)
     if old[::2] != new[::2]:
         return False
-    coordinates = (
-        "<" in was and "class=" not in was and any(mark in was for mark in (" d=", " x=", " y=", "transform="))
-    )
-    pairs = zip(map(float, old[1::2]), map(float, new[1::2]), strict=True)
-    return all(same_figure(a, b) or (coordinates and abs(a - b) <= _PLACE) for a, b in pairs)
+    return all(same_figure(float(a), float(b)) for a, b in zip(old[1::2], new[1::2], strict=True))

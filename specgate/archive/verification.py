@@ -21,7 +21,6 @@ from typing import Any
 from specgate import plugins
 from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, is_comparison, result_json
 from specgate.ab.judging import result_of
-from specgate.archive.background_rendering import drawing_ahead
 from specgate.archive.recomputation import fingerprint_differences, recompute, result_differences
 from specgate.archive.report_comparison import (
     differences_of,
@@ -104,7 +103,7 @@ def page_differences(path: Path, result: TwoBuilds) -> Iterator[Difference]:
             yield Difference(file, "", "is missing")
             continue
         stored, again = (path / file).read_text(encoding="utf-8"), plugins.view("ab").render(result, format)
-        yield from line_differences(file, stored, again, pictures=format == "html")
+        yield from line_differences(file, stored, again)
 
 
 FILE = "../ledger.jsonl"
@@ -277,12 +276,11 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         notes.append(f"figures were not recomputed, since files behind them were changed: {', '.join(changed)}")
         return Verification(None, files, tuple(differences), tuple(notes))
     try:
-        with drawing_ahead(folder, made_here(stored)) as ahead:
-            run, plan, config = recompute(folder, ahead.stored)
-            computed += result_differences(folder, run, plan, config)
-            differences += fingerprint_differences(folder, run, config)
-            differences += without_clock(folder.journal().blocks)
-            report_problems, report_notes = report_differences(path, run, config, ahead)
+        run, plan, config = recompute(folder)
+        computed += result_differences(folder, run, plan, config)
+        differences += fingerprint_differences(folder, run, config)
+        differences += without_clock(folder.journal().blocks)
+        report_problems, report_notes = report_differences(path, run, config)
         computed += report_problems
         notes += report_notes
         differences += [*missing_reports(path, run), *foreign_files(path, run)]

@@ -123,7 +123,7 @@ class FilledIn:
 
 
 class LeavesOut:
-    """Base of a noun of which the fields `LEFT_OUT` are not stored where they are None."""
+    """Base of a noun of which the fields `LEFT_OUT` are not stored where they are None or False."""
 
     __slots__ = ()
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
@@ -132,14 +132,14 @@ class LeavesOut:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Return the schema of `source`, written without those fields."""
         schema = handler(source)
-        writing = {"type": "function-wrap", "function": cls.without_none, "is_field_serializer": False}
+        writing = {"type": "function-wrap", "function": cls.without_unset, "is_field_serializer": False}
         handler.resolve_ref_schema(schema)["serialization"] = writing
         return schema
 
     @classmethod
-    def without_none(cls, value: object, write: Callable[[object], dict[str, object]]) -> dict[str, object]:
+    def without_unset(cls, value: object, write: Callable[[object], dict[str, object]]) -> dict[str, object]:
         """Return what is stored of `value`."""
-        return {k: v for k, v in write(value).items() if v is not None or k not in cls.LEFT_OUT}
+        return {k: v for k, v in write(value).items() if v not in (None, False) or k not in cls.LEFT_OUT}
 
 
 class HarnessOnly:

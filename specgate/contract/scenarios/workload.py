@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from specgate.contract.types import (
     ASCENDING,
@@ -18,6 +18,7 @@ from specgate.contract.types import (
     VALUES,
     Convert,
     Digest,
+    LeavesOut,
     Length,
     Positions,
     Range,
@@ -141,8 +142,10 @@ PASS_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(LeavesOut):
     """Number of measurements of a point."""
+
+    LEFT_OUT: ClassVar = frozenset({"by_load"})
 
     rounds: Repeats
     """At most so many rounds per prompt set. A round is one block of every role; the order of the roles is reversed

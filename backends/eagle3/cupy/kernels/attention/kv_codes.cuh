@@ -12,7 +12,7 @@ const int LANE_SCALES = TREE_ROWS ? 2 : 1;  // of a lane's rows g and g + 8: of 
 
 static_assert(TILE_KEYS == BLOCK && HEAD_DIM % 64 == 0, "a key tile must be a cache block, HEAD_DIM a multiple of 64");
 
-#define ROOM 15.0f  // float16 goes up to 2^15 and some, and down to 2^-24
+#define ROOM 15.0f               // float16 goes up to 2^15 and some, and down to 2^-24
 const int KEYS = TILE_KEYS / 4;  // of a lane, neighbours
 const int WIDE = HEAD_DIM / 64;  // 64-wide parts of a head: what four lanes have 16 elements each of
 

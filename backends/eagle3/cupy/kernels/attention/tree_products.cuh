@@ -1,10 +1,23 @@
-// Products of a key tile that nodes of a tree stand in (tree_rows.cuh): once for every node that the query tile has, with the keys
-// and values of that node's own path in the places of their positions.
+// Products of a key tile that nodes of a tree stand in (tree_rows.cuh): once for every node that the query tile has, with the
+// keys and values of that node's own path in the places of their positions.
 #pragma once
 #include "kv_ring.cuh"
 #include "tree_rows.cuh"
 
 const int NUMBER_BITS = 8 * (int)sizeof(Cached);
+
+// Index of the tile's first node: 0. With a cache in E4M3 the compiler must not know the number: where a slot has one tile, it
+// else compiles the turns of the loops below one by one, and a thread has too few registers.
+#if KV_FP8
+__device__ __forceinline__ int first_own() {
+    int own = 0;
+    asm("" : "+r"(own));
+    return own;
+}
+#define FIRST_OWN first_own()
+#else
+#define FIRST_OWN 0
+#endif
 
 // Number e of a load becomes `of`.
 __device__ __forceinline__ void put_number(uint4& load, int e, unsigned of) {
@@ -18,7 +31,7 @@ __device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], con
                                                    const Thread& me) {
     if (!holds_nodes(task, key)) return multiply_piece_keys(score, keys, me);
 #pragma unroll 1
-    for (int own = 0; own < NODES_PER_TILE; ++own) {
+    for (int own = FIRST_OWN; own < NODES_PER_TILE; ++own) {
         float sums[TILES][4] = {};
         int nodes[TILES];
 #pragma unroll
@@ -48,7 +61,7 @@ __device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], c
                                                      const Task& task, const Thread& me) {
     if (!holds_nodes(task, key)) return multiply_piece_values(out, p, values);
 #pragma unroll 1
-    for (int own = 0; own < NODES_PER_TILE; ++own) {
+    for (int own = FIRST_OWN; own < NODES_PER_TILE; ++own) {
         int nodes[LOADED];
 #pragma unroll
         for (int e = 0; e < LOADED; ++e) nodes[e] = node_at(own, key + LOADED * me.c + e - task.position);
@@ -57,8 +70,7 @@ __device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], c
             uint4 v = values[i * 32];
 #pragma unroll
             for (int e = 0; e < LOADED; ++e)
-                if (nodes[e] != NOBODY)
-                    put_number(v, e, reinterpret_cast<const Cached*>(node_values[nodes[e]])[i * 8 + me.g]);
+                if (nodes[e] != NOBODY) put_number(v, e, reinterpret_cast<const Cached*>(node_values[nodes[e]])[i * 8 + me.g]);
             float sums[4] = {out[i][0], out[i][1], out[i][2], out[i][3]};
             add_values(sums, p, v);
 #pragma unroll

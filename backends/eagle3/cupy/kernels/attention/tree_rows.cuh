@@ -11,8 +11,8 @@
 // queries its tile has, with the keys and values of that node's own path in their places, and keeps the rows of that node.
 // They are at most two of a chunk's tiles. Everything else is the chain's, key tile by key tile.
 //
-// What depends on the cache's format is in tree_bf16.cuh and tree_fp8.cuh, how nodes enter shared memory and the cache, and what
-// does not in tree_products.cuh, how a key tile is multiplied.
+// What depends on the cache's format is in tree_bf16.cuh and tree_fp8.cuh, how nodes enter shared memory and the cache, and
+// what does not in tree_products.cuh, how a key tile is multiplied.
 #pragma once
 #include "bf16.cuh"
 #include "block.cuh"

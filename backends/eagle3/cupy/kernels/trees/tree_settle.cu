@@ -12,12 +12,12 @@
 //
 // Values lie transposed, so that those of a node are in as many lines of memory as a head has elements. All that the tree's
 // nodes may have of a line is read while the LM head still runs, in whole pieces of 16 bytes, the positions of NUMBERS numbers;
-// whole pieces are written, too. What is read before the LM head has ended is what this step's attention has written in the layers before the
-// last: that has long ended. A thread moves one element of all nodes, by a list of places that is the same for all: there are
-// so many blocks that instructions count.
+// whole pieces are written, too. What is read before the LM head has ended is what this step's attention has written in the
+// layers before the last: that has long ended. A thread moves one element of all nodes, by a list of places that is the same
+// for all: there are so many blocks that instructions count.
 //
-// KV_FP8: the cache is in E4M3. Codes of nodes are those of their paths (tree_fp8.cuh), so that they move as they are; where the
-// accepted path begins the positions of a scale, that scale goes to the cache's, too.
+// KV_FP8: the cache is in E4M3. Codes of nodes are those of their paths (tree_fp8.cuh), so that they move as they are; where
+// the accepted path begins the positions of a scale, that scale goes to the cache's, too.
 //
 // Layouts: choices [active slot][ROWS], as the LM head leaves them; drafts, target_tokens, masks and parents [slot][MAX_ROWS];
 // path [slot][LEVELS + 1], node 0 first, meaningless behind accepted[slot]; readers [active slot], zero between steps; k_pages
@@ -40,10 +40,10 @@ typedef bf16 Cached;
 const int NUMBERS = LOAD / (int)sizeof(Cached);  // of 16 bytes of a cache
 const int HEADS_IN_ALL = LAYERS * KV_HEADS;
 const int COLUMNS_AT_ONCE = THREADS * 8;
-const int LOADS = HEAD_DIM / NUMBERS;                        // of 16 bytes, of a row of keys
-const int EACH = (ROWS + 31) / 32;                           // nodes of a lane
-const int PIECES = (ROWS + 2 * NUMBERS - 2) / NUMBERS;       // of NUMBERS positions, in which ROWS positions lie at most
-const int MOVED = (LEVELS + 2 * NUMBERS - 2) / NUMBERS;      // the same of the positions of a path
+const int LOADS = HEAD_DIM / NUMBERS;                    // of 16 bytes, of a row of keys
+const int EACH = (ROWS + 31) / 32;                       // nodes of a lane
+const int PIECES = (ROWS + 2 * NUMBERS - 2) / NUMBERS;   // of NUMBERS positions, in which ROWS positions lie at most
+const int MOVED = (LEVELS + 2 * NUMBERS - 2) / NUMBERS;  // the same of the positions of a path
 
 static_assert(ROWS <= 64 && ROWS <= MAX_ROWS, "a mask has 64 bits");
 static_assert(THREADS == HEAD_DIM && THREADS % 32 == 0, "a thread has one element of a head");

@@ -24,7 +24,7 @@ def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
     chain, tree = (
         compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, Switches(tree=kind)) for kind in (False, True)
     )
-    assert "multiply_node_keys" in tree and "multiply_node_keys" not in chain
+    assert "find_paths" in tree and "find_paths" not in chain
     assert not re.search("masks|nodes|TREE_", re.sub(r"//[^\n]*|#define TREE_ROWS 0\n", "", chain))
 
 
