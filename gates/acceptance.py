@@ -57,14 +57,12 @@ class Acceptance(CellGate):
             return lost
         if lengths := inflated_length(result):
             return inflated(rule, key, *lengths)
-        length = value.value
-        evidence: dict[str, float | int | None] = {"acceptance_length": length}
+        length, counted = value.value, ""
+        evidence: dict[str, float | None] = {"acceptance_length": length}
         reported = result.values.get("reported_acceptance_length") if rule.params.get("as_reported") else None
         if reported is not None and reported.value is not None:
             length, counted = reported.value, f" by the engine's count, {value.value:.3f} emitted per cycle"
             evidence["reported_acceptance_length"] = length
-        else:
-            counted = ""
         evidence |= {
             "min": floor,
             "ci_low": value.ci_low,

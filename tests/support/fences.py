@@ -14,6 +14,8 @@ HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?.*?\n.*?^\1$", re.DOTALL | re.MUL
 PROGRAM = re.compile(r"(?:.*/)?specgate(?::[\w.-]+)?")
 """What is typed: the command, its path, or an image whose entry point it is."""
 PREFIX = re.compile(r"\w+=.*|then|do|else|!|time|nice")
+ARRAY = re.compile(r"\$\{\w+\[@\]\}")
+"""Words that stand in a variable of the shell."""
 END = re.compile(r"[;&|()<>]+")
 
 
@@ -65,7 +67,7 @@ def command_lines(script: str) -> Iterator[list[str]]:
         elif words and words[0] == "./run_suite.sh" and words[1:2] in (["micro"], ["full"]):
             words = ["specgate", *words[1:]]
         if words and PROGRAM.fullmatch(words[0]):
-            yield words[1:]
+            yield [word for word in words[1:] if not ARRAY.fullmatch(word)]
 
 
 def statements(script: str) -> Iterator[list[str]]:

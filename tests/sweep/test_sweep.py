@@ -187,17 +187,6 @@ def turbomind(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.slow("starts an engine's processes for four pairs")
-def test_products_are_tuned_into_a_file_whose_import_is_compared_with_the_default(cli: Cli) -> None:
-    through = "env.TM_GEMM_EXPORT:env.TM_GEMM_IMPORT"
-    done = turbomind(cli, "--try", "env.TM_GEMM_TUNE=1", "--through", through)
-    (trial,) = result(cli)["trials"]
-    (file,) = trial["config"].values()
-    assert trial["made_by"] == {"env.TM_GEMM_TUNE": "1"} and Path(file).expanduser().read_text() == "8"
-    assert f"bake it: export TM_GEMM_IMPORT={file}" in done.stdout and result(cli)["best"]["low"] > 1
-
-
-@pytest.mark.usefixtures("short")
 @pytest.mark.slow("starts an engine's processes for five pairs")
 def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_the_engine_is_named(
     cli: Cli,
