@@ -148,7 +148,7 @@ def test_a_plug_in_that_changes_while_the_run_goes_on_makes_it_invalid(cli: Cli,
     plugin.write_text(code.replace(before, rewrite + before))
     done = cli.run(*MICRO)
     assert done.returncode == 6, done.stdout + done.stderr
-    assert f"the software changed while the run went on: plugin:backend:counting: {plugin}" in done.stderr
+    assert f"the software changed while the run went on: plugin:backend:counting: {plugin}" in done.stdout
     (entry,) = Ledger(cli.folder / "runs").read().entries
     assert (entry.state, entry.exit_code) == ("INVALID", 6)
     run = RunFolder.open(cli.newest()).read_run()

@@ -141,7 +141,7 @@ def flat(text: str) -> str:
 def test_every_command_of_the_page_does_what_the_page_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "accepts=2")
     monkeypatch.setenv("TM_EAGLE3_FMHA_KV_TILE", "32")
-    for name, value in (("halving.LAST_PAIRS", 1), ("session.FINAL_PAIRS", 3), ("session.FINAL_LOOKS", (3,))):
+    for name, value in (("halving.LAST_PAIRS", 1), ("session.FINAL_PAIRS", 4), ("session.FINAL_LOOKS", (4,))):
         monkeypatch.setattr(f"specgate.sweep.{name}", value)
     shell: list[Block] = []
     output, ran = "", 0

@@ -191,7 +191,7 @@ def tree_attention(kernel: Any, named: Mapping[str, Any], stage: Stage) -> Itera
         values = named["v_pages"][blocks].permute(1, 0, 3, 2).flatten(1, 2)
         for t in range(kernel.rows_per_slot):
             node = kernel.tree.first + t
-            mask = int(named["masks"][slot, node]) & (1 << 64) - 1
+            mask = int(named["nodes"].masks[slot, node]) & (1 << 64) - 1
             angles = [each[begin + mask.bit_count() - 1] for each in named["table"]]
             heads = named["qkv"][slot * kernel.rows_per_slot + t].view(-1, h.head_dim)
             turned = oracles.rope(heads[:both], *angles)
