@@ -133,11 +133,10 @@ def of_answers(
 
     `record`: that of their block. `tokens`: their texts.
     """
-    skips, counts = record.skipped is not None, [request.drafts for request in requests]
-    told = [count for count in counts if count is not None]
-    if len(told) < len(counts):
+    skips, counts = record.skipped is not None, [request.drafts for request in requests if request.drafts is not None]
+    if len(counts) < len(requests):
         return None
-    return tuple(c.record(record.k, len(t) - 1, skips=skips)[0] for c, t in zip(told, tokens, strict=True))
+    return tuple(c.record(record.k, len(t) - 1, skips=skips)[0] for c, t in zip(counts, tokens, strict=True))
 
 
 def record_of(k: int, accepted: Sequence[int], emitted: int) -> AcceptanceRecord:
