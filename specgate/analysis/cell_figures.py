@@ -83,6 +83,8 @@ def draft_values(
         return
     if missed := sum(missed_steps(block, budget) for block in blocks):
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
+    if record.skipped is not None:
+        yield Value("skipped_steps", float(record.skipped), "count", record.counted_steps)
     if joined := sum(block.counters.get(JOINED_OUTPUTS, 0) for block in blocks):
         yield Value("joined_outputs", float(joined), "count", record.steps)
     if (whole := record.k * record.steps) > record.drafted:
