@@ -15,7 +15,13 @@ from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, Spec
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
-from specgate.contract.samples.counters import AS_TEXTS, JOINED_OUTPUTS, NO_DRAFT_COUNTERS, TREE_TOKENS, UNCOUNTED_TOKENS
+from specgate.contract.samples.counters import (
+    AS_TEXTS,
+    JOINED_OUTPUTS,
+    NO_DRAFT_COUNTERS,
+    TREE_TOKENS,
+    UNCOUNTED_TOKENS,
+)
 from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)

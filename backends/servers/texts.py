@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -100,7 +100,7 @@ def encoder(file: Path) -> Encode | None:
 def slices(data: bytes, count: int) -> list[bytes]:
     """`data` in `count` pieces of nearly one length."""
     bounds = [round(i * len(data) / count) for i in range(count + 1)]
-    return [data[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(bounds)]
 
 
 def spread(times: Sequence[int], sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
