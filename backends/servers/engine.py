@@ -25,8 +25,8 @@ from specgate.backends.servers.facts.engine import server_facts, sizes_of
 from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.texts import ENCODED, TextTokens, encoder
 from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
+from specgate.backends.servers.texts import ENCODED, TextTokens, encoder
 from specgate.checkpoints.spec_config.launch_checks import check_named
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
@@ -224,8 +224,8 @@ class ServerEngine:
         return None if top is None else (top.values[0], top.values[1])
 
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
-        """`count` log-probabilities from the baseline's server; None where it returns fewer than two, or where the tokens
-        are no ids that it knows.
+        """`count` log-probabilities from the baseline's server; None where it returns fewer than two, or where the
+        tokens are no ids that it knows.
         """
         if self._made not in GO_ON:
             return None
