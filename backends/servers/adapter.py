@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache
+from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache, SpecCounts
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
@@ -139,6 +139,12 @@ class Adapter(Protocol):
         """Read one event of the stream, after `tokens_so_far` tokens. A malformed event raises KeyError, TypeError or
         ValueError.
         """
+
+    def chat_fields(self, ask: Ask) -> Json:
+        """Fields of a chat request (`adapters/chat.py`) that other engines do not have."""
+
+    def chat_counts(self, event: Json) -> SpecCounts | None:
+        """The counts of speculation in an event of a chat stream; None where it has none."""
 
     def meter(self) -> Meter: ...
 

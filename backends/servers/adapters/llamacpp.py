@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported, integer, integers, part
-from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -139,6 +139,15 @@ class LlamaCpp:
         usage = Usage(integer(event, "tokens_evaluated"), integer(event, "tokens_predicted"), cached)
         top = replace(ranking(event), forbidden=forbidden(event))
         return replace(top, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
+
+    def chat_fields(self, ask: Ask) -> Json:
+        return {
+            **(own_sampling_fields(ask.sampling, replace(ask, prompt=())) if ask.sampling else {"top_k": 1}),
+            "cache_prompt": ask.reuse,
+        }
+
+    def chat_counts(self, event: Json) -> SpecCounts | None:
+        return None
 
     def meter(self) -> Meter:
         return PrometheusMeter(

@@ -22,7 +22,7 @@ from specgate.backends.servers.adapter import (
     last_ranking,
     part,
 )
-from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.backends.servers.facts.served import no_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -165,6 +165,12 @@ class Lmdeploy:
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,
         )
+
+    def chat_fields(self, ask: Ask) -> Json:
+        return {"return_token_ids": True, **({} if ask.sampling else {"top_k": 1})}
+
+    def chat_counts(self, event: Json) -> SpecCounts | None:
+        return None
 
     def meter(self) -> Meter:
         """Its gauges of running and waiting requests are brought up to date every 10 s only, so they tell nothing."""

@@ -167,6 +167,18 @@ class Sglang:
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
         )
 
+    def chat_fields(self, ask: Ask) -> Json:
+        sampling = own_sampling_fields(ask.sampling) if ask.sampling else {}
+        return {**sampling, "return_spec_tokens_details": True, **({"extra_key": ask.salt} if ask.salt else {})}
+
+    def chat_counts(self, event: Json) -> SpecCounts | None:
+        """The request's counts, which releases since 0.5.19 tell in `sglext` where they are asked for."""
+        choices = event.get("choices")
+        places = [event, choices[0]] if isinstance(choices, list) and choices else [event]
+        own = next((place["sglext"] for place in places if place.get("sglext")), None)
+        details = own.get("spec_tokens_details") if isinstance(own, Mapping) else None
+        return counts_of(details) if isinstance(details, Mapping) else None
+
     def meter(self) -> Meter:
         return PrometheusMeter(
             path="/metrics",

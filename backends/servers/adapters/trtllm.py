@@ -102,6 +102,12 @@ class Trtllm:
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
 
+    def chat_fields(self, ask: Ask) -> Json:
+        return {}
+
+    def chat_counts(self, event: Json) -> SpecCounts | None:
+        return None
+
     def meter(self) -> Meter:
         return IterationMeter()
 

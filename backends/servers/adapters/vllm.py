@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.reported import vllm_answer, vllm_on_cpu, vllm_settings
 from specgate.backends.servers.facts.served import top_level_ids
@@ -140,6 +140,17 @@ class Vllm:
 
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
+
+    def chat_fields(self, ask: Ask) -> Json:
+        own: dict[str, object] = {"return_token_ids": True}
+        if ask.top or ask.named:
+            own["return_tokens_as_token_ids"] = True
+        if ask.sampling:
+            own["min_p"] = ask.sampling.min_p
+        return {**own, **({"cache_salt": ask.salt} if ask.salt else {})}
+
+    def chat_counts(self, event: Json) -> SpecCounts | None:
+        return None
 
     def meter(self) -> Meter:
         return PrometheusMeter(

@@ -15,11 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
 
+from specgate.checkpoints.chat_template import FIELDS, VARIABLES, Chat, Message
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, shown
-from specgate.planning.prompt_files.chat import Chat, Message
 from specgate.planning.prompt_files.records import (
     ONE_PER_LINE,
     Record,
@@ -134,8 +134,6 @@ SPEAKER: Final = ("role", "from")
 WORDS: Final = ("content", "value", "text")
 NO_TEXT: Final = ("image", "images", "video", "videos", "audio", "audios")
 """Keys of a conversation about something that is no text."""
-VARIABLES: Final = ("tools", "documents", "reasoning_effort")
-"""Keys of a request to a chat end point that its template may read, beside those in `chat_template_kwargs`."""
 
 
 def turns_of(fields: Fields, key: str) -> list[Message]:
@@ -195,7 +193,8 @@ def messages(fields: Fields, key: str) -> Chat:
         fields.wrong("chat_template_kwargs", more, "an object was expected")
     if fields.data.get("tool_choice") == "none" or variables.get("tools") == []:
         variables.pop("tools", None)
-    return Chat(tuple(turns), {**variables, **more}, answered=len(turns) < count)
+    beside = {name: fields.data[name] for name in FIELDS if fields.has(name)}
+    return Chat(tuple(turns), {**variables, **more}, answered=len(turns) < count, fields=beside)
 
 
 def first_question(turns: Sequence[Message]) -> str | Chat:
@@ -428,6 +427,6 @@ def spelt(entry: Entry) -> bytes:
         case str() as text:
             return b"text " + text.encode()
         case Chat() as chat:
-            return b"messages " + json.dumps([chat.turns, chat.variables], sort_keys=True).encode()
+            return b"messages " + json.dumps([chat.turns, chat.variables, chat.fields], sort_keys=True).encode()
         case ids:
             return b"ids " + ",".join(map(str, ids)).encode()
