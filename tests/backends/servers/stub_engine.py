@@ -80,6 +80,11 @@ def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
         made, cycle = made + len(tokens), cycle + 1
 
 
+def ids_of(prompt: str | Sequence[int]) -> list[int]:
+    """The tokens of a prompt. The stub's tokenizer has one for each byte of a text."""
+    return [2 + byte % (VOCAB - 2) for byte in prompt.encode()] if isinstance(prompt, str) else [*prompt]
+
+
 BLOCK = 16
 """Tokens of a block of the prefix cache. Where it drafts, the last block that matches is computed again, as in vLLM."""
 
@@ -114,6 +119,8 @@ class Stub:
 
     def __init__(self, dialect: str, k: int, rate: float, model: str, faults: dict[str, str]) -> None:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
+        self.source: str | None = None
+        """The folder or repository that it says it has loaded."""
         self.counts = Counts()
         self.cache: PrefixCache | None = None
         self.chain: Chain | None = None
