@@ -29,7 +29,7 @@ ABILITIES: Final = (
     *(protocols.Backend, protocols.OffersLoad, protocols.OffersSampling, protocols.ChecksSampling),
     *(protocols.StatesLogitOptions, protocols.SwitchesPrefixCache, protocols.ExplainsLogs, protocols.ChecksOptions),
     *(protocols.UsesGpus, protocols.IsBitExact, protocols.TunesItself, protocols.HasUsualPair),
-    *(protocols.DrivesAnotherEngine, protocols.ReadsMemory, protocols.ForetellsTraffic),
+    *(protocols.DrivesAnotherEngine, protocols.ReadsMemory),
 )
 """The protocols of back ends. Their members are all that the harness asks for."""
 METHODS: Final[Mapping[str, Any]] = {
