@@ -140,8 +140,10 @@ class Adapter(Protocol):
     def running_speculation(self, client: Client) -> Speculation:
         """Ask a running server for its speculation."""
 
-    def token_ids(self, client: Client, model: str, content: TextOrChat) -> tuple[int, ...] | None:
-        """Return the tokens of a text or a chat by the server's tokenizer; None if it has no end point for that."""
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        """Return the tokens of a text or a chat by the server's tokenizer; None if it has no end point for that.
+        `special`: with those that the tokenizer puts around a text.
+        """
 
     def forget(self, client: Client) -> None:
         """Make a server that someone else started drop its cached prefixes."""

@@ -67,9 +67,7 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
     Raises UsageError where they cannot be measured together, or something is missing that they do not tell; and what
     `FindsServers.find_server` raises.
     """
-    finder = plugins.able(FindsServers)
-    if finder is None:
-        raise UsageError("no back end finds out what serves at a URL", hint="name one: --backend NAME -o url.ROLE=URL")
+    finder = finding_backend()
     by_role = {key.partition(".")[2]: url for key, url in servers.options.items() if key.startswith("url.")}
     urls = list(dict.fromkeys([*servers.urls, *by_role.values()]))
     shared = {key: value for key, value in servers.options.items() if key.partition(".")[0] != "url"}
@@ -95,6 +93,14 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
     if BASELINE.name not in roles and not servers.smoke:
         lines.append("acceptance alone is measured; for a speed-up add the URL of a server that does not speculate")
     return with_tokens(whole, finder, every[0], lines)
+
+
+def finding_backend() -> FindsServers:
+    """The first back end that finds servers. Raises UsageError where there is none."""
+    for name in plugins.registered("specgate.backends"):
+        if isinstance(backend := plugins.backend(name), FindsServers):
+            return backend
+    raise UsageError("no back end finds out what serves at a URL", hint="name one: --backend NAME -o url.ROLE=URL")
 
 
 def in_words(server: FoundServer, role: str) -> str:

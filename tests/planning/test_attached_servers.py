@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specgate import plugins
 from specgate.contract.protocols import FoundServer, TextOrChat
 from specgate.errors import UsageError
+from specgate.planning import attached_servers
 from specgate.planning.attached_servers import FIRST_PROMPTS, Servers, tokenizer_folder, with_servers
 from specgate.planning.prompt_files.formats import prompts_in, recognise
 
@@ -38,7 +38,7 @@ class Finder:
 
 def line_of(monkeypatch: pytest.MonkeyPatch, *servers: FoundServer, **changes: object) -> Servers:
     """The command line that names these servers and a tokenizer, after it was completed."""
-    monkeypatch.setattr(plugins, "able", lambda ability: Finder(*servers))
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: Finder(*servers))
     urls = () if "options" in changes else tuple(server.url for server in servers)
     line, lines = with_servers(replace(Servers(urls=urls, pair=True), **changes))  # type: ignore[arg-type]
     assert all(isinstance(text, str) for text in lines)
@@ -106,7 +106,7 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     file = tmp_path / "mine.jsonl"
     file.write_text('{"instruction": "abc", "category": "c"}\n{"instruction": "abcde"}\n')
     finder = Finder(*(replace(server, vocab=99) for server in (PLAIN, DRAFTS)))
-    monkeypatch.setattr(plugins, "able", lambda ability: finder)
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: finder)
     line, _ = with_servers(Servers(urls=(PLAIN.url, DRAFTS.url), prompts=file))
     assert finder.texts == [[{"role": "user", "content": text}] for text in ("abc", "abcde")]
     assert line.prompts is not None and line.prompts.name == "mine.jsonl" and line.tokenizer == line.prompts.parent

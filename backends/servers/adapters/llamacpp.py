@@ -121,15 +121,15 @@ class LlamaCpp:
     def running_speculation(self, client: Client) -> Speculation:
         return counted_speculation(client, self.meter())
 
-    def token_ids(self, client: Client, model: str, content: TextOrChat) -> tuple[int, ...] | None:
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
         """A chat becomes text by `/apply-template` first, which has the special tokens of its template."""
-        if isinstance(content, str):
-            body: Json = {"content": content, "add_special": True}
+        if isinstance(text, str):
+            body: Json = {"content": text, "add_special": special}
         else:
-            rendered = client.json("/apply-template", body={"messages": list(content)}, may_be_missing=True)
-            if (text := text_of(rendered, "prompt")) is None:
+            rendered = client.json("/apply-template", body={"messages": list(text)}, may_be_missing=True)
+            if not isinstance(rendered, Mapping) or not isinstance(prompt := rendered.get("prompt"), str):
                 return None
-            body = {"content": text, "add_special": False}
+            body = {"content": prompt, "add_special": False}
         answer = client.json("/tokenize", body={**body, "parse_special": True}, may_be_missing=True)
         return None if answer is None else openai.listed_tokens(client, answer)
 

@@ -143,11 +143,11 @@ class Lmdeploy:
     def running_speculation(self, client: Client) -> Speculation:
         return counted_speculation(client, self.meter())
 
-    def token_ids(self, client: Client, model: str, content: TextOrChat) -> tuple[int, ...] | None:
-        """Its `/v1/encode` adds special tokens to a text if it is told so. It knows no template."""
-        if not isinstance(content, str):
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        """Its `/v1/encode` puts a BOS token before a text. It knows no template."""
+        if not isinstance(text, str):
             return None
-        answer = client.json("/v1/encode", body={"input": content, "add_bos": True}, may_be_missing=True)
+        answer = client.json("/v1/encode", body={"input": text, "add_bos": special}, may_be_missing=True)
         return None if answer is None else integers(answer if isinstance(answer, dict) else {}, "input_ids")
 
     def forget(self, client: Client) -> None:

@@ -142,8 +142,8 @@ class Sglang:
     def running_speculation(self, client: Client) -> Speculation:
         return sglang_speculation(info_of(client, "server_info"))
 
-    def token_ids(self, client: Client, model: str, content: TextOrChat) -> tuple[int, ...] | None:
-        return openai.token_ids(client, model, content)
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        return openai.token_ids(client, model, text, special=special)
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")

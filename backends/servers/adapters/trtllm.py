@@ -102,7 +102,7 @@ class Trtllm:
         """Not told before a request: the statistics of an iteration have it."""
         return Speculation()
 
-    def token_ids(self, client: Client, model: str, content: TextOrChat) -> tuple[int, ...] | None:
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
         """None: it has no path for that."""
         return None
 

@@ -133,8 +133,8 @@ class Vllm:
         """Its counters, which are there from the start; its method, if it is in development mode."""
         return replace(counted_speculation(client, self.meter()), method=vllm_method(info_of(client)))
 
-    def token_ids(self, client: Client, model: str, content: TextOrChat) -> tuple[int, ...] | None:
-        return openai.token_ids(client, model, content)
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        return openai.token_ids(client, model, text, special=special)
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.

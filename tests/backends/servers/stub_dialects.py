@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub, ids_of
+from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub, ids_of, written
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""
@@ -95,11 +95,6 @@ def tokenizing(stub: Stub) -> web.RouteDef:
         return web.json_response({"tokens": [3, *ids_of("".join(turn["content"] for turn in body["messages"])), 4]})
 
     return web.post("/tokenize", tokenize)
-
-
-def written(tokens: Sequence[int]) -> str:
-    """The text of tokens: another character for each."""
-    return "".join(chr(0x400 + token) for token in tokens)
 
 
 def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict[str, Any]:

@@ -21,6 +21,8 @@ VOCAB = 256
 """At most that of the pairs that tests name."""
 ACCEPT = (3, 1, 2, 0, 3, 2)
 """Drafts accepted by step, repeated; cut to k."""
+WRITTEN: Final = 0x400
+"""The character of token 0."""
 TOKENS: Final = range(10, 34)
 """The tokens that the chain of a stub that draws knows."""
 END: Final = 33
@@ -80,9 +82,16 @@ def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
         made, cycle = made + len(tokens), cycle + 1
 
 
+def written(tokens: Sequence[int]) -> str:
+    """The text of tokens: another character for each."""
+    return "".join(chr(WRITTEN + token) for token in tokens)
+
+
 def ids_of(prompt: str | Sequence[int]) -> list[int]:
-    """The tokens of a prompt. The stub's tokenizer has one for each byte of a text."""
-    return [2 + byte % (VOCAB - 2) for byte in prompt.encode()] if isinstance(prompt, str) else [*prompt]
+    """The tokens of a prompt. The stub's tokenizer has one for each character of a text."""
+    if not isinstance(prompt, str):
+        return [*prompt]
+    return [ord(c) - WRITTEN if WRITTEN <= ord(c) < WRITTEN + VOCAB else 2 + ord(c) % (VOCAB - 2) for c in prompt]
 
 
 BLOCK = 16
