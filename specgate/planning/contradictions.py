@@ -46,7 +46,7 @@ def excesses(s: Scenario) -> Iterator[Excess]:
     what = "batch" if s.load is None else "requests"
     context, batch, longest = (
         max(s.grid.context, default=1),
-        s.prompts_in_set(max(s.grid.batch)),
+        s.set_sizes[-1],
         max(s.budget.longest(role.k) for role in s.roles),
     )
     if (tokens := sets * batch * context) > TOKENS:
@@ -122,7 +122,7 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
     yield from contradicting_prompts(scenario)
     in_set, what = batch, f"batch {batch}"
     if scenario.load is not None:
-        in_set = max(scenario.load.requests, scenario.load.per_client * batch)
+        in_set = scenario.set_sizes[0]
         what = f"{in_set} requests"
     if sets * in_set < MIN_PROMPTS:
         enough = -(-MIN_PROMPTS // in_set)

@@ -190,7 +190,7 @@ class OwnPrompts:
         """The prompt sets that every class of length has prompts for, up to `most`; two at least, and as many as hold
         `MIN_PROMPTS` at the smallest batch.
         """
-        smallest, *_, largest = (*map(self.scenario.prompts_in_set, self.scenario.grid.batch),) * 2
+        smallest, *_, largest = self.scenario.set_sizes * 2
         classes: list[tuple[int, int | None]] = [*pairwise((0, *self.scenario.grid.context))] or [(0, None)]
         least = max(2, -(-MIN_PROMPTS // smallest))
         return max(least, min(self._prompts_in(*bounds, most * largest) // largest for bounds in classes))
