@@ -193,6 +193,14 @@ _METRICS = (
         "lower",
         "share of the baseline's KV cache capacity, in tokens, that a spec cell does not have",
     ),
+    Metric(
+        "joules_per_token",
+        "J",
+        "lower",
+        "energy of the watched GPUs over the blocks / tokens of these blocks, prefill included where blocks have their "
+        "own; by the GPU's counter, where every block lasts 0.5 s",
+    ),
+    Metric("energy_per_token_ratio", "ratio", "lower", "geometric mean over pairs of spec / baseline joules_per_token"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"
@@ -251,6 +259,7 @@ TIMES_OVER: Final = (
     "joint_decode_speedup_ratio",
     "harmonic_decode_speedup_ratio",
     "speedup_like_these_ratio",
+    "energy_per_token_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
 

@@ -17,6 +17,7 @@ from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
+from specgate.analysis.machine.energy import metered, with_energy
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.machine.minutes import minutes_of
 from specgate.analysis.perf_invariants import certificates
@@ -96,6 +97,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         by_category(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
     )
     cells = with_memory(cells, blocks)
+    conditions = conditions_of(plan, blocks, journal.samples, hosts)
+    energies = metered(plan, timed(blocks, aside), journal.samples, conditions)
+    cells, comparisons = with_energy(plan, cells, comparisons, energies, run.between_runs)
     reduced = replace(
         run,
         engines=engines,
@@ -103,7 +107,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         comparisons=comparisons,
         budgets=cycle_budgets(plan, cells, comparisons, timed(blocks, aside), engines, run.bandwidth),
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties),
-        conditions=conditions_of(plan, blocks, journal.samples, hosts),
+        conditions=conditions,
         ended_early=early,
         check_seconds={**check_seconds(journal), **minutes_of(journal.blocks, journal.starts, plan.scenarios)},
         time_ends=journal.time_ends,
