@@ -29,9 +29,9 @@ class Load:
     `grid.batch`.
     """
     arrivals: Literal["poisson", "constant", "gamma", "trace"] = "poisson"
-    """Arrivals of an open loop. `poisson`: independent exponential gaps. `constant`: equal gaps. `gamma`: gaps of a gamma
-    distribution, see `burstiness`. `trace`: the timestamps in the file of prompts, stretched to each rate; without
-    rates, its own mean rate is the one level.
+    """Arrivals of an open loop. `poisson`: independent exponential gaps. `constant`: equal gaps. `gamma`: gaps of a
+    gamma distribution, see `burstiness`. `trace`: the timestamps in the file of prompts, stretched to each rate;
+    without rates, its own mean rate is the one level.
     """
     burstiness: Annotated[float, Range(ge=0.01, le=1000)] = 1.0
     """Shape of the gamma distribution: 1 is Poisson, below it requests come in bunches, above it more evenly."""
@@ -41,6 +41,9 @@ class Load:
     """Seconds of a block in which requests are sent; those that are out are answered. An open loop then has as many as
     are expected in that time, in the place of `requests`. Clients of a closed loop take its prompts again if need be.
     """
+
+    search: bool = False
+    """Whether only those levels are measured that it takes to find the greatest one within the limits of `goodput`."""
 
     def in_block(self, clients: int, rate: float | None) -> int:
         """The different requests of one block at a level of `clients`, or of `rate` per second."""
