@@ -15,7 +15,13 @@ from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, Spec
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
-from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, TREE_TOKENS, UNCOUNTED_TOKENS
+from specgate.contract.samples.counters import (
+    AS_TEXTS,
+    JOINED_OUTPUTS,
+    NO_DRAFT_COUNTERS,
+    TREE_TOKENS,
+    UNCOUNTED_TOKENS,
+)
 from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)
@@ -195,6 +201,7 @@ def decoded(
         **({"undrafted_steps": undrafted} if undrafted is not None and not joined else {}),
         **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
         **({"cache_hit_tokens": cached} if cached is not None else {}),
+        **({AS_TEXTS: made} if (made := sum(a.made is not None for a in answers)) else {}),
         **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
         **({TREE_TOKENS: (own or spec).drafted} if tree and role.speculative else {}),
         **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),

@@ -24,6 +24,7 @@ from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
 from specgate.backends.servers.process import HOST, Command, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
+from specgate.backends.servers.texts import TextTokens
 from specgate.checkpoints.spec_config.launch_checks import check_command
 from specgate.contract import Role, ServedModel
 from specgate.contract.load import OfferedLoad
@@ -72,6 +73,8 @@ class Server:
         self.adapter, self.role, self.running, self.options = adapter, role, running, options
         self.where = f"{adapter.name} {role} at {running.url}"
         self.version = ""
+        self.texts: TextTokens | None = None
+        """Makes tokens of answers without ids; None where these are refused."""
         self.meter: Meter = adapter.meter()
         secret = Secret.from_environment(options.api_key_env)
         self.client = Client(running.url, stall_s=options.stall_s, secret=secret)
@@ -193,7 +196,7 @@ class Server:
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                outcomes.append(understand(recording, ask, self.adapter.read, where, length))
+                outcomes.append(understand(recording, ask, self.adapter.read, where, length, self.texts))
             except LostIds as error:
                 lost[slot] = error
         if lost:

@@ -10,9 +10,6 @@ import click
 
 from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, RATE, REPEATS, SECONDS, SEED, STEPS
 
-LONGEST_DRAFT: Final = 64
-"""Draft tokens per cycle. Scenarios allow fewer; the commands that tune and check parts of an engine allow these."""
-
 
 class Real(click.FloatRange):
     """A finite number in a range. click's own range lets NaN through, which is never outside of it."""
@@ -99,7 +96,7 @@ def above_zero(most: float) -> Real:
 
 BATCHES: Final = count(most=BATCH)
 CONTEXT: Final = count(most=POSITIONS)
-DRAFTED: Final = count(most=LONGEST_DRAFT)
+DRAFTED: Final = count(most=DRAFT_TOKENS)
 CONTEXTS: Final = Axis(POSITIONS, "own")
 BATCH_SIZES: Final = Axis(BATCH)
 DRAFT_LENGTHS: Final = Axis(DRAFT_TOKENS)

@@ -199,6 +199,23 @@ def test_an_engine_of_chains_launches_what_it_launched_before_there_were_trees(
     assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n.startswith(("TREE", "MOST_EMITTED"))]
 
 
+@pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_tape_changes_one_kernel_of_a_step_with_drafts_and_no_other_constant(
+    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
+) -> None:
+    plain, forced = (step(monkeypatch, pair, k, 3, times=3, forced=forced) for forced in (False, True))
+    check_arguments(forced.launches)
+    specs, own = ({path: kernel.spec for path, kernel in of.cycle.kernels().items()} for of in (plain, forced))
+    assert [path for path in specs if specs[path] != own[path]] == (["verify.accept"] if k else [])
+    assert plain.buffers.forced is None and not [launch for launch in plain.launches if "forced" in launch.arguments]
+    names = [launch.name for launch in plain.launches]
+    assert [launch.name for launch in forced.launches] == [
+        "accept_forced" if k and name == "accept" else name for name in names
+    ]
+    assert mixed_up(forced.launches) == mixed_up(plain.launches)
+
+
 def test_a_struct_holds_addresses_and_numbers() -> None:
     tensor = torch.arange(3, dtype=torch.int32)
     declared = "struct Given {\n    int* values;\n    int* missing;  // or null\n    int count;\n    float eps;\n};\n"
