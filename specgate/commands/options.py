@@ -105,9 +105,7 @@ LOOSE: Final[Mapping[str, Option]] = {
         default=True,
         help="Measure a server with speculation on by itself: no speed-up is claimed.",
     ),
-    "--isolate": click.option(
-        "--isolate", is_flag=True, help="Run engines in a sandbox: bubblewrap, else podman, else systemd-run."
-    ),
+    "--isolate": click.option("--isolate", is_flag=True, help="Run engines in a sandbox (bubblewrap)."),
     "--out": click.option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
     "--plain": click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
     "--debug": click.option("--debug", is_flag=True, help="Show tracebacks."),
