@@ -198,9 +198,9 @@ def test_prompts_of_mooncakes_traces_share_what_their_hashes_share(tmp_path: Pat
     ],
 )
 def test_what_is_wrong_with_a_trace_is_named_with_its_line(tmp_path: Path, lines: list[Any], says: str) -> None:
-    asked = asking(tmp_path, [{"ids": [1, i], **line} for i, line in enumerate(lines)])
+    stamped = asking(tmp_path, [{"ids": [1, i], **line} for i, line in enumerate(lines)])
     with pytest.raises(UsageError, match=says):
-        OwnPrompts(replace(asked, kind="load", load=Load(1, arrivals="trace")), None, VOCAB)
+        OwnPrompts(replace(stamped, kind="load", load=Load(1, arrivals="trace")), None, VOCAB)
 
 
 def test_ids_are_taken_as_they_are_and_text_is_given_its_opening(tmp_path: Path, tokenizer: Path) -> None:
