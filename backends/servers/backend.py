@@ -80,14 +80,14 @@ class ServerBackend:
         return causes_in(lines, adapter_named(self.name).failures)
 
     def find_server(self, url: str, options: Mapping[str, str]) -> FoundServer:
-        from specgate.backends.servers.facts.discovery import find_server
+        from specgate.backends.servers.engines import find_server
 
         return find_server(url, options)
 
     def server_tokens(
         self, server: FoundServer, options: Mapping[str, str], texts: Sequence[TextOrChat]
     ) -> list[tuple[int, ...]] | None:
-        from specgate.backends.servers.facts.discovery import server_tokens
+        from specgate.backends.servers.engines import server_tokens
 
         return server_tokens(server, options, texts)
 

@@ -1,6 +1,5 @@
 """Facts about a server for the fingerprint and the report, and checks before one is started.
 
-discovery.py     which engine answers at a URL, and what it serves
 engine.py        a request and its servers → EngineFacts; requests that no server of an engine can fulfil
 reported.py      what engines report of themselves, and the identity that follows
 served.py        a running server's model and settings, and how engines count auxiliary layers

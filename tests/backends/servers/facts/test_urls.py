@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.backends.servers.facts.discovery import find_server, server_tokens
+from specgate.backends.servers.engines import find_server, server_tokens
 from specgate.errors import BackendError, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
 from tests.backends.servers.raw_server import answer, raw_server
