@@ -231,7 +231,7 @@ def tokenizer_folder(server: FoundServer) -> Path | None:
     if not slash or "/" in name or ".." in source:
         return None
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{owner}--{name}" / "snapshots"
+    hub = home / "hub" / f"models--{owner}--{name}" / "snapshots"
     snapshots = sorted(hub.glob(f"*/{TOKENIZER}"), key=lambda file: file.stat().st_mtime)
     return snapshots[-1].parent if snapshots else None
 
