@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,6 +13,9 @@ from specgate.commands.options import key_value
 from specgate.errors import UsageError
 from specgate.redaction import masked
 from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from specgate.planning.attached_servers import Servers
 
 HOST: Final = re.compile(r"(?:localhost|[\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}(?:/.*)?", re.ASCII)
 V1: Final = re.compile(r"(?:/v1)?/*$")
@@ -66,34 +70,82 @@ def take_servers(options: dict[str, Any], *, smoke: bool = False) -> None:
     Nothing is asked of a command line that says back end, roles and tokenizer itself. Raises what `with_servers`
     raises.
     """
-    from specgate.planning.attached_servers import Servers, with_servers
-
     given = dict(key_value(o) for o in options["options"])
     urls = [url for part in options.pop("servers") for url in part]
     urls += [checked_url(given.pop("url"))] if "url" in given else []
-    pair = any(options[key] is not None for key in ("pair", "target", "draft", "tokenizer"))
-    complete = options["backend"] is not None and pair
+    complete = options["backend"] is not None and names_pair(options)
     if not urls and (complete or not any(key.startswith("url.") for key in given)):
         return
-    line = Servers(
-        urls=tuple(urls),
-        backend=options["backend"],
-        options=given,
-        pair=pair,
-        named=any(options.get(key) for key in ("scenarios", "only", "text", "file", *(["context"] if smoke else []))),
-        smoke=smoke,
-        prompts=options["prompts"],
-        **{key: options.get(key) for key in ("spec", "batch", "tokenizer", "chat")},
-        format=options["format_"],
-        every=options.get("all_prompts") is True,
-        baseline=options.get("baseline") is not False or smoke,
+    line = completed(options, urls, given, smoke=smoke)
+    options["options"] = tuple(f"{key}={value}" for key, value in line.options.items())
+    adopt(options, line)
+    options["baseline"] = line.baseline or (smoke and options["baseline"])
+
+
+def take_sides(options: dict[str, Any]) -> None:
+    """Find out what serves at the URLs of both sides of `ab`, and put that into its `options`, which lose the URLs.
+
+    Raises UsageError where the sides are said in another way, too, or draft otherwise; and as `take_servers`.
+    """
+    sides: tuple[tuple[str, ...], ...] = options.pop("servers")
+    if not sides:
+        return
+    if len(sides) != 2 or any(options[key] for key in ("old", "new", "base", "same")):
+        raise UsageError(
+            f"{sides[0][0]}: two sides are needed, said in one way",
+            hint="specgate ab OLD_URL NEW_URL; each may be URL,URL with its baseline",
+        )
+    given = dict(key_value(o) for o in options["options"])
+    old, new = (completed(options, urls, given, sides=True) for urls in sides)
+    if (old.backend, old.spec, old.baseline) != (new.backend, new.spec, new.baseline):
+        raise UsageError(
+            f"{sides[0][0]} and {sides[1][0]} differ in engine, draft length or baseline",
+            hint="specgate micro URL,URL compares one with speculation with one without",
+        )
+    for side, line in (("old", old), ("new", new)):
+        options[side] = tuple(f"{key}={url}" for key, url in line.options.items() if key.startswith("url."))
+    adopt(options, old)
+    options["baseline"] = old.baseline
+
+
+def names_pair(options: Mapping[str, Any]) -> bool:
+    return any(options[key] is not None for key in ("pair", "target", "draft", "tokenizer"))
+
+
+def completed(
+    options: Mapping[str, Any],
+    urls: Sequence[str],
+    given: Mapping[str, str],
+    *,
+    smoke: bool = False,
+    sides: bool = False,
+) -> Servers:
+    """The part of a command line that servers decide on, completed by what they tell, which is printed."""
+    from specgate.planning.attached_servers import Servers, with_servers
+
+    line, lines = with_servers(
+        Servers(
+            urls=tuple(urls),
+            backend=options["backend"],
+            options=given,
+            pair=names_pair(options),
+            named=any(options.get(key) for key in ("scenarios", "only", "text", "file", *(["context"] * smoke))),
+            smoke=smoke,
+            sides=sides,
+            format=options["format_"],
+            every=options.get("all_prompts") is True,
+            baseline=options.get("baseline") is not False or smoke,
+            **{key: options.get(key) for key in ("spec", "batch", "tokenizer", "chat", "prompts")},
+        )
     )
-    line, lines = with_servers(line)
     for text in lines:
         echo(text, err=True)
-    options["options"] = tuple(f"{key}={value}" for key, value in line.options.items())
+    return line
+
+
+def adopt(options: dict[str, Any], line: Servers) -> None:
+    """Put what servers decide on into the options of a command line, as far as the command has them."""
     options["format_"] = line.format
-    options["baseline"] = line.baseline or (smoke and options["baseline"])
     for key in ("backend", "spec", "tokenizer", "prompts", "chat"):
         if key in options:
             options[key] = getattr(line, key)

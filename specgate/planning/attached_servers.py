@@ -42,7 +42,7 @@ class Servers:
     `urls`: in the order of the command line. `options`: of the back end; `url.ROLE` among them names a role's server.
     `spec`: draft lengths. `pair`: whether it names a pair or a tokenizer. `prompts`, `format`, `chat`: as in
     `ad_hoc.Question`. `every`: all prompts of the file are measured. `named`: it names scenarios. `smoke`: a server
-    that does not speculate is welcome.
+    that does not speculate is welcome. `sides`: they are one side of a comparison, whose other side has the same roles.
     """
 
     urls: tuple[str, ...] = ()
@@ -59,6 +59,7 @@ class Servers:
     every: bool = False
     named: bool = False
     smoke: bool = False
+    sides: bool = False
 
 
 def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
@@ -90,7 +91,7 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
         baseline=servers.baseline and BASELINE.name in roles,
     )
     lines = [in_words(found_servers[url], name) for name, url in roles.items()]
-    if BASELINE.name not in roles and not servers.smoke:
+    if BASELINE.name not in roles and not servers.smoke and not servers.sides:
         lines.append("acceptance alone is measured; for a speed-up add the URL of a server that does not speculate")
     return with_tokens(whole, finder, every[0], lines)
 

@@ -276,6 +276,18 @@ def test_two_urls_give_a_speed_verdict_and_one_of_them_the_acceptance(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("http://a:1",), "two sides are needed"),
+        (("http://a:1", "http://a:2", "--base", "main"), "two sides are needed, said in one way"),
+    ],
+)
+def test_two_sides_of_servers_are_said_in_one_way(arguments: tuple[str, ...], sentence: str, cli: Cli) -> None:
+    done = cli.run("ab", *arguments, pair=False)
+    assert done.returncode == 2 and sentence in done.stderr
+
+
+@pytest.mark.parametrize(
     ("argument", "right"),
     [
         ("localhost:8000", "http://localhost:8000"),
