@@ -10,13 +10,21 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import chat
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
-from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, refuse_silent, with_refused
+from specgate.backends.servers.blocks import (
+    check_prompts,
+    decoded,
+    in_one_piece,
+    refuse_silent,
+    with_lengths,
+    with_prompts,
+)
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.second_pass import led_along
@@ -171,14 +179,23 @@ class ServerEngine:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [self._ask(server, p, budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        asks = [
+            self._ask(server, p, offered.tokens_of(i, budget.new_tokens), budget.ignore_eos, stop)
+            for i, p in enumerate(self.prompts)
+        ]
         outcomes, counted = server.serve(asks, self._lengths(self.prompts, asks), offered)
         answers = [one for one in outcomes if isinstance(one, Answer)]
-        answered = [p for p, one in zip(self.prompts, outcomes, strict=True) if isinstance(one, Answer)]
+        answered = [p for p, one in zip(cycle(self.prompts), outcomes, strict=False) if isinstance(one, Answer)]
         self._check_chats(asks, answered, answers)
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         block = replace(self._decoded(role, answers, counted, server), memory=server.memory)
-        return block if len(answers) == len(outcomes) else with_refused(block, outcomes)
+        if offered.new_tokens:
+            lengths = cycle(offered.new_tokens)
+            block = with_lengths(
+                block, [n for one, n in zip(outcomes, lengths, strict=False) if isinstance(one, Answer)]
+            )
+        whole = len(answers) == len(outcomes) == len(self.prompts)
+        return block if whole else with_prompts(block, outcomes, len(self.prompts))
 
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
         with server.explained():
@@ -337,7 +354,8 @@ class ServerEngine:
         self._tree(role)
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
-            server.texts = self._text_tokens
+            here = self._text_tokens
+            server.texts = here if here.encode is not None else replace(here, encode=server.encoded)
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)

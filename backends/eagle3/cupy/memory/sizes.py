@@ -14,8 +14,8 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, KVBl
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 
 DraftTree = TreeShape | DynamicGrowth

@@ -19,11 +19,11 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, PairGeometry
 from specgate.backends.eagle3.pairs.shipped import DRAFT_FOLDER
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf_keys import read_config
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 from tests.eagle3.cupy.pairs import parts_without_weights, without_weights
 
