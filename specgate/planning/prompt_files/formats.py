@@ -178,10 +178,11 @@ def gsm8k(fields: Fields) -> Question:
 def choices_of(fields: Fields) -> Mapping[str, str]:
     """Letter → choice, of a list or of ARC's `{"label": […], "text": […]}`; {} where there are none."""
     value = fields.data.get(fields.first("choices", "options"))
-    if isinstance(value, dict) and is_texts(value.get("text")):
-        labels = value.get("label")
-        whole = is_texts(labels) and len(labels) == len(value["text"])
-        return dict(zip(labels if whole else LETTERS, value["text"], strict=whole))
+    if isinstance(value, dict) and is_texts(texts := value.get("text")):
+        labels: object = value.get("label")
+        if is_texts(labels) and len(labels) == len(texts):
+            return dict(zip(labels, texts, strict=True))
+        value = texts
     return dict(zip(LETTERS, value, strict=False)) if is_texts(value) else {}
 
 
