@@ -120,7 +120,8 @@ class Chunk:
 
     `top` are the log-probabilities of the most likely tokens at the last of `tokens`, highest first; `top_tokens` are
     these tokens, () where the engine does not name them. `forbidden`: tokens that were given no chance, whatever their
-    log-probabilities.
+    log-probabilities. `names`: the bytes of its tokens where they are told and ids are not. `prompt`: the ids of the
+    prompt, where the server repeats them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -130,6 +131,8 @@ class Chunk:
     top: tuple[float, ...] = ()
     top_tokens: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
+    names: tuple[bytes, ...] = ()
+    prompt: tuple[int, ...] = ()
 
     @classmethod
     def ranking(cls, candidates: Iterable[tuple[float, int]]) -> Chunk:

@@ -110,7 +110,10 @@ _METRICS = (
     Metric("accept_ms", "ms", "lower", "share of a step spent comparing drafts with the target"),
     Metric("commit_ms", "ms", "lower", "share of a step spent on bookkeeping and reading results"),
     Metric(
-        "acceptance_length", "tokens", "higher", "1 + accepted / steps with drafts; bonus included, prefill excluded"
+        "acceptance_length",
+        "tokens",
+        "higher",
+        "1 + accepted / steps with drafts, and steps that may have none; bonus included, prefill excluded",
     ),
     Metric("draft_acceptance_rate", "ratio", "higher", "accepted / drafted tokens"),
     Metric(
@@ -125,6 +128,7 @@ _METRICS = (
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
+    Metric("skipped_steps", "steps", "none", "request-steps without a draft of a method that need not draft"),
     Metric(
         "joined_outputs",
         "outputs",
@@ -138,6 +142,7 @@ _METRICS = (
     Metric(
         "asked_again", "requests", "equal", "how often a server was asked for a block again that was seen in one piece"
     ),
+    Metric("answers_as_texts", "requests", "equal", "answers without token ids, which are compared as texts"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric(
         "prefix_hit_tokens",

@@ -58,6 +58,8 @@ def left_out_clauses(about: Mapping[str, Any], file: Mapping[str, Any]) -> Itera
         yield f"{later} with later turns, which are not asked"
     if is_number(twice := file.get("duplicates")) and twice:
         yield f"{twice} there twice"
+    if is_number(different := about.get("repeated")):
+        yield f"{different} different ones, sent again since the load takes more"
     if isinstance(about.get("warmup"), str):
         yield f"warm-up {about['warmup']}"
 

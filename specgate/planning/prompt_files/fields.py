@@ -11,12 +11,13 @@ from specgate.contract.answers import AnswerKey
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 from specgate.planning.prompt_files.chat import Chat
+from specgate.planning.prompt_files.trace import HashedPrompt
 
 CATEGORY: Final = 80
 """Characters of a category, which becomes a part of metrics' names."""
 
-Content = tuple[int, ...] | str | Chat
-"""Token ids, text, or a chat."""
+Content = tuple[int, ...] | str | Chat | HashedPrompt
+"""Token ids, text, a chat, or the hashes of its parts."""
 
 
 class LeftOut(Exception):

@@ -40,6 +40,7 @@ from specgate.planning.prompt_files.records import (
     records_of,
     sha256_of,
 )
+from specgate.planning.prompt_files.trace import HASHED, NO_STAMP, HashedPrompt, Stamp
 
 REASONS: Final = 16
 """Reasons that are counted each by itself."""
@@ -54,7 +55,9 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One prompt of a file, before it has tokens. `where` and `number`: as in `Record`. The rest: as in `Question`."""
+    """One prompt of a file, before it has tokens. `where`, `number`: as in `Record`. The rest: as in `Question`, and
+    `stamp` as the record has it.
+    """
 
     where: str
     number: int
@@ -62,6 +65,7 @@ class Entry:
     category: str | None = None
     later: tuple[str, ...] = ()
     answer: AnswerKey | None = None
+    stamp: Stamp = NO_STAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,18 @@ def sharegpt(fields: Fields) -> Question:
     return Question(question, fields.category("category", "subset"), later_questions(turns))
 
 
+def mooncake(fields: Fields) -> Question:
+    """A request of Mooncake's traces: `input_length` tokens, with a hash for every `HASHED` of them."""
+    length, hashes = fields.of("input_length"), fields.of("hash_ids")
+    if type(length) is not int or length < 1:
+        fields.wrong("input_length", length, "a number of tokens was expected, 1 or more")
+    if not isinstance(hashes, list) or any(type(number) is not int for number in hashes):
+        fields.wrong("hash_ids", hashes, "a list of whole numbers was expected")
+    if len(hashes) != -(-length // HASHED):
+        fields.wrong("hash_ids", hashes, f"{len(hashes)} hashes of {HASHED} tokens each, for {length} tokens")
+    return Question(HashedPrompt(length, tuple(hashes)))
+
+
 def question_in(*keys: str, before: str = "", behind: Sequence[str] = (), category: Sequence[str] = ()) -> Reading:
     """Return a reading of the question in the first of `keys` that is there. Texts in the keys `before` and `behind`
     stand around it, if there are any, with empty lines between them.
@@ -230,6 +246,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format(SPEED_BENCH, mt_bench, (), True),
         Format(SHAREGPT, sharegpt, (), True),
         Format("openai-batch", openai_batch, ("custom_id", "body"), False),
+        Format("mooncake", mooncake, ("input_length", "hash_ids"), False),
         Format("humaneval", question_in("prompt"), ("task_id", "prompt", "entry_point"), False),
         Format("mbpp", question_in("text", "prompt"), ("code", "test_list"), True),
         Format("longbench", longbench, ("context", "input", "dataset"), False),
@@ -334,7 +351,8 @@ def read_prompts(records: Iterable[Record], reading: Reading) -> PromptFile:
     entries, left_out = list[Entry](), Counter[str]()
     for record in records:
         try:
-            entries.append(Entry(record.where, record.number, *reading(Fields(record.where, record.data))))
+            question = reading(Fields(record.where, record.data))
+            entries.append(Entry(record.where, record.number, *question, stamp=Stamp.of(record.data)))
         except LeftOut as reason:
             left_out[str(reason) if str(reason) in left_out or len(left_out) < REASONS else "other reasons"] += 1
     return PromptFile(tuple(entries), left_out)
@@ -347,5 +365,7 @@ def spelt(entry: Entry) -> bytes:
             return b"text " + text.encode()
         case Chat() as chat:
             return b"messages " + json.dumps([chat.turns, chat.variables], sort_keys=True, default=str).encode()
+        case HashedPrompt() as prompt:
+            return f"hashes {prompt}".encode()
         case ids:
             return b"ids " + ",".join(map(str, ids)).encode()
