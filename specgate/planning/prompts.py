@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
 from specgate.contract import Scenario
-from specgate.contract.answers import AnswerKey
+from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.workload import PromptSource
 from specgate.contract.tape import sha256_of_ids
 from specgate.errors import CheckpointError, UsageError

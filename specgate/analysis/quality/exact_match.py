@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from specgate.contract.answers import AnswerKey
+from specgate.contract.samples.answers import AnswerKey
 
 LONGEST: Final = 64
 """Characters of a key. A longer text is an explanation, which no answer equals."""

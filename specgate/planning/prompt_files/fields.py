@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
 
 from specgate.analysis.quality.exact_match import key_of
-from specgate.contract.answers import AnswerKey
+from specgate.contract.samples.answers import AnswerKey
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 from specgate.planning.prompt_files.chat import Chat

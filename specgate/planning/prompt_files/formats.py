@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from specgate.analysis.quality.exact_match import boxed, key_of
-from specgate.contract.answers import AnswerKey
+from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
