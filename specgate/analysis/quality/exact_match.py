@@ -49,8 +49,8 @@ def extracted(text: str, key: AnswerKey) -> str | None:
     if key.kind == "choice":
         return choice_in(places)
     for place, stated in places:
-        if found := NUMBER.findall(place.replace("$", "")) if key.kind == "number" else lines_in(place):
-            return plain_number(found[0 if stated else -1]) if key.kind == "number" else found[0 if stated else -1]
+        if matches := NUMBER.findall(place.replace("$", "")) if key.kind == "number" else lines_in(place):
+            return plain_number(matches[0 if stated else -1]) if key.kind == "number" else matches[0 if stated else -1]
     return None
 
 
@@ -75,8 +75,8 @@ def choice_in(places: list[tuple[str, bool]]) -> str | None:
     for place, _ in places:
         if match := LETTER.match(place):
             return match.group(1)
-    found = IN_PARENTHESES.findall(places[-1][0])
-    return found[-1] if found else None
+    matches = IN_PARENTHESES.findall(places[-1][0])
+    return matches[-1] if matches else None
 
 
 def boxed(text: str) -> str | None:

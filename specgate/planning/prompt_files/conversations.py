@@ -88,13 +88,13 @@ def messages(fields: Fields, key: str) -> Chat:
 
 def later_questions(turns: Sequence[Message]) -> tuple[str, ...]:
     """The user's questions behind the first, up to one that is no text or a turn that is neither's."""
-    asked = list[str]()
+    questions = list[str]()
     for turn in turns:
         if turn["role"] not in ("user", "assistant", "system") or not isinstance(turn["content"], str):
             break
         if turn["role"] == "user" and turn["content"]:
-            asked.append(turn["content"])
-    return tuple(asked[1:])
+            questions.append(turn["content"])
+    return tuple(questions[1:])
 
 
 def first_question(turns: Sequence[Message]) -> str | Chat:
