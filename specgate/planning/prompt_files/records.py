@@ -25,7 +25,7 @@ LARGEST: Final = 1 << 30
 LONGEST: Final = 64 << 20
 """Bytes of one line: a prompt of 16 Mi tokens, the longest that is measured."""
 PARQUET: Final = b"PAR1"
-PARQUET_EXTRA: Final = "pip install 'specgate-bench[parquet]', or save it as JSON lines"
+PARQUET_EXTRA: Final = "pip install '.[parquet]' in the checkout, or save it as JSON lines"
 GZIP: Final = b"\x1f\x8b"
 NOT_SPACE: Final = re.compile(rb"\S")
 MARK: Final = b"\xef\xbb\xbf"
