@@ -11,6 +11,7 @@
     options.py        options of all server back ends (`-o KEY=VALUE`), checked before anything is started
     engines.py        the adapters by name
     blocks.py         a block out of its requests' answers, and its acceptance record
+    texts.py          tokens of answers without ids, made of their texts
     exchange.py       requests, answers and counters, in terms that all engines share
     drawing.py        texts that a server draws, and the distribution that it is to draw from
     facts/            what a server is, for the fingerprint and the report; what must be refused before it starts

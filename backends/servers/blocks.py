@@ -16,7 +16,13 @@ from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, Spec
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
-from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, TREE_TOKENS, UNCOUNTED_TOKENS
+from specgate.contract.samples.counters import (
+    AS_TEXTS,
+    JOINED_OUTPUTS,
+    NO_DRAFT_COUNTERS,
+    TREE_TOKENS,
+    UNCOUNTED_TOKENS,
+)
 from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)
@@ -229,6 +235,7 @@ def decoded(
         **({"undrafted_steps": undrafted} if undrafted is not None and not joined and not own_lengths else {}),
         **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
         **({"cache_hit_tokens": cached} if cached is not None else {}),
+        **({AS_TEXTS: made} if (made := sum(a.made is not None for a in answers)) else {}),
         **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
         **({TREE_TOKENS: (own or spec).drafted} if tree and role.speculative else {}),
         **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),
@@ -297,12 +304,23 @@ def check_prompts(prompts: Sequence[Sequence[int]], request: OpenRequest) -> Non
         )
 
 
-def with_refused(block: Decoded, outcomes: Sequence[Answer | TurnedAway]) -> Decoded:
-    """Return `block` with the requests that its server turned away. `outcomes`: one for each prompt."""
+def with_lengths(block: Decoded, new_tokens: Sequence[int]) -> Decoded:
+    """Return `block` with the number of tokens that was asked for in every slot."""
     assert block.served is not None
-    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in enumerate(outcomes) if isinstance(r, TurnedAway))
-    prompts = tuple(i for i, one in enumerate(outcomes) if isinstance(one, Answer))
-    return replace(block, served=replace(block.served, refused=refused, prompts=prompts))
+    pairs = zip(block.served.requests, new_tokens, strict=True)
+    requests = tuple(replace(request, new_tokens=count) for request, count in pairs)
+    return replace(block, served=replace(block.served, requests=requests))
+
+
+def with_prompts(block: Decoded, outcomes: Sequence[Answer | TurnedAway], prompts: int) -> Decoded:
+    """Return `block` with the requests that its server turned away, and the prompt of every slot. `outcomes`: one for
+    each request; they take the list of `prompts` prompts again where they are more.
+    """
+    assert block.served is not None
+    numbered = [(i % prompts, one) for i, one in enumerate(outcomes)]
+    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in numbered if isinstance(r, TurnedAway))
+    answered = tuple(i for i, one in numbered if isinstance(one, Answer))
+    return replace(block, served=replace(block.served, refused=refused, prompts=answered))
 
 
 def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from time import monotonic_ns
 from typing import Any, Final, TypeVar
 
@@ -48,6 +50,8 @@ BYTES_PER_PIECE: Final = 4 << 10
 AS_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
 OVERLOADED: Final = (429, 503)
 """Too Many Requests, Service Unavailable: what a server says when it takes no more requests for now."""
+REFUSED_S: Final = 0.1
+"""A client that was turned away waits so long, where only the time ends its requests."""
 
 T = TypeVar("T")
 
@@ -148,7 +152,8 @@ class Client:
     def serve(
         self, path: str, bodies: Sequence[Json], limit: StreamLimit, offered: OfferedLoad
     ) -> list[Recording | TurnedAway]:
-        """Post `bodies` as `offered` says, and record every answer to its end, in the order of `bodies`.
+        """Post `bodies` as `offered` says, and record every answer to its end: request i is of body i, or of the i-th
+        where a closed loop takes the list again.
 
         A request that is turned away is not repeated. Any other failure ends all: raises BackendError. Bodies become
         text before the block begins, so that a long prompt delays no other request.
@@ -160,27 +165,34 @@ class Client:
         self, path: str, bodies: Sequence[bytes], limit: StreamLimit, offered: OfferedLoad
     ) -> list[Recording | TurnedAway]:
         recordings: dict[int, Recording | TurnedAway] = {}
-        waiting = iter(enumerate(bodies))
+        waiting = enumerate(bodies if offered.until_ns is None else cycle(bodies))
+        until_ns = math.inf if offered.until_ns is None else offered.until_ns
         began = monotonic_ns()
 
-        async def one_client() -> None:
+        async def one_client(starts_ns: int) -> None:
+            if starts_ns:
+                await asyncio.sleep((starts_ns - (monotonic_ns() - began)) / 1e9)
             for number, body in waiting:  # all clients share the list: whoever is free sends the next request
                 recordings[number] = await self._attempt(path, body, began, limit, None)
+                if monotonic_ns() - began > until_ns:
+                    return
+                if isinstance(recordings[number], TurnedAway) and offered.until_ns is not None:
+                    await asyncio.sleep(REFUSED_S)
 
         async def one_arrival(number: int, due_ns: int) -> None:
             recordings[number] = await self._attempt(path, bodies[number], began, limit, due_ns)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(offered.clients or 0):
-                    group.create_task(one_client())
+                for starts_ns in offered.starts_ns():
+                    group.create_task(one_client(starts_ns))
                 # One after the other, so that a late sender keeps their order, too.
                 for number, due_ns in enumerate(offered.arrivals_ns):
                     await asyncio.sleep((due_ns - (monotonic_ns() - began)) / 1e9)
                     group.create_task(one_arrival(number, due_ns))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return [recordings[number] for number in range(len(bodies))]
+        return [recordings[number] for number in range(len(recordings))]
 
     async def _attempt(
         self, path: str, body: bytes, began: int, limit: StreamLimit, due_ns: int | None

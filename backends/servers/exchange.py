@@ -122,7 +122,8 @@ class Chunk:
 
     `top` are the log-probabilities of the most likely tokens at the last of `tokens`, highest first; `top_tokens` are
     these tokens, () where the engine does not name them. `forbidden`: tokens that were given no chance, whatever their
-    log-probabilities.
+    log-probabilities. `names`: the bytes of its tokens where they are told and ids are not. `prompt`: the ids of the
+    prompt, where the server repeats them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -132,6 +133,8 @@ class Chunk:
     top: tuple[float, ...] = ()
     top_tokens: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
+    names: tuple[bytes, ...] = ()
+    prompt: tuple[int, ...] = ()
 
     @classmethod
     def ranking(cls, candidates: Iterable[tuple[float, int]]) -> Chunk:

@@ -14,7 +14,7 @@ from specgate.analysis.load.figures import in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.tradeoff import variation
 from specgate.analysis.verdict import overall
-from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
+from specgate.contract import CellResult, Gap, Held, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS, metric
 from specgate.errors import ExitCode
 from specgate.files.writing import without_home
@@ -96,14 +96,32 @@ def _alone(run: Run) -> bool:
 
 
 def not_judged(run: Run) -> list[str]:
-    """Return the judgements that the run lacks, one sentence per reason.
+    """Return the judgements that the run lacks, one sentence per reason, and the broken invariants that are accepted.
 
     If the run is NOT_JUDGED, its headline has those without a reason.
     """
     headlined = overall(run)[0] is State.NOT_JUDGED
     gaps = [gap for gap in run.not_judged if gap.why or not headlined]
     return [
-        f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}." for gap in gaps
+        *(
+            f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}."
+            for gap in gaps
+        ),
+        *accepted_breaks(run),
+    ]
+
+
+def accepted_breaks(run: Run) -> list[str]:
+    """Return a sentence for each broken invariant that the policy accepts, with its cells and the first reason."""
+    broken: dict[tuple[str, str], list[str]] = {}
+    for verdict in run.verdicts:
+        if verdict.gate == "invariants" and verdict.state is State.PASS:
+            for invariant in run.certificates.get(verdict.cell, ()):
+                if invariant.held is Held.BROKEN:
+                    broken.setdefault((invariant.id, invariant.reason_code), []).append(invariant.message)
+    return [
+        f"The policy accepts that {name} is broken in {figures.counted(len(messages), 'cell')}: {messages[0]}."
+        for (name, _), messages in broken.items()
     ]
 
 

@@ -13,7 +13,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import BUDGET, RUNS, WARMUP_RUNS, count
-from specgate.commands.options import PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
+from specgate.commands.options import LOAD, PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -160,7 +160,7 @@ def run_micro_gates(request: Request) -> None:
 
 
 @command(short_help="Up to which concurrency does speculation pay on a server?")
-@run_options(refused={"--steps": "requests under load are whole: --new-tokens N says how long they are"})
+@run_options(take(*LOAD), refused={"--steps": "requests under load are whole: --new-tokens N says how long they are"})
 def load(**options: Any) -> None:
     """Put a server under load, at one level after the other, with and without speculation, and judge it.
 
@@ -169,7 +169,8 @@ def load(**options: Any) -> None:
 
     Throughput, latency percentiles, goodput, and the concurrency up to which speculation pays, with its interval.
     Without --scenario, the load scenarios meant for this machine run; --batch 1,2,4,8 names the levels: so many clients
-    at a time. The default policy is `load`. No micro gates come before it.
+    at a time. --rate 1,2,4 has requests come at these rates. The default policy is `load`. No micro gates come before
+    it.
     """
     _measure("load", options)
 

@@ -142,6 +142,7 @@ _METRICS = (
     Metric(
         "asked_again", "requests", "equal", "how often a server was asked for a block again that was seen in one piece"
     ),
+    Metric("answers_as_texts", "requests", "equal", "answers without token ids, which are compared as texts"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric(
         "prefix_hit_tokens",

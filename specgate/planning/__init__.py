@@ -13,6 +13,5 @@ rule_names.py       rules that select nothing, since nothing has their names
 prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
 prompt_files/       a user's own prompts, and local copies of public data sets
 arrivals.py         when the requests of a server under load are sent
-byte_outlook.py     what the bytes of a pair with experts say of a plan
 plan.py             scenarios → `contract.Plan`: every block in running order, and how long it will take
 """

@@ -327,7 +327,10 @@ def settled(
         check_plan([scenario])
     if scenario.grid.context:
         return scenario
-    longest = own.draw(0, None, scenario.prompts_in_set(max(scenario.grid.batch))).longest
+    if own.trace is not None and scenario.load is not None and not scenario.load.rates:
+        scenario = replace(scenario, load=replace(scenario.load, rates=(float(f"{own.trace.rate:.4g}"),)))
+        own.scenario = scenario
+    longest = own.draw(0, None, scenario.set_sizes[-1]).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
     if positions is not None and tokens + room > positions:
         right = f"max_tokens: {positions - room}" if positions > room else f"fewer than {room} tokens after the prompt"
@@ -342,7 +345,9 @@ def settled(
 def prompts_of(scenario: Scenario, point: Point, pair: PairRef, *, any_architecture: bool = False) -> Prompts:
     """The prompts of one point of the scenario on `pair`. Raises what `build_prompts` raises."""
     _, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
-    return build_prompts(scenario, point.context, scenario.prompts_in_set(point.batch), tokenizer_of(pair), vocab)
+    return build_prompts(
+        scenario, point.context, scenario.prompts_in_set(point.batch, point.rate), tokenizer_of(pair), vocab
+    )
 
 
 def tokenizer_of(pair: PairRef) -> Path | None:

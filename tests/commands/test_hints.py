@@ -21,7 +21,7 @@ FOREIGN: Final = (
     "backends/servers",
     "backends/offline",
     "specgate/checkpoints/spec_config",
-    "specgate/sandbox/kinds.py",
+    "specgate/sandbox/bubblewrap.py",
     "reports/pictures/svg.py",
 )
 """Where flags of engines and of sandboxes stand, and names of colours."""

@@ -56,6 +56,8 @@ def left_out_clauses(about: Mapping[str, Any], file: Mapping[str, Any]) -> Itera
         yield f"{answered} without the answer at their end"
     if is_number(twice := file.get("duplicates")) and twice:
         yield f"{twice} there twice"
+    if is_number(different := about.get("repeated")):
+        yield f"{different} different ones, sent again since the load takes more"
     if isinstance(about.get("warmup"), str):
         yield f"warm-up {about['warmup']}"
 

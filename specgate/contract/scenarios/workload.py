@@ -64,6 +64,7 @@ FormatName = Literal[
     "longbench",
     "sharegpt",
     "openai-batch",
+    "mooncake",
     "vllm-custom",
 ]
 """Formats of a file of prompts (`planning.prompt_files`). `auto`: recognise it."""

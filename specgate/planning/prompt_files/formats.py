@@ -29,6 +29,7 @@ from specgate.planning.prompt_files.records import (
     records_of,
     sha256_of,
 )
+from specgate.planning.prompt_files.trace import HASHED, NO_STAMP, HashedPrompt, Stamp
 
 CATEGORY: Final = 80
 """Characters of a category, which becomes a part of metrics' names."""
@@ -36,8 +37,8 @@ CATEGORY: Final = 80
 REASONS: Final = 16
 """Reasons that are counted each by itself."""
 
-Content = tuple[int, ...] | str | Chat
-"""Token ids, text, or a chat."""
+Content = tuple[int, ...] | str | Chat | HashedPrompt
+"""Token ids, text, a chat, or the hashes of its parts."""
 
 
 class LeftOut(Exception):
@@ -46,12 +47,13 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One prompt of a file, before it has tokens. `where` and `number`: as in `Record`."""
+    """One prompt of a file, before it has tokens. `where`, `number`: as in `Record`. `stamp`: as the record has it."""
 
     where: str
     number: int
     content: Content
     category: str | None = None
+    stamp: Stamp = NO_STAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,18 @@ def sharegpt(fields: Fields) -> tuple[Content, str | None]:
     return first_question(turns_of(fields, key)), fields.category("category", "subset")
 
 
+def mooncake(fields: Fields) -> tuple[Content, str | None]:
+    """A request of Mooncake's traces: `input_length` tokens, with a hash for every `HASHED` of them."""
+    length, hashes = fields.of("input_length"), fields.of("hash_ids")
+    if type(length) is not int or length < 1:
+        fields.wrong("input_length", length, "a number of tokens was expected, 1 or more")
+    if not isinstance(hashes, list) or any(type(number) is not int for number in hashes):
+        fields.wrong("hash_ids", hashes, "a list of whole numbers was expected")
+    if len(hashes) != -(-length // HASHED):
+        fields.wrong("hash_ids", hashes, f"{len(hashes)} hashes of {HASHED} tokens each, for {length} tokens")
+    return HashedPrompt(length, tuple(hashes)), None
+
+
 def question_in(*keys: str, before: str = "", behind: Sequence[str] = (), category: Sequence[str] = ()) -> Reading:
     """Return a reading of the question in the first of `keys` that is there. Texts in the keys `before` and `behind`
     stand around it, if there are any, with empty lines between them.
@@ -335,6 +349,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format(MT_BENCH, mt_bench, (), True),
         Format(SHAREGPT, sharegpt, (), True),
         Format("openai-batch", openai_batch, ("custom_id", "body"), False),
+        Format("mooncake", mooncake, ("input_length", "hash_ids"), False),
         Format("humaneval", question_in("prompt"), ("task_id", "prompt", "entry_point"), False),
         Format("mbpp", question_in("text", "prompt"), ("code", "test_list"), True),
         Format("longbench", longbench, ("context", "input", "dataset"), False),
@@ -416,7 +431,8 @@ def read_prompts(records: Iterable[Record], reading: Reading) -> PromptFile:
     entries, left_out = list[Entry](), Counter[str]()
     for record in records:
         try:
-            entries.append(Entry(record.where, record.number, *reading(Fields(record.where, record.data))))
+            content, category = reading(Fields(record.where, record.data))
+            entries.append(Entry(record.where, record.number, content, category, Stamp.of(record.data)))
         except LeftOut as reason:
             left_out[str(reason) if str(reason) in left_out or len(left_out) < REASONS else "other reasons"] += 1
     return PromptFile(tuple(entries), left_out)
@@ -429,5 +445,7 @@ def spelt(entry: Entry) -> bytes:
             return b"text " + text.encode()
         case Chat() as chat:
             return b"messages " + json.dumps([chat.turns, chat.variables], sort_keys=True).encode()
+        case HashedPrompt() as prompt:
+            return f"hashes {prompt}".encode()
         case ids:
             return b"ids " + ",".join(map(str, ids)).encode()

@@ -74,6 +74,11 @@ def answers(path: str, body: dict[str, object]) -> web.RouteDef:
     return web.route("*", path, answer)
 
 
+def written(tokens: Sequence[int]) -> str:
+    """The text of tokens: another character for each."""
+    return "".join(chr(0x400 + token) for token in tokens)
+
+
 def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict[str, Any]:
     counted = len(prompt) + (1 if stub.has("adds_bos") else 0)
     return {
@@ -105,7 +110,7 @@ def openai_handler(stub: Stub) -> Handler:
 
         def write(number: int, events: int, step: Step) -> list[dict[str, object]]:
             last = number == events - 1
-            choice: dict[str, object] = {"index": 0, "text": "x", "logprobs": None}
+            choice: dict[str, object] = {"index": 0, "text": written(step.tokens), "logprobs": None}
             if not stub.has("no_ids"):
                 choice["token_ids"] = step.tokens
             choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
