@@ -329,7 +329,8 @@ class ServerEngine:
         self._tree(role)
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
-            server.texts = self._text_tokens
+            here = self._text_tokens
+            server.texts = here if here.encode is not None else replace(here, encode=server.encoded)
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)

@@ -14,6 +14,7 @@ import click
 from specgate.commands.door import command
 from specgate.commands.numbers import BUDGET, RUNS, WARMUP_RUNS, count
 from specgate.commands.options import LOAD, PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
+from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -69,7 +70,7 @@ def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Ca
     )
 
     def with_options(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed((first, *_RUN, *others, last)):
+        for option in reversed((urls_argument, first, *_RUN, *others, last)):
             wrapped = option(wrapped)
         return wrapped
 
@@ -82,7 +83,7 @@ def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
     \b
-    Example: specgate micro --backend vllm -o url=URL --tokenizer DIR
+    Example: specgate micro http://localhost:8000,http://localhost:8003 --prompts FILE
 
     These are the gates that must be green before `specgate full` may run. Without --scenario, all micro scenarios meant
     for this machine run. With --context, --batch, --spec, --prompts and the like, a question of your own is measured
@@ -165,7 +166,7 @@ def load(**options: Any) -> None:
     """Put a server under load, at one level after the other, with and without speculation, and judge it.
 
     \b
-    Example: specgate load --backend vllm -o url=URL --tokenizer DIR
+    Example: specgate load http://localhost:8000,http://localhost:8003
 
     Throughput, latency percentiles, goodput, and the concurrency up to which speculation pays, with its interval.
     Without --scenario, the load scenarios meant for this machine run; --batch 1,2,4,8 names the levels: so many clients
@@ -195,6 +196,7 @@ def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
         raise UsageError("--override-order without a reason", hint="say why: it stands in the ledger and every report")
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
+    take_servers(options)
     options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
     return Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)

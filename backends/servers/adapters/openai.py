@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import integer, integers, part
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, OtherForm, SpecCounts, Usage
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.sampling import sampling_fields
 from specgate.contract import ServedModel
-from specgate.contract.protocols import masked
+from specgate.contract.protocols import TextOrChat, masked
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
@@ -138,6 +138,22 @@ def model_of(name: str, card: Mapping[str, object]) -> ServedModel:
         max_positions=positive(card.get("max_model_len")),
         vocab=positive(meta.get("n_vocab")) if isinstance(meta, Mapping) else None,
     )
+
+
+def token_ids(client: Client, model: str, content: TextOrChat, *, special: bool) -> tuple[int, ...] | None:
+    """The tokens of a text, or of a chat in its template, by `/tokenize` of vLLM and SGLang; None if it is missing."""
+    text = isinstance(content, str)
+    body = {"prompt": content, "add_special_tokens": special} if text else {"messages": list(content)}
+    answer = client.json("/tokenize", body={"model": model, **body}, may_be_missing=True)
+    return None if answer is None else listed_tokens(client, answer)
+
+
+def listed_tokens(client: Client, answer: object) -> tuple[int, ...]:
+    """The `tokens` of an answer of `/tokenize`. Raises OtherForm where there are none."""
+    try:
+        return integers(answer if isinstance(answer, Mapping) else {}, "tokens")
+    except TypeError as error:
+        raise OtherForm(f"{client.url}/tokenize: {error}: {masked(str(answer))[:80]!r}") from error
 
 
 def positive(value: object) -> int | None:

@@ -21,6 +21,8 @@ VOCAB = 256
 """At most that of the pairs that tests name."""
 ACCEPT = (3, 1, 2, 0, 3, 2)
 """Drafts accepted by step, repeated; cut to k."""
+WRITTEN: Final = 0x400
+"""The character of token 0."""
 TOKENS: Final = range(10, 34)
 """The tokens that the chain of a stub that draws knows."""
 END: Final = 33
@@ -81,6 +83,18 @@ def steps(prompt: Sequence[int], limit: int, k: int, script: Sequence[tuple[int,
         made, cycle = made + len(tokens), cycle + 1
 
 
+def written(tokens: Sequence[int]) -> str:
+    """The text of tokens: another character for each."""
+    return "".join(chr(WRITTEN + token) for token in tokens)
+
+
+def ids_of(prompt: str | Sequence[int]) -> list[int]:
+    """The tokens of a prompt. The stub's tokenizer has one for each character of a text."""
+    if not isinstance(prompt, str):
+        return [*prompt]
+    return [ord(c) - WRITTEN if WRITTEN <= ord(c) < WRITTEN + VOCAB else 2 + ord(c) % (VOCAB - 2) for c in prompt]
+
+
 BLOCK = 16
 """Tokens of a block of the prefix cache. Where it drafts, the last block that matches is computed again, as in vLLM."""
 
@@ -115,6 +129,8 @@ class Stub:
 
     def __init__(self, dialect: str, k: int, rate: float, model: str, faults: dict[str, str]) -> None:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
+        self.source: str | None = None
+        """The folder or repository that it says it has loaded."""
         self.counts = Counts()
         self.cache: PrefixCache | None = None
         self.chain: Chain | None = None
