@@ -107,11 +107,11 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
         options=wish.options,
         stated=stated_by(backend, wish.options),
     )
-    asked = role if wish.k is not None else Role(length_of(backend, wish.options))
-    say(f"{backend}: opening {pair.name}, drafts of up to {asked.k} tokens, {len(ids)} prompt tokens")
+    wanted = role if wish.k is not None else Role(length_of(backend, wish.options))
+    say(f"{backend}: opening {pair.name}, drafts of up to {wanted.k} tokens, {len(ids)} prompt tokens")
     began = time.monotonic()
     try:
-        evidence = decoded(evidence, asked, wish, pair, ids, logs, say)
+        evidence = decoded(evidence, wanted, wish, pair, ids, logs, say)
     except (BackendError, InvalidResult) as error:
         evidence = replace(evidence, error=str(error))
     say(f"done after {time.monotonic() - began:.0f} s")
