@@ -29,7 +29,13 @@ TOKENIZER_FILES: Final = (
 )  # fmt: skip
 """What the tokenizers of Hugging Face folders are stored in."""
 
-Drafter = Literal["eagle3", "ngram"]
+Drafter = Literal["given", "eagle3", "ngram"]
+"""The method of speculation: the server's own, by its own flags; or one that specgate asks for when it starts it."""
+OWN_LENGTHS_OF: Final[Mapping[Drafter, str]] = {
+    "given": "up to K, or none, as the server's method has it",
+    "ngram": "up to K where an n-gram of the text repeats, else none",
+}
+"""Drafter → the lengths of its drafts, where it may draft fewer than K tokens in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,11 @@ class Launch:
     folder: Path
     lists_all: bool = False
     """Whether it is to list log-probabilities of all tokens, where it is asked for them."""
+
+    @property
+    def drafts(self) -> bool:
+        """True if the adapter's own flags ask for speculation; the user's do for the drafter `given`."""
+        return self.role.speculative and self.options.drafter_of(self.role) != "given"
 
     @property
     def draft(self) -> Path:

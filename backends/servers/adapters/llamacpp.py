@@ -81,7 +81,7 @@ class LlamaCpp:
             "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
             "--alias", SERVED_NAME, "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)))
 

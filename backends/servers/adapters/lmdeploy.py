@@ -121,7 +121,7 @@ class Lmdeploy:
             "--dtype", launch.dtype, "--session-len", str(launch.max_positions),
             "--max-batch-size", str(launch.max_batch),
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]
             argv += ["--speculative-num-draft-tokens", str(launch.role.k)]
         if engine == "pytorch":

@@ -96,7 +96,7 @@ class Sglang:
             argv.append("--disable-radix-cache")
         if not launch.has_tokenizer:
             argv.append("--skip-tokenizer-init")
-        if launch.role.speculative:
+        if launch.drafts:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
 

@@ -79,7 +79,7 @@ class Trtllm:
             "enable_iter_perf_stats": True,
             "return_perf_metrics": True,
         }
-        if launch.role.speculative:
+        if launch.drafts:
             drafting = {
                 "decoding_type": "Eagle3",
                 "max_draft_len": launch.role.k,

@@ -92,7 +92,7 @@ class Vllm:
             "--enable-prefix-caching" if launch.options.prefix_cache == "on" else "--no-enable-prefix-caching",
             "--enable-prompt-tokens-details",
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             spec = self.speculation_of(launch.role, launch.pair.draft, launch.options)
             argv += ["--speculative-config", json.dumps(spec)]
         if not launch.has_tokenizer:

@@ -141,6 +141,9 @@ def openai_handler(stub: Stub) -> Handler:
                 "choices": [choice],
                 "usage": None,
             }
+            own = own_drafts(stub, planned) if last else {}
+            if stub.dialect == "trtllm":
+                choice |= own
             if not last or stub.has("no_usage"):
                 return [chunk]
             used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
@@ -150,11 +153,29 @@ def openai_handler(stub: Stub) -> Handler:
                 "total_tokens": used["prompt"] + used["completion"],
                 "prompt_tokens_details": {"cached_tokens": used["cached"]},
             }
-            return [chunk, {"object": "text_completion", "choices": [], "usage": final}]
+            end = {"object": "text_completion", "choices": [], "usage": final}
+            return [chunk, {**end, **({"metrics": own} if stub.dialect == "vllm" else {})}]
 
         return await stub.stream(request, planned, write)
 
     return complete
+
+
+def own_drafts(stub: Stub, planned: Sequence[Step]) -> dict[str, object]:
+    """With `per_request=summary` or `detailed`: what vLLM 0.29 and TensorRT-LLM tell of one request's drafts."""
+    if not stub.has("per_request"):
+        return {}
+    drafting, total = [s for s in planned if s.drafted], "total" if stub.dialect == "trtllm" else "num"
+    counts = {
+        "acceptance_histogram": [sum(s.accepted == i for s in drafting) for i in range(stub.k + 1)],
+        "num_spec_steps": len(drafting),
+        f"{total}_accepted_draft_tokens": sum(s.accepted for s in drafting),
+        f"{total}_draft_tokens": sum(s.drafted for s in drafting),
+        "num_spec_tokens": stub.k,
+    }
+    if stub.faults["per_request"] == "detailed":
+        counts |= {"per_step_drafted": [s.drafted for s in drafting]}
+    return {"speculative_decoding": counts if stub.k else None}
 
 
 def hits(stub: Stub) -> int:
