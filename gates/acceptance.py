@@ -9,7 +9,7 @@ from typing import Final
 from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.other_prompts import THESE, from_a_file, like_these_in_words
 from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Rule, RunView, State, Verdict
-from specgate.gates.select import CellGate, inflated, steps_lost, verdict
+from specgate.gates.select import CellGate, inflated, sets_lengths, steps_lost, verdict
 
 NOT_THE_PAIRS: Final = {
     "forced": ("forced_acceptance", "acceptance was forced by the engine, not measured"),
@@ -31,7 +31,8 @@ class Acceptance(CellGate):
     the decision.
 
     The length is over the steps that had a draft. Where steps without one make it larger than the tokens that all steps
-    emitted, it says nothing, and the cell is INVALID.
+    emitted, it says nothing, and the cell is INVALID. A method that need not draft in every step, such as n-grams, is
+    judged over all of its steps.
     """
 
     name = "acceptance"
@@ -55,9 +56,11 @@ class Acceptance(CellGate):
             return verdict(rule, key, State.INVALID, "no_drafts", message, next_step="see the engine's log")
         if lost := steps_lost(rule, result):
             return lost
-        if lengths := inflated_length(result):
+        lengths, length, counted = inflated_length(result), value.value, ""
+        if lengths and not sets_lengths(result, run):
             return inflated(rule, key, *lengths)
-        length, counted = value.value, ""
+        if lengths:
+            length, counted = lengths[1], f" over all steps, {value.value:.3f} over those with a draft"
         evidence: dict[str, float | None] = {"acceptance_length": length}
         reported = result.values.get("reported_acceptance_length") if rule.params.get("as_reported") else None
         if reported is not None and reported.value is not None:

@@ -15,9 +15,8 @@ class Invariants(CellGate):
         tokens to the host, which breaks I6; the verdict says how much there is of it. `I2:untuned_rows` accepts I2
         where it breaks for this reason alone, whoever shows it. What is broken in any other way stays INVALID.
 
-    `accept_off`: whether cells may leave PERF_MODE out. Without it they are NOT_JUDGED; load scenarios have none.
-
-    All others must be observed to hold; otherwise the cell is INVALID.
+    All others must be observed to hold; otherwise the cell is INVALID. Where PERF_MODE is off, a required rule is
+    NOT_JUDGED and any other is SKIPPED. Load scenarios have no PERF_MODE.
     """
 
     name = "invariants"
@@ -25,7 +24,6 @@ class Invariants(CellGate):
     params: Mapping[str, type | UnionType] = {
         "accept_unseen": str,
         "accept_broken": str | None,
-        "accept_off": bool | None,
     }
 
     def concerns(self, result: CellResult, run: RunView) -> bool:
@@ -35,7 +33,7 @@ class Invariants(CellGate):
     def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         if run.scenarios[result.cell.point.scenario].perf_mode:
             return super().judge_planned(rule, result, run)
-        state = State.SKIPPED if rule.params.get("accept_off") else State.NOT_JUDGED
+        state = State.NOT_JUDGED if rule.required else State.SKIPPED
         message, step = "PERF_MODE is off, so no invariant was looked at", "--perf-mode, or perf_mode: true"
         return verdict(rule, result.cell.key, state, "perf_mode_off", message, next_step=step)
 

@@ -80,6 +80,12 @@ def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
     return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
 
 
+def sets_lengths(result: CellResult, run: RunView) -> bool:
+    """True if the cell's engine says that its method sets the lengths of its drafts, none included."""
+    facts = run.engines.get(result.cell.point.key)
+    return facts is not None and facts.sets_lengths
+
+
 def steps_lost(rule: Rule, result: CellResult) -> Verdict | None:
     """The verdict on a cell whose server lost steps from its counters; None where it is not known to."""
     joined, record = result.values.get("joined_outputs"), result.acceptance

@@ -30,7 +30,7 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.errors import InvalidResult
-from specgate.gates.select import CellGate, inflated, steps_lost, verdict
+from specgate.gates.select import CellGate, inflated, sets_lengths, steps_lost, verdict
 
 SLOW: Final = 3.0
 """A baseline step that takes more than so many times as long as its bytes is named. Those of the built-in engine's
@@ -86,7 +86,7 @@ class Validity(CellGate):
                 return verdict(rule, key, State.INVALID, "counter_identity", str(error))
             if lost := steps_lost(rule, result):
                 return lost
-            if lengths := inflated_length(result):
+            if not sets_lengths(result, run) and (lengths := inflated_length(result)):
                 return inflated(rule, key, *lengths)
             if single := one_draft_a_step(rule, result, record, run):
                 return single
@@ -94,8 +94,8 @@ class Validity(CellGate):
                 return forced
             if others := not_the_drafts(rule, result):
                 return others
-            also = (*reuse, *short_drafts(result, record, run), *positions(result, record, run), *drafted_along(result))
-            return complete(rule, result, *also)
+            drafts = (*skipped(record), *short_drafts(result, record, run), *positions(result, record, run))
+            return complete(rule, result, *reuse, *drafts, *drafted_along(result))
         return complete(rule, result, *reuse, *slow_for_its_bytes(result, run))
 
 
@@ -134,7 +134,8 @@ def error_of(run: RunView) -> float:
 
 def requests_of(result: CellResult, run: RunView) -> int:
     """The requests of a cell, at most: a server under load may have refused some."""
-    return result.blocks * run.scenarios[result.cell.point.scenario].prompts_in_set(result.cell.point.batch)
+    point = result.cell.point
+    return result.blocks * run.scenarios[point.scenario].prompts_in_set(point.batch, point.rate)
 
 
 def one_draft_a_step(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunView) -> Verdict | None:
@@ -152,6 +153,13 @@ def short_drafts(result: CellResult, record: AcceptanceRecord, run: RunView) -> 
     facts = run.engines.get(result.cell.point.key)
     if short_of(record, requests_of(result, run)):
         yield shortness_in_words(record, facts.backend if facts else "")
+
+
+def skipped(record: AcceptanceRecord) -> Iterator[str]:
+    """Say how many steps had no draft, of a method that need not draft."""
+    if record.skipped is not None:
+        length = f"{1 + record.accepted / record.steps:.2f} tokens a step with one"
+        yield f"{record.skipped:,} of {record.counted_steps:,} steps had no draft, as they may; {length}"
 
 
 def positions(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:

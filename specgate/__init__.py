@@ -19,7 +19,7 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     scenarios/    what to run, one YAML file per question     (likewise)
     machine/      the machine that is measured on: inventory, samples, fitness, noise, bandwidth
     pairs/        which target and draft are meant, and the text that prompts are cut from
-    sandbox/      where engines run with `--isolate`: which programs make one, and what is seen inside
+    sandbox/      where engines run with `--isolate`: how one is made, and what is seen inside
     plugin_process.py  back ends from outside, asked in processes of their own
     plugins.py    the plug-in door: back ends, gates and reports by entry point, the built-in ones too
     analysis/     from samples to figures: pure functions

@@ -8,7 +8,6 @@
     ├── NotEnded                 3  a stored run that has not ended: a command brings it to its end first
     ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
     │   ├── OtherCode               a second engine loaded other source or weights than lay there before
-    │   └── UnknownSigner           an entry of the ledger is signed by a key that is not among the allowed ones
     └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
         │   ├── UnsupportedDraft        a draft that the built-in engines cannot run, and others may

@@ -29,7 +29,7 @@ ABILITIES: Final = (
     *(protocols.Backend, protocols.OffersLoad, protocols.OffersSampling, protocols.ChecksSampling),
     *(protocols.StatesLogitOptions, protocols.SwitchesPrefixCache, protocols.ExplainsLogs, protocols.ChecksOptions),
     *(protocols.UsesGpus, protocols.IsBitExact, protocols.TunesItself, protocols.HasUsualPair),
-    *(protocols.DrivesAnotherEngine, protocols.ReadsMemory, protocols.ForetellsTraffic),
+    *(protocols.DrivesAnotherEngine, protocols.ReadsMemory),
 )
 """The protocols of back ends. Their members are all that the harness asks for."""
 METHODS: Final[Mapping[str, Any]] = {
@@ -100,7 +100,7 @@ def asked(name: str, value: str, method: str, arguments: str, path: tuple[str, .
     box = isolation.box([Path.cwd()], [], network=False) if isolation and isolated else None
     if box is not None:
         environment = box.environment(environment)
-        command = box.command(command, environment, Path.cwd())
+        command = box.command(command, Path.cwd())
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )

@@ -250,14 +250,6 @@ def command(name: str) -> click.Command:
     return _load("specgate.commands", name, click.Command)
 
 
-def able(ability: type[T]) -> T | None:
-    """The first back end that is able to do something besides; None where none is."""
-    for name in registered("specgate.backends"):
-        if isinstance(plugin := backend(name), ability):
-            return plugin
-    return None
-
-
 def contrast_gates() -> Mapping[str, ContrastGate]:
     """Name → contrast gate, for all that are registered. Raises UsageError where one of them cannot be loaded."""
     return {name: contrast_gate(name) for name in registered("specgate.contrast_gates")}

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.events import THINKING, channel_of, events, whole_answer
+from specgate.backends.servers.events import THINKING, channel_of, events, text_in, whole_answer
 from specgate.backends.servers.exchange import Ask, Chunk, Json, MissingFields, OtherForm, SpecCounts, Usage
+from specgate.backends.servers.texts import Made, Piece, TextTokens
 from specgate.contract import Finish, ServedRequest
 from specgate.contract.protocols import masked
 from specgate.errors import BackendError
@@ -19,14 +20,20 @@ if TYPE_CHECKING:
 
 Read = Callable[[Json, int], Chunk]
 """(event, number of tokens received before it) → chunk. The adapter provides it."""
-FINISHES = {"length": Finish.LENGTH, "limit": Finish.LENGTH, "eos": Finish.EOS, "word": Finish.STOP}
+FINISHES = {
+    "length": Finish.LENGTH, "limit": Finish.LENGTH, "eos": Finish.EOS, "word": Finish.STOP,
+    "tool_calls": Finish.EOS, "function_call": Finish.EOS,
+}  # fmt: skip
+"""Finish reason → what ended the text. A call of a tool ends with the model's end token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One finished request. `spec` is what the engine reports about this request alone, where it does.
 
-    `began_ns`: as in `Recording`; `times` count from there.
+    `began_ns`: as in `Recording`; `times` count from there. `made`: how its tokens were made of its text; None where
+    they came as ids. `prompt`: the ids of the prompt as the server tells them, () where it does not. `text`: what was
+    answered in the channel of answers, without what the model thought.
     """
 
     tokens: tuple[int, ...]
@@ -38,6 +45,9 @@ class Answer:
     top_tokens: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
     began_ns: int | None = None
+    made: str | None = None
+    prompt: tuple[int, ...] = ()
+    text: str = ""
 
 
 class LostIds(BackendError):
@@ -46,11 +56,19 @@ class LostIds(BackendError):
     slots: tuple[int, ...] = ()
 
 
-def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
+def understand(
+    recording: Recording,
+    ask: Ask,
+    read: Read,
+    where: str,
+    prompt_tokens: int | None,
+    texts: TextTokens | None = None,
+) -> Answer:
     """Read a recording into an answer.
 
     Tokens are counted by their ids, whatever channel their text came in: what a model thinks is decoded like anything
-    else, and the first token of any channel is the first token.
+    else, and the first token of any channel is the first token. If no event has an id, `texts` makes tokens of the
+    text; without it such an answer is refused. `prompt_tokens`: how many were sent; None where that is not known.
 
     Raises BackendError where it is malformed, unfinished, or contradicts its own usage record. `where` names the
     server.
@@ -60,6 +78,8 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     counts: list[int] = []
     unnamed: Counter[str] = Counter()
     empty: list[Json] = []
+    pieces: list[Piece] = []
+    answered: list[str] = []
     merged = Chunk()
     for arrived, event in (whole_answer if ask.whole else events)(recording.pieces, where):
         try:
@@ -73,6 +93,9 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
                 f"{masked(str(event))[:160]}"
             ) from error
         shows = chunk if chunk.top or chunk.tokens else merged  # a ranking is that of the last token
+        if (text := text_in(event)) or chunk.names:
+            pieces.append(Piece(arrived, text, chunk.names))
+            answered += [text] if channel_of(event) not in THINKING else []
         if chunk.tokens:
             tokens += chunk.tokens
             times.append(arrived)
@@ -88,6 +111,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             top=shows.top,
             top_tokens=shows.top_tokens,
             forbidden=merged.forbidden or chunk.forbidden,
+            prompt=chunk.prompt or merged.prompt,
         )
     if merged.finish is None or merged.usage is None:
         missing = "no finish reason" if merged.finish is None else "no usage record"
@@ -96,16 +120,22 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             f"{where}: the answer ended after {len(tokens)} tokens with {missing}{beside}",
             hint="does a gateway in between leave it out?",
         )
+    made = Made(tuple(tokens), tuple(times), tuple(counts), "")
+    if texts is not None and not tokens and pieces and merged.usage.completion:
+        made, unnamed = texts.made(pieces, merged.usage.completion), Counter()
     answer = Answer(
-        tokens=tuple(tokens),
+        tokens=made.tokens,
         usage=merged.usage,
         finish=finish_of(merged.finish, ask, where),
-        times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts), recording.due_ns, merged.usage.cached),
+        times=ServedRequest(recording.sent_ns, made.times, made.counts, recording.due_ns, merged.usage.cached),
         spec=merged.spec,
         top=merged.top,
         top_tokens=merged.top_tokens,
         forbidden=merged.forbidden,
         began_ns=recording.began_ns,
+        made=made.how or None,
+        prompt=merged.prompt,
+        text="".join(answered),
     )
     refuse_unnamed_thinking(unnamed, where)
     check(answer, ask, where, prompt_tokens, unnamed)
@@ -156,13 +186,13 @@ def finish_of(reason: str, ask: Ask, where: str) -> Finish:
     return FINISHES[reason]
 
 
-def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int, unnamed: Mapping[str, int]) -> None:
+def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int | None, unnamed: Mapping[str, int]) -> None:
     """Check the usage record against what was sent, asked for and received. Raises BackendError.
 
     `unnamed`: see `refuse_unnamed_thinking`.
     """
     usage, received = answer.usage, len(answer.tokens)
-    if usage.prompt != prompt_tokens:
+    if prompt_tokens is not None and usage.prompt != prompt_tokens:
         raise BackendError(
             f"{where}: the server counted {usage.prompt} prompt tokens, {prompt_tokens} were meant",
             hint="another tokenizer, or tokens added to the prompt: is it the pair's target?",

@@ -118,6 +118,22 @@ def channel_of(event: Json) -> str | None:
     return next(channels, None)
 
 
+def text_in(event: Json) -> str:
+    """All text that an event adds, whatever its channel: what a model thinks, and names and arguments of tool calls."""
+    choices = event.get("choices")
+    place: object = choices[0] if isinstance(choices, list) and choices else event
+    if isinstance(place, Mapping) and isinstance(place.get("delta", place.get("message")), Mapping):
+        place = place.get("delta", place.get("message"))
+    if not isinstance(place, Mapping):
+        return ""
+    thought = next((place[key] for key in THINKING if place.get(key)), "")
+    calls = place.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    called = [f.get(key) for f in functions if isinstance(f, Mapping) for key in ("name", "arguments")]
+    parts = (thought, place.get("text"), place.get("content"), *called)
+    return "".join(part for part in parts if isinstance(part, str))
+
+
 def shown(data: str | bytes) -> str:
     """The beginning of what is malformed. A credential is masked before it is cut."""
     text = data.decode("utf-8", errors="backslashreplace") if isinstance(data, bytes) else data

@@ -76,13 +76,15 @@ class KvCache:
 class SpecCounts:
     """Request-steps with a draft, and their drafted and accepted tokens.
 
-    `hist[i]` is the number of steps that accepted i draft tokens; () where the engine does not count that.
+    `hist[i]` is the number of steps that accepted i draft tokens, `lengths[i]` of those that proposed i; () where the
+    engine does not count that.
     """
 
     steps: int
     drafted: int
     accepted: int
     hist: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
 
     @classmethod
     def of_survivals(cls, steps: int, drafted: int, accepted: int, at_pos: tuple[int, ...]) -> SpecCounts:
@@ -120,7 +122,8 @@ class Chunk:
 
     `top` are the log-probabilities of the most likely tokens at the last of `tokens`, highest first; `top_tokens` are
     these tokens, () where the engine does not name them. `forbidden`: tokens that were given no chance, whatever their
-    log-probabilities.
+    log-probabilities. `names`: the bytes of its tokens where they are told and ids are not. `prompt`: the ids of the
+    prompt, where the server repeats them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -130,6 +133,8 @@ class Chunk:
     top: tuple[float, ...] = ()
     top_tokens: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
+    names: tuple[bytes, ...] = ()
+    prompt: tuple[int, ...] = ()
 
     @classmethod
     def ranking(cls, candidates: Iterable[tuple[float, int]]) -> Chunk:

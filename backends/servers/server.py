@@ -24,6 +24,7 @@ from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
 from specgate.backends.servers.process import HOST, Command, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
+from specgate.backends.servers.texts import TextTokens
 from specgate.checkpoints.spec_config.launch_checks import check_command
 from specgate.contract import Role, ServedModel
 from specgate.contract.load import OfferedLoad
@@ -72,6 +73,8 @@ class Server:
         self.adapter, self.role, self.running, self.options = adapter, role, running, options
         self.where = f"{adapter.name} {role} at {running.url}"
         self.version = ""
+        self.texts: TextTokens | None = None
+        """Makes tokens of answers without ids; None where these are refused."""
         self.meter: Meter = adapter.meter()
         secret = Secret.from_environment(options.api_key_env)
         self.client = Client(running.url, stall_s=options.stall_s, secret=secret)
@@ -153,8 +156,8 @@ class Server:
     def serve(
         self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
     ) -> tuple[list[Answer | TurnedAway], Reading]:
-        """As `answer`, sent as `offered` says. Requests that the server turns away stand in the place of their answers;
-        where it turned all of them away, raises BackendError.
+        """As `answer`, sent as `offered` says, which may take the list of `asks` again. Requests that the server turns
+        away stand in the place of their answers; where it turned all of them away, raises BackendError.
         """
         outcomes, counted = self._carry_out(asks, prompt_tokens, partial(self.client.serve, offered=offered))
         refused = [one for one in outcomes if isinstance(one, TurnedAway)]
@@ -175,7 +178,8 @@ class Server:
             longest, most = max(ask.new_tokens for ask in asks), max(ask.top for ask in asks)
             limit = StreamLimit.of(longest, cumulative=self.adapter.cumulative, top=most)
             recordings = send(requests[0][0], [body for _, body in requests], limit)
-            outcomes = self._understood(recordings, asks, prompt_tokens)
+            again = [i % len(asks) for i in range(len(recordings))]
+            outcomes = self._understood(recordings, [asks[i] for i in again], [prompt_tokens[i] for i in again])
             answers = [answer for answer in outcomes if isinstance(answer, Answer)]
             counted = self._settled(before, answers)
             blocks.refuse_other_traffic(counted, answers, self.where)
@@ -192,7 +196,7 @@ class Server:
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                outcomes.append(understand(recording, ask, self.adapter.read, where, length))
+                outcomes.append(understand(recording, ask, self.adapter.read, where, length, self.texts))
             except LostIds as error:
                 lost[slot] = error
         if lost:
@@ -200,6 +204,10 @@ class Server:
             first.slots = tuple(lost)
             raise first
         return outcomes
+
+    def encoded(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text by the server's own tokenizer; () if it has no end point for that."""
+        return self.adapter.token_ids(self.client, self.model, text, special=False) or ()
 
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""

@@ -10,6 +10,7 @@ from specgate.contract import CellResult, Comparison, Divergence, Rule, RunView,
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import (
     NAMES_CACHE,
+    as_texts,
     evidence_of,
     margin_of,
     sigma_allowed,
@@ -20,7 +21,7 @@ from specgate.gates.tokens.evidence import (
 from specgate.gates.tokens.scores import by_law, scores_of
 
 
-def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
+def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict | None:
     key, check = comparison.cell.key, comparison.tokens
     if check.compared_tokens == 0:
         message = "no pair of blocks to compare"
@@ -41,6 +42,9 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
     if d.margin is None and ties_of(rule) and cut_short:
         step = "continue with --resume: the run ended before it asked how close the two tokens are there"
         return verdict(rule, key, State.INVALID, "margin_not_asked", message, evidence_of(check), step)
+    if d.margin is None and ties_of(rule) and (compared := as_texts(result)):
+        message += compared
+        return verdict(rule, key, State.NOT_JUDGED, "texts_part", message, evidence_of(check), TELLS_IDS)
     if ties_of(rule).by_law and d.margin is not None and not is_wrong(d, check, allowed):
         message = (
             f"{len(check.mismatches)} texts leave the baseline's where two tokens are close ({d.margin:.3g} logits at "
@@ -53,6 +57,11 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
 
 TELLS_SIGMA: Final = (
     "a second engine in float32 on the same weights (checks.rescored_by), or an engine that ranks 10 tokens or more"
+)
+
+
+TELLS_IDS: Final = (
+    "nothing tells a near tie from a wrong token: an end point with token ids, or -o logprobs=on, which names each one"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from specgate.contract import Cell, Divergence, NearTies, Rule, RunView, TieLaw, TokenCheck
+from specgate.contract import Cell, CellResult, Divergence, NearTies, Rule, RunView, TieLaw, TokenCheck
 
 Evidence = dict[str, float | int | str | None]
 
@@ -56,6 +56,12 @@ def margin_of(d: Divergence, check: TokenCheck) -> str:
         return f"top-2 margin {d.margin:.3g}"
     allowed = f", at most {check.law.furthest_allowed:.1f}" if check.law is not None else ""
     return f"{d.margin:.3g} logits apart, {d.x:.1f} σ{allowed}; σ {d.sigma:.2g} logits, by rule {d.rule}"
+
+
+def as_texts(result: CellResult) -> str:
+    """End of a message about a cell whose texts were compared as texts; empty if it has token ids."""
+    named = "answers_as_texts" in result.values
+    return "; compared as texts, since the server's answers have no token ids" if named else ""
 
 
 def parted(check: TokenCheck, allowed: float) -> str:

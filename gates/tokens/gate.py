@@ -9,6 +9,7 @@ from typing import Final
 from specgate.contract import OWN_NUMBERS, CellResult, Comparison, NearTies, Rule, RunView, State, Verdict
 from specgate.gates.select import CellGate, no_baseline, verdict
 from specgate.gates.tokens.baseline import (
+    TELLS_IDS,
     TELLS_SIGMA,
     judge_lossy,
     not_compared,
@@ -18,6 +19,7 @@ from specgate.gates.tokens.baseline import (
     unequal_logits,
 )
 from specgate.gates.tokens.evidence import (
+    as_texts,
     cache_sigmas,
     evidence_of,
     extent,
@@ -107,7 +109,7 @@ class Tokens(CellGate):
             )
         return (
             (self.judge_repeats(rule, result, run) if alone else None)
-            or (unequal(rule, comparison, run) if comparison else None)
+            or (unequal(rule, result, comparison, run) if comparison else None)
             or (not_greedy(rule, comparison) if comparison else None)
             or (ties_too_wide(rule, comparison, run) if comparison else None)
             or (not_compared(rule, comparison, run) if comparison and alone else None)
@@ -136,6 +138,11 @@ class Tokens(CellGate):
             message += ", where two tokens are close, and nothing tells how the engine rounds"
             evidence = {"repeat_mismatches": repeats}
             return verdict(rule, result.cell.key, State.NOT_JUDGED, "sigma_unknown", message, evidence, TELLS_SIGMA)
+        if compared := as_texts(result):
+            evidence = {"repeat_mismatches": repeats}
+            return verdict(
+                rule, result.cell.key, State.NOT_JUDGED, "texts_part", message + compared, evidence, TELLS_IDS
+            )
         return verdict(
             rule,
             result.cell.key,
@@ -147,7 +154,7 @@ class Tokens(CellGate):
         )
 
     def agreed(self, rule: Rule, result: CellResult, comparison: Comparison | None, run: RunView) -> Verdict:
-        key, scores = result.cell.key, scored(result.rescored)
+        key, scores = result.cell.key, scored(result.rescored) + as_texts(result)
         if comparison is None and (repeats := result.values.get("repeat_mismatches")) and repeats.value:
             message = (
                 f"{repeats.value:.0f} of {result.blocks} blocks do not repeat all their tokens, as under load{scores}"

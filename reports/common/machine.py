@@ -1,4 +1,4 @@
-"""Disturbances of a run's times, in sentences and as a table: rounds set aside, and clocks of a GPU."""
+"""The machine of a run, in sentences and as a table: rounds set aside, energy, and clocks of a GPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.machine.cpu_pace import uneven
+from specgate.analysis.machine.energy import PER_TOKEN, RATIO
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
 from specgate.contract import CellResult, Run
 from specgate.contract.conditions import Conditions, GpuConditions, clock_events
-from specgate.reports.common.figures import NONE, number, percent
+from specgate.reports.common.figures import NONE, figure, number, percent, span
 from specgate.reports.common.parts import Table
 
 BY_COUNTERS: Final = "Rounds are set aside by the host's counters alone, never by how long a block took."
@@ -32,7 +33,7 @@ def sentences(run: Run) -> list[str]:
             of.setdefault(sentence, []).append(cell_name(key, run.scenarios))
     many = len(run.conditions) > 1
     said_of_points = [f"{', '.join(points)}: {sentence}" if many else sentence for sentence, points in of.items()]
-    return [*of_cpus(run), *said_of_points]
+    return [*of_cpus(run), *said_of_points, *of_energy(run)]
 
 
 def of_cpus(run: Run) -> Iterator[str]:
@@ -47,6 +48,23 @@ def of_cpus(run: Run) -> Iterator[str]:
         else ""
     )
     yield f"{where}{uneven(worst)}"
+
+
+def of_energy(run: Run) -> Iterator[str]:
+    """Yield a sentence per point whose energy is known: joules per token of every role, and the ratio of spec cells."""
+    points = list(dict.fromkeys(r.cell.point for r in run.cells if PER_TOKEN in r.values))
+    for point in points:
+        words = [energy_in_words(run, r) for r in run.cells if r.cell.point == point and PER_TOKEN in r.values]
+        where = f"{cell_name(point.key, run.scenarios)}: " if len(points) > 1 else ""
+        yield f"{where}energy per token: {', '.join(words)}"
+
+
+def energy_in_words(run: Run, result: CellResult) -> str:
+    """Return the joules per token of a cell: `spec-3 1.94 J (0.63×, 0.61 … 0.65)`."""
+    comparison = run.comparison(result.cell.key)
+    ratio = next((v for v in comparison.beside if v.metric == RATIO and v.value), None) if comparison else None
+    beside = f" ({', '.join(filter(None, (figure(ratio), span(ratio))))})" if ratio else ""
+    return f"{result.cell.role_name} {figure(result.values[PER_TOKEN])} J{beside}"
 
 
 def gpus(run: Run, point: str) -> int:

@@ -72,7 +72,7 @@ SUMMARY_COLUMNS: Mapping[str, str] = {
     "acceptance_ci_high": "upper end of it",
     **_figures("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s"),
     **_figures("output_tok_s_per_user", "step_ms", "prefill_tok_s"),
-    **_figures("repeated_8gram_share", "speedup_vs_ar_ratio"),
+    **_figures("repeated_8gram_share", "joules_per_token", "speedup_vs_ar_ratio"),
     "speedup_ci_low": "lower end of the interval of the speed-up that the run judges",
     "speedup_ci_high": "upper end of it",
     "like_these_ci_low": "lower end of the interval of `speedup_like_these_ratio`, over prompt sets",

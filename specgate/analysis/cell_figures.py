@@ -23,6 +23,7 @@ from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Budget, CellResult, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.samples.counters import (
+    AS_TEXTS,
     ASKED_AGAIN,
     ENDED_EARLY,
     JOINED_OUTPUTS,
@@ -82,6 +83,8 @@ def draft_values(
         return
     if missed := sum(missed_steps(block, budget) for block in blocks):
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
+    if record.skipped is not None:
+        yield Value("skipped_steps", float(record.skipped), "count", record.counted_steps)
     if joined := sum(block.counters.get(JOINED_OUTPUTS, 0) for block in blocks):
         yield Value("joined_outputs", float(joined), "count", record.steps)
     if (whole := record.k * record.steps) > record.drafted:
@@ -132,7 +135,11 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
 
 
 def asked_again(blocks: Sequence[Block]) -> Iterator[Value]:
-    """Yield how often a block was sent to a server again because its client saw the answers in one piece."""
+    """Yield how often a block was sent to a server again because its client saw the answers in one piece, and how many
+    of its answers are compared as texts.
+    """
+    if texts := sum(b.counters.get(AS_TEXTS, 0) for b in blocks):
+        yield Value("answers_as_texts", float(texts), "count", len(blocks))
     if again := sum(b.counters.get(ASKED_AGAIN, 0) for b in blocks):
         yield Value("asked_again", float(again), "count", len(blocks))
 

@@ -27,15 +27,10 @@ def compare(
     """
     scenario = plan.scenarios[cell.point.scenario]
     whole_requests = scenario.whole_requests
-    turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     block_pairs = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
     open_loop = cell.point.rate is not None
-    pairs = Pairs(
-        log_ratios=latency_log_ratios(block_pairs) if open_loop else log_ratios(block_pairs, whole_requests),
-        orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in block_pairs],
-        prompt_sets=[spec.prompt_set for _, spec in block_pairs],
-        turns=[turns[spec.prompt_set, spec.round] for _, spec in block_pairs],
-    )
+    ratios = latency_log_ratios(block_pairs) if open_loop else log_ratios(block_pairs, whole_requests)
+    pairs = paired(plan, block_pairs, ratios)
     columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
     if not whole_requests:
         sums = throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens)
@@ -64,6 +59,18 @@ def compare(
         like_these(pairs, whole),
     )
     return Comparison(cell, tokens, *columns, whole, beside, tuple(even_prefill(block_pairs)))
+
+
+def paired(plan: Plan, block_pairs: Sequence[tuple[Block, Block]], log_ratios: Sequence[float]) -> Pairs:
+    """`log_ratios` of (baseline, spec) pairs of one cell, with the order, the prompt set and the turn of each."""
+    rounds = plan.rounds_of(block_pairs[0][1].point) if block_pairs else ()
+    turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in rounds if not r.warmup)}
+    return Pairs(
+        log_ratios=log_ratios,
+        orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in block_pairs],
+        prompt_sets=[spec.prompt_set for _, spec in block_pairs],
+        turns=[turns[spec.prompt_set, spec.round] for _, spec in block_pairs],
+    )
 
 
 def jointly(pairs: Pairs, block_pairs: Sequence[tuple[Block, Block]]) -> tuple[Pairs, Pairs]:

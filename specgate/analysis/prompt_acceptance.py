@@ -74,7 +74,8 @@ def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
 
 def length_counts(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
     """(prompt set, prompt) → (accepted + steps, steps), whose ratio is its acceptance length, where it had a draft."""
-    return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
+    records = by_prompt(blocks).items()
+    return {prompt: (r.accepted + r.counted_steps, r.counted_steps) for prompt, r in records if r.counted_steps}
 
 
 def counted_by_request(blocks: Sequence[Block]) -> bool:
@@ -105,8 +106,8 @@ def length_values(of: Iterable[AcceptanceRecord], record: AcceptanceRecord) -> I
 
     `of`: the record of every prompt. `record` is the pooled one and must have steps.
     """
-    prompts = [r for r in of if r.steps]
-    low, high = interval_over(prompts, lambda r: r.steps + r.accepted, lambda r: r.steps)
+    prompts = [r for r in of if r.counted_steps]
+    low, high = interval_over(prompts, lambda r: r.counted_steps + r.accepted, lambda r: r.counted_steps)
     yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(prompts), low, high)
     yield Value("draft_acceptance_rate", record.draft_acceptance_rate, "tok_weighted", record.drafted)
     verified = record.drafted + record.steps
@@ -128,7 +129,7 @@ def category_values(of: PromptRecords, categories: Mapping[tuple[int, int], str 
             groups[category].append(record)
     for category, records in sorted(groups.items()):
         whole = reduce(add, records)
-        low, high = interval_over(records, lambda r: r.steps + r.accepted, lambda r: r.steps)
+        low, high = interval_over(records, lambda r: r.counted_steps + r.accepted, lambda r: r.counted_steps)
         n = len(records)
         yield Value(f"acceptance_length[{category}]", whole.acceptance_length, "tok_weighted", n, low, high)
         yield Value(f"draft_acceptance_rate[{category}]", whole.draft_acceptance_rate, "tok_weighted", whole.drafted)

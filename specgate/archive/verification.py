@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from specgate import plugins
 from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, is_comparison, result_json
@@ -42,7 +42,6 @@ from specgate.machine import inventory
 from specgate.promotion.ending import cut_in_words
 from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import signer
 from specgate.run.ending import recorded_as
 from specgate.run.resuming import last_entry as newest_entry
 from specgate.run.resuming import never_ended, resume_command
@@ -109,11 +108,11 @@ def page_differences(path: Path, result: TwoBuilds) -> Iterator[Difference]:
 FILE = "../ledger.jsonl"
 
 
-def ledger_differences(path: Path, run: Run, signers: Path | None) -> tuple[list[Difference], list[str]]:
-    """(where the run's entry in the ledger beside it contradicts the run, what is worth knowing about the entry).
+AGREE: Final = "whoever can write to both the folder and the ledger can make them agree"
 
-    `signers`: the file of allowed signers by one of whom the entry must be signed; None if it need not be.
-    """
+
+def ledger_differences(path: Path, run: Run) -> tuple[list[Difference], list[str]]:
+    """(where the run's entry in the ledger beside it contradicts the run, what is worth knowing about the entry)."""
     try:
         entry, of_name = (last_entry(path, name) for name in (run.id, path.absolute().name))
     except InvalidResult as error:
@@ -122,29 +121,12 @@ def ledger_differences(path: Path, run: Run, signers: Path | None) -> tuple[list
         why = f"{run.id}; the folder has the name of another run, which ended with {of_name.state} at {of_name.time}"
         return [Difference(RUN, "id", why)], []
     if entry is None:
-        return _without_entry(path, signers)
-    differences = [*entry_differences(path, run, entry), *signature_differences(entry, signers)]
-    return differences, signature_notes(entry, signers, differences)
+        return _without_entry(path)
+    return entry_differences(path, run, entry), [AGREE]
 
 
-def signature_notes(entry: Entry, signers: Path | None, differences: Sequence[Difference]) -> list[str]:
-    """Notes on the signature of an entry that has `differences`."""
-    if signers is None:
-        signed = (
-            "its entry is signed, but no --allowed-signers says whose keys are believed"
-            if entry.signature
-            else "its entry is not signed"
-        )
-        return [f"{signed}: whoever can write to both the folder and the ledger can make them agree"]
-    if not differences and entry.signature:
-        return [f"the ledger entry is signed by {signer(entry.signature, signers, entry.time)}"]
-    return []
-
-
-def _without_entry(path: Path, signers: Path | None) -> tuple[list[Difference], list[str]]:
+def _without_entry(path: Path) -> tuple[list[Difference], list[str]]:
     beside = "has no entry of this run" if (path.absolute().parent / "ledger.jsonl").is_file() else "is not there"
-    if signers is not None:
-        return [Difference(FILE, "", f"{beside}: no signature vouches for it")], []
     open_ = "that the manifest is the one the run ended with cannot be checked, nor can samples, environment and times"
     return [], [f"the ledger beside the run {beside}: {open_}"]
 
@@ -175,9 +157,7 @@ def manifest_difference(path: Path, entry: Entry) -> Iterator[Difference]:
         yield Difference(f"{FILE} ({entry.run})", "manifest_sha256", why)
 
 
-def comparison_differences(
-    path: Path, result: TwoBuilds | None, signers: Path | None
-) -> tuple[list[Difference], list[str]]:
+def comparison_differences(path: Path, result: TwoBuilds | None) -> tuple[list[Difference], list[str]]:
     """As `ledger_differences`, for the newest entry of the comparison in the folder `path`.
 
     `result`: as it was recomputed, or None.
@@ -188,26 +168,11 @@ def comparison_differences(
         return [Difference(FILE, "", str(error))], []
     entry = next((e for e in reversed(entries) if e.run == path.absolute().name and e.ends_a_run), None)
     if entry is None:
-        return _without_entry(path, signers)
+        return _without_entry(path)
     where, differences = f"{FILE} ({entry.run})", list(manifest_difference(path, entry))
     if result is not None and entry.exit_code != result.code:
         differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
-    differences += signature_differences(entry, signers)
-    return differences, signature_notes(entry, signers, differences)
-
-
-def signature_differences(entry: Entry, signers: Path | None) -> list[Difference]:
-    """Reasons that the entry's signature is not an allowed signer's; [] if it is, or if none is asked for."""
-    if signers is None:
-        return []
-    where = f"{FILE} ({entry.run})"
-    if entry.signature is None:
-        return [Difference(where, "signature", "is missing: nobody has signed the entry")]
-    try:
-        signer(entry.signature, signers, entry.time)
-    except InvalidResult as error:
-        return [Difference(where, "signature", error.message)]
-    return []
+    return differences, [AGREE]
 
 
 def last_entry(path: Path, run: str) -> Entry | None:
@@ -256,12 +221,10 @@ class Verification:
     next_step: str = ""
 
 
-def verify(path: Path, signers: Path | None = None) -> Verification:
+def verify(path: Path) -> Verification:
     """Check the run folder `path`, of a run that has ended (`unended`). Nothing is written.
 
-    `signers`: the file of allowed signers by one of whom the ledger's entry must be signed; None if it need not be.
-    Raises UsageError if `path` is not a run folder or `signers` cannot be read, OtherVersion for a run of another
-    schema, and EnvironmentRefused where signatures cannot be checked.
+    Raises UsageError if `path` is not a run folder, and OtherVersion for a run of another schema.
     """
     folder = RunFolder.open(path, read_only=True)
     differences = list(manifest_differences(path))
@@ -288,7 +251,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         # Samples that have the right form but break the arithmetic cannot have been measured.
         computed.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
     if run is not None:
-        report_problems, report_notes = ledger_differences(path, run, signers)
+        report_problems, report_notes = ledger_differences(path, run)
         differences += report_problems
         notes += report_notes
     if made_here(stored):

@@ -12,7 +12,6 @@ auxiliary_layers.py    which hidden states of the target feed the draft
 mxfp4.py               the four-bit numbers of gpt-oss' experts, without arithmetic
 parameters.py          the harness's own count of the weights that a step must read
 spec_config/           speculative configs of any engine: read, checked, and laid side by side
-trees/                 trees of draft tokens: their shapes and files
 stages/                the stages of a pass at which two engines can be compared
 exports.py             what a back end tells of pairs that are written for its engine
 tokenizer_file.py      a target's `tokenizer.json`

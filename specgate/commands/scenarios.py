@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from specgate.commands.door import OpenGroup
-from specgate.commands.options import QUESTION, SIBLINGS, key_value, take, take_question
+from specgate.commands.options import LOAD, QUESTION, SIBLINGS, key_value, take, take_question
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
@@ -106,7 +106,7 @@ def check_files(files: tuple[str, ...]) -> None:
 
 
 @scenarios.command(short_help="Show what a run would measure, and how long it would take.")
-@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION)
+@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION, *LOAD)
 @click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
@@ -117,8 +117,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     Example: specgate scenarios plan --context 8K,32K --spec 2,3,5
 
     Nothing is measured. Of prompts from a file it shows how many would be measured and how long they are; that takes
-    the tokenizer of a pair, or --tokenizer. Of a pair that is named and has a mixture of experts, it shows what a cycle
-    costs by its bytes alone; with --policy also which acceptance length or overlap of experts the speed gates take.
+    the tokenizer of a pair, or --tokenizer. With --policy it names required floors that no run can reach.
     """
     from specgate import plugins
     from specgate.contract.protocols import ChecksOptions
@@ -128,6 +127,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     from specgate.planning.request import Request
     from specgate.planning.resolution import chosen_scenarios, one_role_at_a_time
     from specgate.planning.scenario import meant_for
+    from specgate.run.reachability import out_of_reach, required_floors
 
     question, named = take_question(options), dict(key_value(o) for o in options.pop("options"))
     request = Request(
@@ -149,16 +149,9 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     show_plan(planned, seconds, size, cost.open, plain=plain or not sys.stdout.isatty())
     for line in lengths:
         echo(line)
-    if pair is not None:
-        from specgate.planning.byte_outlook import byte_outlook
-
-        for line in byte_outlook(planned, pair, policy):
+    if policy:
+        for line in out_of_reach(list(required_floors(policy, planned)), planned, {}, None):
             echo(line)
-    elif policy:
-        echo(
-            f"what the speed gates of {request.policy} take is said of a pair: name it with --pair, or --target and "
-            "--draft"
-        )
 
 
 def named_pair(request: Request, usual: str | None) -> PairRef:

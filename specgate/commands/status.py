@@ -37,7 +37,6 @@ def show_status(request: Request, *, as_json: bool) -> None:
 def plain(status: PromotionStatus) -> dict[str, object]:
     from specgate.machine import host
     from specgate.promotion.fingerprint import measured_by
-    from specgate.promotion.signing import allowed_signers
 
     green = status.green
     return {
@@ -46,7 +45,6 @@ def plain(status: PromotionStatus) -> dict[str, object]:
         "chain": "intact",
         "host": host.identity(),
         "head_host": status.history.host,
-        "allowed_signers": None if (signers := allowed_signers()) is None else str(signers),
         "entries": len(status.history.entries) - len(status.history.cut),
         "cut_endings": list(status.history.cut),
         "torn_line": status.history.torn,
@@ -93,17 +91,14 @@ def lines(status: PromotionStatus) -> list[str]:
     from specgate.machine import host
     from specgate.promotion.admission import subject_in_words, what_is_missing
     from specgate.promotion.pins import key_of
-    from specgate.promotion.signing import allowed_signers
 
     green, history = status.green, status.history
     text = [f"ledger {status.ledger.file}: {len(history.entries) - len(history.cut)} entries, chain intact"]
     for folder, entry in history.cut.items():
         text.append(f"  {entry.state} {entry.run}: its ending was cut, and it counts; this finishes it:")
         text.append(f"  specgate {entry.kind} --resume {shlex.quote(folder)}")
-    if signers := allowed_signers():
-        text.append(f"  only entries that a key of {signers} has signed count")
-    elif history.host not in (None, host.identity()):
-        text += [f"  written last on another host ({history.host}):", "  entries of another host count only if signed"]
+    if history.host not in (None, host.identity()):
+        text += [f"  written last on another host ({history.host}):", "  entries of another host do not count"]
     if history.torn:
         text.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:

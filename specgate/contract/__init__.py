@@ -44,7 +44,7 @@ from specgate.contract.results import (
     Distribution,
     Value,
 )
-from specgate.contract.run import LastGreen, Promotion, Run, RunView
+from specgate.contract.run import EXPLORED, LastGreen, Promotion, Run, RunView
 from specgate.contract.samples.block import (
     ENGINE_DECODE_NS,
     Block,
@@ -59,6 +59,7 @@ from specgate.contract.samples.engine_facts import (
     FORCED_LENGTH,
     LOSSY,
     MAY_NOT_DRAFT,
+    OWN_LENGTHS,
     OWN_NUMBERS,
     PREFIX_CACHE,
     EngineFacts,
@@ -103,6 +104,7 @@ __all__ = [
     "ACCEPTANCE_LENGTH",
     "BASELINE",
     "ENGINE_DECODE_NS",
+    "EXPLORED",
     "FORBIDS_ENDS",
     "FORCED_LENGTH",
     "KINDS",
@@ -110,6 +112,7 @@ __all__ = [
     "LOSSY",
     "MAY_NOT_DRAFT",
     "MOST_PAIRS",
+    "OWN_LENGTHS",
     "OWN_NUMBERS",
     "PASS_ROUNDS",
     "PREFIX_CACHE",

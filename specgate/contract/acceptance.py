@@ -2,9 +2,9 @@
 
 The counts are per request-step: one step of one request. The central statistic is the histogram of accepted draft
 tokens per request-step; the other figures follow from it. `acceptance_length` is 1 + accepted / request-steps that had
-a draft. It includes the bonus token and excludes the prefill token, and it is token-weighted (a ratio of sums). An
-engine that does not count a histogram gives `Totals` instead; a figure that does not follow from these is not
-observable.
+a draft, or that need not have one. It includes the bonus token and excludes the prefill token, and it is token-weighted
+(a ratio of sums). An engine that does not count a histogram gives `Totals` instead; a figure that does not follow from
+these is not observable. Of a draft tree, the accepted path is counted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
+from typing import ClassVar
 
-from specgate.contract.types import Count, Counts, Size
+from specgate.contract.types import Count, Counts, LeavesOut, Size
 from specgate.errors import InvalidResult
 
 
@@ -35,17 +36,22 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptanceRecord:
+class AcceptanceRecord(LeavesOut):
     """Draft-token counts over the request-steps that had at least one draft token.
 
-    `k`: the draft length of the role spec-k.
+    `k`: the draft length of the role spec-k; where a server's method sets its own lengths (`OWN_LENGTHS` in an engine's
+        facts), the longest draft that was seen, if that is shorter.
     `hist[i]`: request-steps with exactly i accepted draft tokens, i = 0…k.
     `drafted_at_pos[i]`: request-steps in which draft token i + 1 was proposed.
     `emitted`: tokens that these request-steps emitted.
     `truncated`: accepted or bonus tokens that were cut off at EOS, at a stop token or at the length limit.
     `totals`: the sums of an engine that does not count all of the above, else None. With it, `hist` and
         `drafted_at_pos` may be (): not observable.
+    `skipped`: request-steps without a draft, of a server whose method need not draft; all counts above leave them out.
+        None of any other engine.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"skipped"})
 
     k: Size
     hist: Counts
@@ -53,6 +59,7 @@ class AcceptanceRecord:
     emitted: Count
     truncated: Count
     totals: Totals | None = None
+    skipped: Count | None = None
 
     @property
     def steps(self) -> int:
@@ -71,8 +78,13 @@ class AcceptanceRecord:
 
     @property
     def acceptance_length(self) -> float | None:
-        """1 + accepted / steps, in tokens; None where no step had a draft."""
-        return 1 + self.accepted / self.steps if self.steps else None
+        """Tokens per step, 1 + accepted / steps, with the skipped steps among them; None where no step had a draft."""
+        return 1 + self.accepted / self.counted_steps if self.steps else None
+
+    @property
+    def counted_steps(self) -> int:
+        """Request-steps that the acceptance length is over: those that had a draft, and those that need not have."""
+        return self.steps + (self.skipped or 0)
 
     @property
     def draft_acceptance_rate(self) -> float | None:
@@ -173,19 +185,17 @@ class AcceptanceRecord:
             )
 
     def __add__(self, other: AcceptanceRecord) -> AcceptanceRecord:
-        """Pool two records of the same k. What one of them does not know is not observable in the sum.
-
-        Raises ValueError where the two have different k.
+        """Pool two records of a cell. What one of them does not know is not observable in the sum, whose `k` is that of
+        the longer drafts.
         """
-        if self.k != other.k:
-            raise ValueError(f"records of spec-{self.k} and spec-{other.k} cannot be pooled")
         return AcceptanceRecord(
-            self.k,
+            max(self.k, other.k),
             added(self.hist, other.hist),
             added(self.drafted_at_pos, other.drafted_at_pos),
             self.emitted + other.emitted,
             self.truncated + other.truncated,
             self._sums + other._sums if self.totals or other.totals else None,
+            None if self.skipped is other.skipped is None else (self.skipped or 0) + (other.skipped or 0),
         )
 
     @property
@@ -220,5 +230,72 @@ class AcceptanceRecord:
 
 
 def added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Element-wise sums; () where one of the two is ()."""
-    return tuple(x + y for x, y in zip(a, b, strict=True)) if a and b else ()
+    """Element-wise sums, as long as the longer one; () where one of the two is ()."""
+    return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0)) if a and b else ()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """An engine's own counts of the drafts of one request, or of several, whatever the lengths of the drafts.
+
+    `hist`: a sparse histogram: (accepted draft tokens, request-steps that accepted so many), ascending; () where an
+        engine does not count it.
+    `lengths`: the same of the draft tokens that were proposed.
+    `tree`: they are those of trees, or of a shape that is not known. The record counts their accepted paths, of at most
+        K tokens a step, and no positions.
+    """
+
+    totals: Totals
+    hist: tuple[tuple[Count, Count], ...] = ()
+    lengths: tuple[tuple[Count, Count], ...] = ()
+    tree: bool = False
+
+    def record(
+        self, k: int, emitted: int, arrivals: Sequence[Sequence[int]] | None = None
+    ) -> tuple[AcceptanceRecord, int]:
+        """Return (the acceptance record, the request-steps without a draft that they should have had) of requests that
+        emitted `emitted` tokens behind their first ones, with drafts of at most `k` tokens.
+
+        `arrivals`: of a method that need not draft in every step, the tokens of each arrival behind the first tokens,
+        request by request.
+
+        Their steps should be `emitted` tokens, plus those cut off at the end, less the accepted ones. Engines count
+        neither steps without a draft nor tokens cut off. Arrivals that can be steps tell the two apart. Else, the
+        difference is taken for one of the two, never for both.
+        """
+        steps, counts, totals = self.totals.steps, dict(self.hist), self.totals
+        if self.tree:
+            totals = Totals(steps, min(totals.drafted, k * steps), totals.accepted)
+        surplus, counted = steps + totals.accepted - emitted, bool(counts) or not steps
+        undrafted = self.undrafted(k, arrivals) if arrivals is not None else None
+        if undrafted is None:
+            undrafted = max(0, -surplus)
+        at_pos = (steps,) * k if totals.drafted == k * steps and not self.tree else ()
+        if self.lengths and not self.tree:
+            at_pos = tuple(sum(n for length, n in self.lengths if length > i) for i in range(k))
+        return AcceptanceRecord(
+            k=k,
+            hist=tuple(counts.get(i, 0) for i in range(max(k, 0, *counts) + 1)) if counted else (),
+            drafted_at_pos=at_pos,
+            emitted=emitted - undrafted,
+            truncated=surplus + undrafted,
+            totals=None if counted and at_pos else totals,
+            skipped=None if arrivals is None else undrafted,
+        ), undrafted if arrivals is None else 0
+
+    def undrafted(self, k: int, arrivals: Sequence[Sequence[int]]) -> int | None:
+        """Return how many arrivals are steps without a draft; None if arrivals cannot be steps.
+
+        There is one for each step. Those before the last of a request have a token more than their step accepted, and
+        at most `k` tokens of a request are cut off.
+        """
+        steps = sum(map(len, arrivals))
+        cut = self.totals.accepted + steps - sum(map(sum, arrivals))
+        whole = Counter(size - 1 for sizes in arrivals for size in sizes[:-1] if size > 1)
+        if (
+            steps < self.totals.steps
+            or not 0 <= cut <= k * len(arrivals)
+            or (self.hist and whole - Counter(dict(self.hist)))
+        ):
+            return None
+        return steps - self.totals.steps

@@ -63,6 +63,8 @@ class GpuReading:
     max_sm_clock_mhz: int | None = None
     """The highest clock that this GPU can reach."""
     power_mw: int | None = None
+    energy_mj: int | None = None
+    """Millijoules since the driver was loaded; of several GPUs, their sum."""
     power_limit_mw: int | None = None
     default_power_limit_mw: int | None = None
     temperature_c: int | None = None
@@ -107,14 +109,16 @@ class HostReading:
 
 
 class ClockReading(NamedTuple):
-    """The SM clock of a GPU between two samples. None where the driver does not tell.
+    """The SM clock and the energy of a GPU between two samples. None where the driver does not tell.
 
     `monotonic_ns`: on the same clock as `Block.span_ns`. `event_reasons`: as in `GpuReading.clock_event_reasons`.
+    `energy_mj`: as in `GpuReading`.
     """
 
     monotonic_ns: int
     sm_mhz: int | None
     event_reasons: int | None
+    energy_mj: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +142,11 @@ class Sample:
 
 
 def clock_readings(sample: Sample) -> tuple[ClockReading, ...]:
-    """All that `sample` tells of the GPU's clock, in order of time; empty where there is no GPU reading."""
+    """All that `sample` tells of the GPU's clock and energy, in order of time; empty where there is no GPU reading."""
     if (gpu := sample.gpu) is None:
         return ()
-    return *sample.clocks, ClockReading(sample.monotonic_ns, gpu.sm_clock_mhz, gpu.clock_event_reasons)
+    own = ClockReading(sample.monotonic_ns, gpu.sm_clock_mhz, gpu.clock_event_reasons, gpu.energy_mj)
+    return *sample.clocks, own
 
 
 @dataclass(frozen=True, slots=True)

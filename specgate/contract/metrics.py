@@ -110,7 +110,10 @@ _METRICS = (
     Metric("accept_ms", "ms", "lower", "share of a step spent comparing drafts with the target"),
     Metric("commit_ms", "ms", "lower", "share of a step spent on bookkeeping and reading results"),
     Metric(
-        "acceptance_length", "tokens", "higher", "1 + accepted / steps with drafts; bonus included, prefill excluded"
+        "acceptance_length",
+        "tokens",
+        "higher",
+        "1 + accepted / steps with drafts, and steps that may have none; bonus included, prefill excluded",
     ),
     Metric("draft_acceptance_rate", "ratio", "higher", "accepted / drafted tokens"),
     Metric(
@@ -125,6 +128,7 @@ _METRICS = (
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
+    Metric("skipped_steps", "steps", "none", "request-steps without a draft of a method that need not draft"),
     Metric(
         "joined_outputs",
         "outputs",
@@ -138,6 +142,7 @@ _METRICS = (
     Metric(
         "asked_again", "requests", "equal", "how often a server was asked for a block again that was seen in one piece"
     ),
+    Metric("answers_as_texts", "requests", "equal", "answers without token ids, which are compared as texts"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric(
         "prefix_hit_tokens",
@@ -193,6 +198,26 @@ _METRICS = (
         "lower",
         "share of the baseline's KV cache capacity, in tokens, that a spec cell does not have",
     ),
+    Metric(
+        "joules_per_token",
+        "J",
+        "lower",
+        "energy of the watched GPUs over the blocks / tokens of these blocks, prefill included where blocks have their "
+        "own; by the GPU's counter, where every block lasts 0.5 s",
+    ),
+    Metric("energy_per_token_ratio", "ratio", "lower", "geometric mean over pairs of spec / baseline joules_per_token"),
+    Metric(
+        "exact_match", "ratio", "higher", "share of the questions whose answer is the key's, by a rule per kind of key"
+    ),
+    Metric(
+        "exact_match_change",
+        "ratio",
+        "higher",
+        "exact_match of a spec cell less its baseline's, on the same questions, with Newcombe's interval for pairs",
+    ),
+    Metric("answers_lost", "answers", "lower", "questions that the baseline answers rightly and the spec cell wrongly"),
+    Metric("answers_won", "answers", "none", "questions that the spec cell answers rightly and the baseline wrongly"),
+    Metric("answers_cut", "answers", "none", "texts that end at the token budget, so that an answer may be missing"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"
@@ -251,6 +276,7 @@ TIMES_OVER: Final = (
     "joint_decode_speedup_ratio",
     "harmonic_decode_speedup_ratio",
     "speedup_like_these_ratio",
+    "energy_per_token_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
 

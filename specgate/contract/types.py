@@ -170,7 +170,8 @@ FAIL_FAST: Final = FailFast()
 POSITIONS: Final = 1 << 24
 """Tokens of one prompt, and positions of a RoPE scaling."""
 BATCH: Final = 4096
-DRAFT_TOKENS: Final = 8
+DRAFT_TOKENS: Final = 64
+"""Draft tokens per step; n-gram and suffix methods draft the most."""
 VALUES: Final = 64
 """Values of one axis of a grid."""
 STEPS: Final = 1 << 20

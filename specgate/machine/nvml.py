@@ -91,6 +91,7 @@ class GpuProbe:
             sm_clock_mhz=query("sm_clock_mhz", "ClockInfo", _SM_CLOCK),
             max_sm_clock_mhz=query("max_sm_clock_mhz", "MaxClockInfo", _SM_CLOCK),
             power_mw=query("power_mw", "PowerUsage"),
+            energy_mj=query("energy_mj", "TotalEnergyConsumption"),
             power_limit_mw=query("power_limit_mw", "EnforcedPowerLimit"),
             default_power_limit_mw=query("default_power_limit_mw", "PowerManagementDefaultLimit"),
             temperature_c=query("temperature_c", "Temperature", _GPU_SENSOR),
@@ -103,11 +104,13 @@ class GpuProbe:
         )
 
     def clock(self) -> ClockReading:
-        """The SM clock and what lowers it: two calls, where `read` makes twenty."""
+        """The SM clock, what lowers it, and the energy: three calls, where `read` makes twenty."""
         query = _Asked(self._nvml, self._handle)
-        at = time.monotonic_ns()
         return ClockReading(
-            at, query("sm_clock_mhz", "ClockInfo", _SM_CLOCK), query("reasons", "CurrentClocksEventReasons")
+            time.monotonic_ns(),
+            query("sm_clock_mhz", "ClockInfo", _SM_CLOCK),
+            query("reasons", "CurrentClocksEventReasons"),
+            query("energy_mj", "TotalEnergyConsumption"),
         )
 
     def memory(self) -> tuple[int | None, dict[int, int]]:
@@ -221,6 +224,7 @@ def worst_of(readings: Sequence[GpuReading]) -> GpuReading:
         sm_clock_mhz=of("sm_clock_mhz", min),
         max_sm_clock_mhz=of("max_sm_clock_mhz", min),
         power_mw=of("power_mw", max),
+        energy_mj=of("energy_mj", sum),
         power_limit_mw=of("power_limit_mw", min),
         default_power_limit_mw=of("default_power_limit_mw", max),
         temperature_c=of("temperature_c", max),
@@ -234,13 +238,14 @@ def worst_of(readings: Sequence[GpuReading]) -> GpuReading:
 
 
 def slowest_of(clocks: Sequence[ClockReading]) -> ClockReading:
-    """One reading of several GPUs' clocks: the lowest, and all that lowers any of them."""
-    mhz, reasons = [c.sm_mhz for c in clocks], [c.event_reasons for c in clocks]
-    return ClockReading(
-        clocks[0].monotonic_ns,
-        None if None in mhz else min(m for m in mhz if m is not None),
-        None if None in reasons else reduce(or_, (r for r in reasons if r is not None)),
-    )
+    """One reading of several GPUs' clocks: the lowest, all that lowers any of them, and the sum of their energies."""
+
+    def of(field: str, joined: Callable[[Sequence[Any]], Any]) -> Any:
+        values = [getattr(clock, field) for clock in clocks]
+        return None if None in values else joined(values)
+
+    reasons = of("event_reasons", lambda values: reduce(or_, values))
+    return ClockReading(clocks[0].monotonic_ns, of("sm_mhz", min), reasons, of("energy_mj", sum))
 
 
 class _Asked:

@@ -5,7 +5,6 @@ claim.py               which micro gates a run rests on, how often they were gre
 micro_gates.py         which micro scenarios must be green, and the command that runs them
 green_runs.py          how often in a row they have been: a pure function of the ledger's entries and the time
 standing.py            whether a green entry is believed, and the status of a subject
-signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said
 ending.py              the end of a run as one step, whatever cuts it
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders

@@ -25,7 +25,6 @@ from specgate.files.manifest import ENDING, manifest_of
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import json_text
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import signing_key
 
 SCHEMA: Final = "specgate.ending/v1"
 
@@ -104,7 +103,7 @@ def finish(folder: RunFolder, ending: Ending, ledger: Ledger, rendering: Renderi
         raise InvalidResult(f"{folder.path}: a file was changed after the verdict had been reached", hint=hint)
     torn, problem = None, None
     try:
-        torn = ledger.enter(entry, signing_key()) if entry is not None else None
+        torn = ledger.enter(entry) if entry is not None else None
     except SpecgateError as error:
         problem = error
     for name, data in ending.files.items():

@@ -3,8 +3,8 @@
 `ledger.jsonl` holds a JSON object per line. Each line has the hash of the line before it in `prev_sha256`; the first
 line has 64 zeros. A line that is edited, inserted or removed later therefore breaks the chain. `ledger.head` holds the
 number of lines, the hash of the last one and the identity of the host that wrote it, so that lines cut off the end are
-noticed too. The chain finds accidents and careless edits, not somebody who rewrites all of the files: entries can be
-signed against that (see `signing`), and `standing` says what else an entry must have to count.
+noticed too. The chain finds accidents and careless edits, not somebody who rewrites all of the files. `standing`
+says what else an entry must have to count.
 
 If a writer is killed in the middle of a line, the line has no newline (a torn line). It is never read as an entry, and
 the next writer moves it to `ledger.torn.jsonl`. One writer at a time holds `ledger.lock`. Reading takes no lock and
@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -32,7 +32,6 @@ from specgate.files.json_text import from_plain, parse_json, read_json, to_plain
 from specgate.files.manifest import ENDING
 from specgate.files.writing import disk
 from specgate.machine import host
-from specgate.promotion.signing import Signature, sign
 
 GENESIS: Final = "0" * 64
 """`prev_sha256` of the first line."""
@@ -66,7 +65,6 @@ class Entry:
     known when the run ended; see `claim`. `manifest_sha256`: the hash of the run's MANIFEST.sha256. `override`: why a
     full run began although its micro gates were not green. `host`: which host it ran on (`machine.host.identity`).
     `not_judged`: what the run has to be judged by and was not, in words.
-    `signature`: who vouches for the entry, and the text that was signed; None if nobody does.
     """
 
     time: str
@@ -83,7 +81,6 @@ class Entry:
     override: str | None = None
     host: str | None = None
     not_judged: tuple[str, ...] = ()
-    signature: Signature | None = field(default=None, compare=False)
 
     @property
     def ends_a_run(self) -> bool:
@@ -168,15 +165,15 @@ class Ledger:
             except (OSError, ValueError, InvalidResult):
                 continue
 
-    def enter(self, entry: Entry, key: Path | None = None) -> str | None:
+    def enter(self, entry: Entry) -> str | None:
         """As `append`, unless the entry is there already: how a run ended is entered once."""
-        return self.append(entry, key, once=True)
+        return self.append(entry, once=True)
 
-    def append(self, entry: Entry, key: Path | None = None, *, once: bool = False) -> str | None:
-        """Add one entry, signed with `key` if there is one. It is on disk when this returns.
+    def append(self, entry: Entry, *, once: bool = False) -> str | None:
+        """Add one entry. It is on disk when this returns.
 
-        Returns the torn line that was moved aside, or None. Raises UsageError if the key cannot sign, and ValueError
-        for an entry whose state and exit code contradict each other. `once`: see `enter`.
+        Returns the torn line that was moved aside, or None. Raises ValueError for an entry whose state and exit code
+        contradict each other. `once`: see `enter`.
         """
         if why := entry.contradiction():
             raise ValueError(f"{entry.run}: {why}")
@@ -192,7 +189,7 @@ class Ledger:
                 return None
             if torn:
                 self._set_aside(torn)
-            line = line_of(entry, _sha256(lines[-1]) if lines else GENESIS, key)
+            line = line_of(entry, _sha256(lines[-1]) if lines else GENESIS)
             _append(self.file, line + b"\n")
             self._write_head(len(lines) + 1, _sha256(line))
         return torn.decode(errors="backslashreplace") if torn else None
@@ -221,10 +218,8 @@ class Ledger:
                 raise self._broken(number, "it is not JSON") from None
             if not isinstance(data, dict) or data.get("prev_sha256") != previous:
                 raise self._broken(number, f"prev_sha256 is not the hash of the line before, {previous}")
-            armoured = data.pop("signature", None)
-            signed = Signature(str(armoured), dumped(data)) if armoured is not None else None
             del data["prev_sha256"]
-            entry = replace(from_plain(Entry, data, Path(f"{self.file}:{number}")), signature=signed)
+            entry = from_plain(Entry, data, Path(f"{self.file}:{number}"))
             if why := entry.contradiction():
                 raise self._broken(number, why)
             yield entry
@@ -306,19 +301,9 @@ def split(content: bytes) -> tuple[list[bytes], bytes]:
     return lines, torn
 
 
-def line_of(entry: Entry, previous: str, key: Path | None) -> bytes:
-    """The entry as a line of the ledger. `previous`: the hash of the line before it, which is signed too."""
-    plain = to_plain(Entry, entry)
-    del plain["signature"]
-    data = {"prev_sha256": previous, **plain}
-    if key is not None:
-        data["signature"] = sign(dumped(data), key).armoured
-    return dumped(data).encode()
-
-
-def dumped(data: Mapping[str, object]) -> str:
-    """The text of a line: JSON without spaces, all of it ASCII, keys in the order that they have."""
-    return json.dumps(data, separators=(",", ":"))
+def line_of(entry: Entry, previous: str) -> bytes:
+    """The entry as a line of the ledger: ASCII JSON without spaces. `previous`: the hash of the line before it."""
+    return json.dumps({"prev_sha256": previous, **to_plain(Entry, entry)}, separators=(",", ":")).encode()
 
 
 def _append(file: Path, line: bytes) -> None:

@@ -17,7 +17,6 @@ from specgate.files.run_folder import RunFolder
 from specgate.machine import host
 from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts, folder_of
 
 MACHINE: Final = ("gpu_uuid", "host")
@@ -90,8 +89,8 @@ def ledger_and_entry(path: Path, archives: tuple[Path, ...]) -> tuple[Ledger, En
 
 
 def entered(ledger: Ledger, of_run: Entry, kind: Literal["pin", "unpin"]) -> Entry:
-    """Enter the pin of a run, or its end, with the signing key if there is one."""
+    """Enter the pin of a run, or its end."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = replace(of_run, kind=kind, time=now, host=host.identity(), override=None, not_judged=(), signature=None)
-    ledger.append(entry, signing_key())
+    entry = replace(of_run, kind=kind, time=now, host=host.identity(), override=None, not_judged=())
+    ledger.append(entry)
     return entry

@@ -1,13 +1,9 @@
 """The standing of a subject in the ledger, and its status.
 
 The chain says that entries were not changed. It does not say that there ever was such a run, or that it was made here:
-a ledger can be copied, and made up from the first line on. So an entry counts as a green run only
-
-    if the entry is signed      by one of the allowed signers, where `SPECGATE_ALLOWED_SIGNERS` names them;
-    else if it was made here    its `host` is this one, and its run folder lies beside the ledger or in an archive.
-
-Where the run folder is there, its manifest must be the one that the entry names, and its gates.json the one that the
-manifest lists.
+a ledger can be copied, and made up from the first line on. So an entry counts as a green run only if it was made here:
+its `host` is this one, and its run folder lies beside the ledger or in an archive. The manifest there must be the one
+that the entry names, and its gates.json the one that the manifest lists.
 """
 
 from __future__ import annotations
@@ -16,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from specgate.contract import Promotion
-from specgate.errors import InvalidResult
 from specgate.files.manifest import ENDING, MANIFEST, listings, vouched
 from specgate.files.writing import sha256_of
 from specgate.machine import host
@@ -29,54 +25,34 @@ from specgate.promotion.fingerprint import FLEET, measured_by
 from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs, relevant
 from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
-from specgate.promotion.signing import UnknownSigner, allowed_signers, signer
+
+OTHER_MANIFEST: Final = f"its {MANIFEST} is not the one that the entry names"
 
 
 def doubts(ledger: Ledger, on_host: str | None = None) -> Callable[[Entry], str | None]:
     """A function that says why a green entry of `ledger` is not believed, or None if it is. `on_host`: where that is
     asked; on this host by default.
-
-    The function raises InvalidResult for an entry whose signature belongs to another text.
     """
-    signers, here = allowed_signers(), on_host or host.identity()
+    here = on_host or host.identity()
 
     def doubt(entry: Entry) -> str | None:
         folder = folder_of(entry, ledger)
-        unfit = doubt_of_signature(entry, signers) if signers else doubt_of_origin(entry, here, folder)
-        return unfit or (doubt_of_folder(entry, folder) if folder else None)
+        return doubt_of_origin(entry, here, folder) or (doubt_of_folder(entry, folder) if folder else None)
 
     return doubt
 
 
 def doubt_of_comparison(entry: Entry, folder: Path) -> str | None:
-    """Return why the entry of a comparison, whatever its word, is not believed; None if it is.
-
-    Raises InvalidResult for an entry whose signature belongs to another text.
-    """
-    signers = allowed_signers()
-    unfit = doubt_of_signature(entry, signers) if signers else doubt_of_origin(entry, host.identity(), folder)
-    same = vouched(folder / MANIFEST, entry.manifest_sha256)
-    return unfit or (None if same else f"its {MANIFEST} is not the one that the entry names")
-
-
-def doubt_of_signature(entry: Entry, signers: Path) -> str | None:
-    """Return why the signature of an entry does not make it count. Raises InvalidResult if it is of another text."""
-    if entry.signature is None:
-        return "it is not signed"
-    try:
-        signer(entry.signature, signers, entry.time)
-    except UnknownSigner:
-        return f"it is signed by a key that {signers} does not list"
-    except InvalidResult as error:
-        hint = "the entry was edited after it had been signed"
-        raise InvalidResult(f"ledger entry of {entry.run}: {error.message}", hint=hint) from None
-    return None
+    """Return why the entry of a comparison, whatever its word, is not believed; None if it is."""
+    if unfit := doubt_of_origin(entry, host.identity(), folder):
+        return unfit
+    return None if vouched(folder / MANIFEST, entry.manifest_sha256) else OTHER_MANIFEST
 
 
 def doubt_of_origin(entry: Entry, here: str, folder: Path | None) -> str | None:
-    """Return why an entry that no signature vouches for was not made here. `folder`: its run folder, or None."""
+    """Return why an entry was not made here. `folder`: its run folder, or None."""
     if entry.host != here:
-        return f"it ran on another host ({entry.host or 'not recorded'}), and it is not signed"
+        return f"it ran on another host ({entry.host or 'not recorded'})"
     return None if folder else "its run folder is missing (name the place of moved ones with --archive)"
 
 
@@ -86,7 +62,7 @@ def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
     if (folder / ENDING).is_file():
         return f"its ending was cut: specgate {entry.kind} --resume {folder} finishes it"
     if not vouched(manifest, entry.manifest_sha256):
-        return f"its {MANIFEST} is not the one that the entry names"
+        return OTHER_MANIFEST
     if not gates.is_file() or sha256_of(gates) != listings(manifest).get("gates.json"):
         return f"its gates.json is not the one that {MANIFEST} lists"
     return None

@@ -17,6 +17,7 @@ from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
+from specgate.analysis.machine.energy import metered, with_energy
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.machine.minutes import minutes_of
 from specgate.analysis.perf_invariants import certificates
@@ -96,6 +97,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         by_category(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
     )
     cells = with_memory(cells, blocks)
+    conditions = conditions_of(plan, blocks, journal.samples, hosts)
+    energies = metered(plan, timed(blocks, aside), journal.samples, conditions)
+    cells, comparisons = with_energy(plan, cells, comparisons, energies, run.between_runs)
     reduced = replace(
         run,
         engines=engines,
@@ -103,7 +107,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         comparisons=comparisons,
         budgets=cycle_budgets(plan, cells, comparisons, timed(blocks, aside), engines, run.bandwidth),
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties),
-        conditions=conditions_of(plan, blocks, journal.samples, hosts),
+        conditions=conditions,
         ended_early=early,
         check_seconds={**check_seconds(journal), **minutes_of(journal.blocks, journal.starts, plan.scenarios)},
         time_ends=journal.time_ends,
@@ -136,7 +140,7 @@ def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Seque
         if not of_point or result.acceptance is None or not result.acceptance.steps:
             return result
         records = by_prompt([b for b in blocks if b.cell == cell and not b.warmup])
-        prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch)
+        prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch, cell.point.rate)
         more = {v.metric: v for v in category_values(records, of_point, prompts_in_set)}
         return replace(result, values={**result.values, **more})
 

@@ -35,7 +35,6 @@ from specgate.planning.scenario import find
 from specgate.promotion.admission import admission, promotion_of, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts, own_prompts
@@ -171,8 +170,6 @@ def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
 
 def resolve_request(request: Request, taking_part: Mapping[str, str] = NOBODY) -> Resolved:
     """Find out what the request asks for, or read it back from the run folder to be resumed. Nothing is written yet."""
-    if key := signing_key():
-        sign("", key)  # so that a key which cannot sign is refused now, and not after the run
     ledger = Ledger(request.resume.absolute().parent if request.resume else request.out, request.archives)
     config = read_back(request) if request.resume else resolve(request)
     if request.resume:

@@ -111,7 +111,7 @@ class EngineWorker(EngineCalls):
         command, environment = self._launch.command(), self._launch.environment(request.options)
         if self._box is not None:
             environment = self._box.environment(environment)
-            command = self._box.command(command, environment, Path.cwd())
+            command = self._box.command(command, Path.cwd())
         try:
             process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=self._printed.pipe, stderr=self._printed.pipe, env=environment

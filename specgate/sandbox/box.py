@@ -12,12 +12,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 from specgate.errors import EnvironmentRefused
 from specgate.files.cache import CACHE_VARIABLE, cache_path
-from specgate.sandbox.kinds import Sandbox
+from specgate.sandbox.bubblewrap import bubblewrap
 from specgate.sandbox.view import View
 
 KERNEL_CACHES: Final[Mapping[str, str]] = {
@@ -41,8 +40,7 @@ END_S: Final = 10.0
 class Box:
     """A process in a sandbox, which is started by `subprocess.Popen` with what this object says."""
 
-    def __init__(self, sandbox: Sandbox, view: View) -> None:
-        self.sandbox, self.name = sandbox, f"specgate-{token_hex(6)}"
+    def __init__(self, view: View) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="specgate-home-")).resolve()
         self.view = replace(view, writable=(*view.writable, self.home))
         self._inside: list[int] = []
@@ -66,9 +64,9 @@ class Box:
         inside = {key: value for key, value in inside.items() if key not in unset}
         return {**inside, "HOME": str(self.home)}
 
-    def command(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> list[str]:
+    def command(self, command: Sequence[str], folder: Path) -> list[str]:
         """Return the command line that runs `command` in the sandbox, in `folder` if it is to be seen there."""
-        return self.sandbox.wrap(self.name, self.view, folder, environment, command)
+        return bubblewrap(self.view, folder, command)
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
         """Remember the first process in the sandbox, now that the sandbox has started."""
@@ -82,8 +80,6 @@ class Box:
         """
         if not self._inside and process.poll() is None:
             self.watch(process)
-        if self.sandbox.end:
-            subprocess.run([*self.sandbox.end, self.name], capture_output=True, check=False)
         if process.poll() is None:
             process.kill()
         process.wait()
@@ -92,7 +88,7 @@ class Box:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(first.fileno(), signal.SIGKILL)
                 if not select.select([first], [], [], END_S)[0]:
-                    raise EnvironmentRefused(f"{self.sandbox}: a process in it did not end within {END_S:g} s")
+                    raise EnvironmentRefused(f"bubblewrap: a process in the sandbox did not end within {END_S:g} s")
         shutil.rmtree(self.home, ignore_errors=True)
 
 

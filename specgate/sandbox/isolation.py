@@ -20,7 +20,7 @@ from typing import Final
 from specgate.errors import EnvironmentRefused
 from specgate.sandbox import probe
 from specgate.sandbox.box import Box
-from specgate.sandbox.kinds import Sandbox, installed
+from specgate.sandbox.bubblewrap import installed
 from specgate.sandbox.view import View
 
 PACKAGE: Final = Path(__file__).parent.parent
@@ -38,17 +38,18 @@ MOST_PROCESSES: Final = 4
 class Isolation:
     """The sandbox of a command.
 
+    `sandbox`: its name and version.
     `hidden`: folders that no engine may see.
     `sources`: specgate's Python sources before the first engine, path below the folder of the package → SHA-256.
     """
 
-    sandbox: Sandbox
+    sandbox: str
     hidden: Sequence[Path]
     sources: Mapping[str, str]
 
     def box(self, shown: Sequence[Path], writable: Sequence[Path], *, network: bool) -> Box:
         """Return a sandbox for one process, which sees the code that this process imports besides."""
-        return Box(self.sandbox, View(self.hidden, (*code_folders(), *shown), writable, network))
+        return Box(View(self.hidden, (*code_folders(), *shown), writable, network))
 
 
 _current: ContextVar[Isolation | None] = ContextVar("isolation", default=None)
@@ -62,14 +63,14 @@ def current() -> Isolation | None:
 def facts() -> dict[str, str]:
     """Return what a fingerprint says of the sandbox: nothing without one."""
     isolation = current()
-    return {FACT: str(isolation.sandbox)} if isolation else {}
+    return {FACT: isolation.sandbox} if isolation else {}
 
 
 @contextmanager
 def isolated(wanted: bool, *hidden: Path) -> Iterator[None]:
     """Within the body, engines run in a sandbox that hides the folders `hidden`, if that is `wanted`.
 
-    Raises EnvironmentRefused where no sandbox is installed or none of them holds.
+    Raises EnvironmentRefused where no sandbox is installed, or where it does not hold.
     """
     if not wanted:
         yield
@@ -85,31 +86,28 @@ def isolated(wanted: bool, *hidden: Path) -> Iterator[None]:
         _current.reset(token)
 
 
-def chosen() -> Sandbox:
-    """Return the first installed sandbox that holds. Raises EnvironmentRefused where there is none."""
-    reasons = {}
-    for sandbox in installed():
-        reasons[str(sandbox)] = reason = leak_of(sandbox)
-        if reason is None:
-            return sandbox
+def chosen() -> str:
+    """Return the sandbox of this machine, by name and version. Raises EnvironmentRefused unless one holds."""
     hint = "install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap), or leave --isolate out"
-    if not reasons:
-        raise EnvironmentRefused("--isolate: no sandbox is installed: bubblewrap, podman or systemd-run", hint=hint)
-    tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    raise EnvironmentRefused(f"--isolate: no installed sandbox holds: {tried}", hint=hint)
+    sandbox = installed()
+    if sandbox is None:
+        raise EnvironmentRefused("--isolate: bubblewrap is not installed", hint=hint)
+    if reason := leak():
+        raise EnvironmentRefused(f"--isolate: {sandbox} does not hold here: it {reason}", hint=hint)
+    return sandbox
 
 
-def leak_of(sandbox: Sandbox) -> str | None:
-    """Reason that a sandbox does not hold here, as a process in it sees it; None if it holds."""
+def leak() -> str | None:
+    """Return why a sandbox does not hold here, as a process in it sees it; None if it holds."""
     with tempfile.TemporaryDirectory(prefix="specgate-trial-") as folder:
         hidden = Path(folder, "runs")
         hidden.mkdir()
         (hidden / "ledger").touch()
-        box = Box(sandbox, View((hidden,), (*code_folders(), Path(folder)), (), network=False))
+        box = Box(View((hidden,), (*code_folders(), Path(folder)), (), network=False))
         environment = {"PATH": os.defpath, "HOME": str(box.home)}
         program = [sys.executable, "-I", probe.__file__, str(hidden), __file__]
         process = subprocess.Popen(
-            box.command(program, environment, Path("/")),
+            box.command(program, Path("/")),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -187,19 +187,6 @@ def test_nor_does_one_whose_manifest_is_gone_while_the_ledger_knows_that_it_ende
         earlier(AbFolder.open(undecided, read_only=True), 4, lambda _: pytest.fail("is not asked"))
 
 
-def test_a_comparison_that_nobody_signed_does_not_hold_for_who_asks_for_a_signature(
-    cli: Cli, stored: Path, tmp_path: Path
-) -> None:
-    holds = cli.run("runs", "verify", stored, pair=False)
-    assert holds.returncode == 0 and "its entry is not signed" in holds.stdout
-    (tmp_path / "signers").write_text("")
-    done = cli.run("runs", "verify", stored, "--allowed-signers", tmp_path / "signers", pair=False)
-    assert done.returncode == 6 and "nobody has signed" in done.stdout
-    alone = shutil.copytree(stored, tmp_path / stored.name)
-    done = cli.run("runs", "verify", alone, "--allowed-signers", tmp_path / "signers", pair=False)
-    assert done.returncode == 6 and "no signature vouches for it" in done.stdout
-
-
 def test_code_that_changed_while_it_was_measured_is_not_what_was_compared(stored: Path) -> None:
     request = AbFolder.open(stored, read_only=True).asked()
     assert not changed_since(request, request.begun_with)

@@ -21,7 +21,6 @@ from specgate.errors import OtherVersion, UsageError
 from specgate.files.manifest import listings
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
-from tests.promotion.test_signing import allowed, new_key
 from tests.support.command import Cli
 from tests.support.kept_runs import KEPT, unpacked
 
@@ -384,30 +383,6 @@ def test_a_verdict_that_the_ledger_states_otherwise_is_named(run: Path) -> None:
     file.write_text(file.read_text().replace('"state":"PASS","exit_code":0', '"state":"FAIL","exit_code":1'))
     lines = differences(run)
     assert len(lines) == 2 and all("ledger.jsonl" in line for line in lines), lines
-
-
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen (OpenSSH) is not installed")
-def test_a_signature_is_asked_for_by_naming_who_may_sign(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = new_key(cli.folder, "ours")
-    signers = allowed(cli.folder, key)
-
-    def verified(run: Path) -> tuple[int, str]:
-        done = CliRunner().invoke(commands, ["runs", "verify", str(run), "--allowed-signers", str(signers)])
-        return done.exit_code, done.output
-
-    monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(key))
-    assert cli.micro("--backend", "fake").returncode == 0
-    signed = cli.newest()
-    assert verified(signed)[0] == 0 and "signed by ours" in verified(signed)[1]
-    monkeypatch.delenv("SPECGATE_SIGNING_KEY")
-    assert cli.micro("--backend", "fake").returncode == 0
-    code, text = verified(cli.newest())
-    assert code == 6 and "signature: is missing: nobody has signed the entry" in text
-    signers.write_text(allowed(cli.folder, new_key(cli.folder, "theirs")).read_text())
-    code, text = verified(signed)
-    assert code == 6 and "signed by a key that" in text
-    monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(new_key(cli.folder, "locked", "secret")))
-    assert cli.micro("--backend", "fake").returncode == 2
 
 
 def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> None:

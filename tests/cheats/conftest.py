@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from specgate import plugins
-from specgate.backends.eagle3.pair_tools.plant.command import Wish
 from specgate.contract import Run, Verdict
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.session import carry_out
 from tests.cheats.accidents import ENGINES as ACCIDENTS
 from tests.cheats.engines import ENGINES
-from tests.eagle3.pair_tools.plant.conftest import CONTEXT, shared
+from tests.pairs.planted import write_planted_pair
 from tests.support.command import NOT_SCORED, Cli
 
 Cheating = Callable[[str], tuple[int, Run]]
@@ -22,12 +20,7 @@ Cheating = Callable[[str], tuple[int, Run]]
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A planted pair, whose draft is right in some of its cycles and wrong in others."""
-    base = tmp_path_factory.getbasetemp()
-    own = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    planted = shared(own, "a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
-    assert planted.draft is not None
-    return planted.target, planted.draft
+    return write_planted_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ FOREIGN: Final = (
     "backends/offline",
     "specgate/checkpoints/spec_config",
     "specgate/archive/other_tools",
-    "specgate/sandbox/kinds.py",
+    "specgate/sandbox/bubblewrap.py",
     "reports/pictures/svg.py",
 )
 """Where flags of engines and of sandboxes stand, and names of colours."""

@@ -344,7 +344,7 @@ def test_a_run_in_sandboxes_says_so_and_goes_on_in_them(cli: Cli) -> None:
 
 
 def test_without_a_sandbox_a_run_that_wants_one_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specgate.sandbox.isolation.installed", list)
+    monkeypatch.setattr("specgate.sandbox.isolation.installed", lambda: None)
     done = cli.micro("--backend", "fake", "--isolate")
     assert done.returncode == 4 and "install bubblewrap" in done.stderr
     assert not (cli.folder / "runs").exists() or not list((cli.folder / "runs").glob("2*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.contract.acceptance import AcceptanceRecord, Totals
+from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from specgate.errors import InvalidResult
 
 steps_of = st.integers(1, 6).flatmap(
@@ -57,9 +58,45 @@ def test_pooling_two_records_counts_all_their_steps(
     assert record_of(k, a[1]) + record_of(k, b[1]) == record_of(k, a[1] + b[1])
 
 
-def test_records_of_different_draft_lengths_do_not_pool() -> None:
-    with pytest.raises(ValueError, match="spec-2 and spec-3"):
-        record_of(2, [(2, 1)]) + record_of(3, [(3, 1)])
+def test_records_of_different_draft_lengths_pool_to_the_longer_one() -> None:
+    assert record_of(2, [(2, 1)]) + record_of(3, [(3, 1)]) == record_of(3, [(2, 1), (3, 1)])
+
+
+@given(steps_of)
+def test_a_requests_own_counts_become_its_record_and_steps_without_a_draft_are_counted_apart(
+    case: tuple[int, list[tuple[int, int]]],
+) -> None:
+    k, steps = case
+    emitted, drafted = sum(a + 1 for _, a in steps), [(d, a) for d, a in steps if d]
+    hist = tuple(sorted(Counter(a for _, a in drafted).items()))
+    totals = Totals(len(drafted), sum(d for d, _ in drafted), sum(a for _, a in drafted))
+    kept, undrafted = DraftCounts(totals, hist).record(k, emitted)
+    kept.check()
+    assert (kept.hist, kept.accepted, undrafted) == (
+        record_of(k, steps).hist, totals.accepted, len(steps) - len(drafted)
+    )  # fmt: skip
+    apart, left = DraftCounts(totals, hist).record(k, emitted, [[a + 1 for _, a in steps]])
+    assert (apart.skipped, left) == (undrafted, 0) and replace(apart, skipped=None) == kept
+    if drafted:
+        assert apart.acceptance_length == pytest.approx(emitted / len(steps))
+
+
+@given(steps_of, st.data())
+def test_arrivals_tell_steps_without_a_draft_from_tokens_that_were_cut_off(
+    case: tuple[int, list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    k, steps = case
+    cut = data.draw(st.integers(0, steps[-1][1]))
+    sizes = [a + 1 for _, a in steps]
+    sizes[-1] -= cut
+    drafted = [(d, a) for d, a in steps if d]
+    totals = Totals(len(drafted), sum(d for d, _ in drafted), sum(a for _, a in drafted))
+    hist, lengths = (tuple(sorted(Counter(step[i] for step in drafted).items())) for i in (1, 0))
+    record, _ = DraftCounts(totals, hist, lengths).record(k, sum(sizes), [sizes])
+    assert (record.skipped, record.truncated) == (len(steps) - len(drafted), cut)
+    assert replace(record, skipped=None) == AcceptanceRecord.from_steps(
+        k, [[a] for _, a in steps], [[d] for d, _ in steps], sum(sizes) - len(steps) + len(drafted), cut
+    )
 
 
 @pytest.mark.parametrize(

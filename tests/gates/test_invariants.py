@@ -83,10 +83,10 @@ def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
     assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.INVALID, "not_measured")}
 
 
-@pytest.mark.parametrize(("accepted", "state"), [({}, State.NOT_JUDGED), ({"accept_off": True}, State.SKIPPED)])
-def test_scenarios_that_leave_perf_mode_out_are_not_judged_unless_the_policy_lets_them(
-    accepted: dict[str, bool], state: State
+@pytest.mark.parametrize(("required", "state"), [(True, State.NOT_JUDGED), (False, State.SKIPPED)])
+def test_without_perf_mode_a_required_rule_is_not_judged_and_one_that_advises_says_nothing(
+    required: bool, state: State
 ) -> None:
     plan = plan_of()
-    judgements = list(GATE.judge(replace(RULE, params=accepted), run_of(plan, blocks_of(plan))))
+    judgements = list(GATE.judge(replace(RULE, required=required), run_of(plan, blocks_of(plan))))
     assert [(v.state, v.reason_code) for v in judgements] == [(state, "perf_mode_off")] * 2

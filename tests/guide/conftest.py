@@ -57,10 +57,9 @@ def copied(root: Path, to: Path) -> Path:
 
 
 def build_wheel(source: Path, to: Path) -> Path:
-    """As `pip wheel --no-deps` makes it, with the setuptools that is here."""
-    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
-    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(to), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    """As a front end such as pip has it made, by the setuptools that is here."""
+    program = f"from setuptools import build_meta; build_meta.build_wheel({str(to)!r})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (made,) = to.glob("*.whl")
     return made

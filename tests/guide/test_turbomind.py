@@ -190,4 +190,10 @@ def assert_what_the_files_hold(folder: Path) -> None:
     # Each step has two accepted drafts. One of them stands in the place of the step's own token.
     assert speculation["eagle_speculation"]["mean_acceptance_length"] == 3.0
     green = max((folder / "runs").glob("*Z-micro-*"))
-    assert RunFolder.open(green).read_run().cells[1].values["acceptance_length"].value == 2.0
+    run = RunFolder.open(green).read_run()
+    assert run.cells[1].values["acceptance_length"].value == 2.0
+    messages = {v.rule: v.message for v in run.verdicts if v.cell.endswith("spec-3")}
+    assert messages["perf-mode"] == "I3 I5 I7 hold; not observable here: I1 I2 I4 I6"
+    emitted = "acceptance length 3.000 ≥ 3 by the engine's count, 2.000 emitted per cycle"
+    assert messages["acceptance-32k-single"] == emitted
+    assert {facts.details["env LMDEPLOY_EAGLE_MICRO_STEPS"] for facts in run.engines.values()} == {"24"}

@@ -31,20 +31,20 @@ def test_the_worst_of_each_field_counts() -> None:
         "GPU-a", processes=(OURS,), clock_event_reasons=0x1, sm_clock_mhz=1900, temperature_c=40, power_mw=300,
         memory_total_bytes=10, memory_used_bytes=3, ecc_uncorrected=0, rows_in_trouble=False, utilization_pct=99,
         thermal_violation_ns=5, power_violation_ns=0, power_limit_mw=700, default_power_limit_mw=700,
-        max_sm_clock_mhz=1980,
+        max_sm_clock_mhz=1980, energy_mj=7_000,
     )  # fmt: skip
     b = reading(
         "GPU-b", processes=(OTHER, OURS), clock_event_reasons=0x20, sm_clock_mhz=1200, temperature_c=85, power_mw=500,
         memory_total_bytes=10, memory_used_bytes=9, ecc_uncorrected=2, rows_in_trouble=True, utilization_pct=0,
         thermal_violation_ns=7, power_violation_ns=1, power_limit_mw=600, default_power_limit_mw=700,
-        max_sm_clock_mhz=1980,
+        max_sm_clock_mhz=1980, energy_mj=5_000,
     )  # fmt: skip
     worst = worst_of([a, b])
     assert worst.uuid == "GPU-a" and worst.processes == (OURS, OTHER)
     assert (worst.clock_event_reasons, worst.sm_clock_mhz, worst.temperature_c) == (0x21, 1200, 85)
     assert (worst.thermal_violation_ns, worst.power_violation_ns, worst.power_limit_mw) == (12, 1, 600)
     assert (worst.ecc_uncorrected, worst.rows_in_trouble, worst.utilization_pct) == (2, True, 0)
-    assert (worst.memory_used_bytes, worst.memory_total_bytes) == (9, 10)
+    assert (worst.memory_used_bytes, worst.memory_total_bytes, worst.energy_mj) == (9, 10, 12_000)
 
 
 def test_what_one_of_them_does_not_give_is_not_known_and_named() -> None:
@@ -55,8 +55,8 @@ def test_what_one_of_them_does_not_give_is_not_known_and_named() -> None:
     assert worst.unread == {"sm_clock_mhz": "GPU-b: not supported"}
 
 
-def test_the_slowest_clock_and_every_reason_count() -> None:
-    assert slowest_of([ClockReading(5, 1900, 0x1), ClockReading(6, 1500, 0x4)]) == ClockReading(5, 1500, 0x5)
+def test_the_slowest_clock_every_reason_and_all_energy_count() -> None:
+    assert slowest_of([ClockReading(5, 1900, 0x1, 40), ClockReading(6, 1500, 0x4, 2)]) == ClockReading(5, 1500, 0x5, 42)
     assert slowest_of([ClockReading(5, 1900, 0x1), ClockReading(6, None, None)]) == ClockReading(5, None, None)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from types import UnionType
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from specgate import plugins
-from specgate.analysis.experts import cycle_cost, overlap_for
+from specgate.analysis.experts import solved
 from specgate.analysis.verdict import foreseeable
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.check import predictions
@@ -28,6 +29,7 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.contract.protocols import Gate
+from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.gates import kinds_of
@@ -114,6 +116,15 @@ def gpt_oss_120b(draft_vocab: int) -> Traffic:
     return pair_traffic(target, draft, torch.bfloat16)
 
 
+def cycle_cost(traffic: Traffic, context: int, batch: int, k: int, overlap: float) -> float:
+    """Bytes of a cycle of `k` drafts over those of a step, where the tokens of a slot have that overlap of experts."""
+    assert traffic.draft is not None
+    step = pass_bytes(traffic.target, [Slot(context, 1)] * batch)
+    cycle = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch, overlap=overlap)
+    cycle += draft_bytes(traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
+    return cycle.total / step.total
+
+
 def test_the_gpt_oss_policy_asks_for_what_bytes_allow_without_any_overlap() -> None:
     rules = find_policy("gpt-oss-120b", GATES).rules
     floors = {(r.gate, r.scenario): float(r.params["min"]) for r in rules if r.required and "min" in r.params}
@@ -132,9 +143,10 @@ def test_the_gpt_oss_policy_asks_for_what_bytes_allow_without_any_overlap() -> N
 def test_the_seeds_numbers_take_the_overlaps_that_the_gpt_oss_policy_names() -> None:
     text = (POLICIES / "gpt-oss-120b.yaml").read_text()
     for context, batch, length, floor in ((32768, 1, 3.0, 2.0), (16384, 4, 2.2, 1.0)):
-        needed = overlap_for(gpt_oss_120b(32000), context, batch, 3, length / floor)
+        costs = partial(cycle_cost, gpt_oss_120b(32000), context, batch, 3)
+        needed = solved(lambda overlap, c=costs, most=length / floor: c(overlap) - most, 0.0, 1.0)  # type: ignore[misc]
         assert f"{floor:.1f} takes {'an overlap of ' if batch == 1 else ''}{needed:.2f} at AL {length:.1f}" in text
-    assert overlap_for(gpt_oss_120b(201088), 32768, 1, 3, 3.0 / 2.0) is None
+    assert cycle_cost(gpt_oss_120b(201088), 32768, 1, 3, 1.0) > 3.0 / 2.0  # at no overlap
 
 
 @pytest.mark.parametrize("name", ["seed", "planted-8b", "merge-reduced", "gpt-oss-120b"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specgate.contract import State
 from specgate.errors import EnvironmentRefused, InvalidResult
-from specgate.promotion.ledger import CODES, Entry, Ledger
+from specgate.promotion.ledger import CODES, GENESIS, Entry, Ledger, _sha256
 
 ENTRY = Entry(
     time="2026-11-21T12:00:00+00:00",
@@ -78,6 +78,17 @@ def filled(folder: Path, count: int = 4) -> Ledger:
 
 def runs(ledger: Ledger) -> list[str]:
     return [entry.run for entry in ledger.read().entries]
+
+
+def rechained(ledger: Ledger, was: bytes, now: bytes) -> None:
+    """Replace text in every line of a ledger, and make chain and head agree again."""
+    lines, previous = [], GENESIS
+    for line in ledger.file.read_bytes().replace(was or b"\0", now).splitlines():
+        data = {**json.loads(line), "prev_sha256": previous}
+        lines.append(json.dumps(data, separators=(",", ":")).encode())
+        previous = _sha256(lines[-1])
+    ledger.file.write_bytes(b"".join(line + b"\n" for line in lines))
+    ledger._write_head(len(lines), previous)
 
 
 def test_an_absent_ledger_has_no_entries_and_reading_makes_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Green entries that are believed: made here, with their run folder; or signed."""
+"""Green entries that are believed: made here, with their run folder."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.machine import host
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import SIGNERS_VARIABLE
 from specgate.promotion.standing import doubts
-from tests.promotion.test_ledger import ENTRY
-from tests.promotion.test_signing import allowed, new_key, rechained
+from tests.promotion.test_ledger import ENTRY, rechained
 
 
-def recorded(runs: Path, name: str = "run-0", key: Path | None = None, **changes: Any) -> Entry:
+def recorded(runs: Path, name: str = "run-0", **changes: Any) -> Entry:
     """An entry as a green run leaves it, with a run folder that bears it out, read back from the ledger."""
     folder = RunFolder(runs / name)
     folder.write_json("gates.json", {"exit_code": 0})
     folder.write_manifest()
     made = replace(ENTRY, run=name, host=host.identity(), manifest_sha256=sha256_of(runs / name / "MANIFEST.sha256"))
-    Ledger(runs).append(replace(made, **changes), key)
+    Ledger(runs).append(replace(made, **changes))
     return Ledger(runs).read().entries[-1]
 
 
@@ -70,35 +68,6 @@ def test_a_folder_that_was_changed_since_does_not_bear_out_its_entry(tmp_path: P
     assert "its gates.json is not the one" in str(doubt(tmp_path, entry))
     RunFolder(tmp_path / "run-0").write_manifest()
     assert "its MANIFEST.sha256 is not the one" in str(doubt(tmp_path, entry))
-
-
-needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen (OpenSSH) is not installed")
-
-
-@needs_ssh
-def test_a_signature_stands_in_for_host_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, key = tmp_path / "runs", new_key(tmp_path, "ours")
-    signed, unsigned = recorded(runs, "signed", key, host="another"), recorded(runs, "unsigned")
-    shutil.rmtree(runs / "signed")
-    assert doubt(runs, signed) is not None  # nobody has said whose signatures are believed
-    monkeypatch.setenv(SIGNERS_VARIABLE, str(allowed(tmp_path, key)))
-    assert doubt(runs, signed) is None
-    assert doubt(runs, unsigned) == "it is not signed"
-    other = recorded(runs, "other", new_key(tmp_path, "theirs"))
-    assert "it is signed by a key that" in str(doubt(runs, other))
-
-
-@needs_ssh
-def test_an_entry_that_was_edited_after_it_had_been_signed_is_invalid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = new_key(tmp_path, "ours")
-    recorded(runs := tmp_path / "runs", "signed", key)
-    monkeypatch.setenv(SIGNERS_VARIABLE, str(allowed(tmp_path, key)))
-    rechained(Ledger(runs), b'"pid":7', b'"pid":8')
-    (edited,) = Ledger(runs).read().entries
-    with pytest.raises(InvalidResult, match="ledger entry of signed"):
-        doubt(runs, edited)
 
 
 def test_state_and_exit_code_of_an_entry_agree(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class Gpu:
     sm_clock_mhz: int = 345
     max_sm_clock_mhz: int = 1980
     power_mw: int = 77_595
+    energy_mj: int = 5_000_000_000
     power_limit_mw: int = 700_000
     default_power_limit_mw: int = 700_000
     temperature_c: int = 29
@@ -173,6 +174,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "ClockInfo": lambda g, kind: g.sm_clock_mhz,
     "MaxClockInfo": lambda g, kind: g.max_sm_clock_mhz,
     "PowerUsage": lambda g: g.power_mw,
+    "TotalEnergyConsumption": lambda g: g.energy_mj,
     "EnforcedPowerLimit": lambda g: g.power_limit_mw,
     "PowerManagementDefaultLimit": lambda g: g.default_power_limit_mw,
     "Temperature": lambda g, sensor: g.temperature_c,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import Group
-from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
+from specgate.commands.numbers import BATCHES, count
 from specgate.commands.options import key_value
-from specgate.contract.types import POSITIONS
+from specgate.contract.types import DRAFT_TOKENS, POSITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def bench() -> None:
     multiple=True,
     default=(3,),
     show_default=True,
-    type=count(0, LONGEST_DRAFT),
+    type=count(0, DRAFT_TOKENS),
     help="Draft tokens per cycle; 0: the baseline.",
 )
 @click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")

@@ -20,8 +20,8 @@ from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.checkpoints.trees.shape import TreeShape
-    from specgate.checkpoints.trees.sizes import Memory, Room
+    from specgate.backends.eagle3.nouns.trees.shape import TreeShape
+    from specgate.backends.eagle3.nouns.trees.sizes import Memory, Room
 
 
 LABELLED: Final = 130
@@ -141,8 +141,8 @@ def inspect(file: Path, what_if: bool, as_json: bool, svg: bool, out: Path, **wi
 
     Exit code 0, 1 if the engine's sizes do not hold the tree, 2 if FILE is no tree.
     """
-    from specgate.checkpoints.trees.file import read_tree
-    from specgate.checkpoints.trees.sizes import too_small
+    from specgate.backends.eagle3.nouns.trees.file import read_tree
+    from specgate.backends.eagle3.nouns.trees.sizes import too_small
 
     if not what_if and (unused := [name for name, value in wish.items() if value is not None]):
         raise UsageError(f"--{unused[0].replace('_', '-')} without --what-if", hint="it belongs to the what-if")
@@ -170,7 +170,7 @@ def wanted(
     **sizes: int | None,
 ) -> WhatIf:
     """The wish of the command line. Raises UsageError and CheckpointError where it makes no sense."""
-    from specgate.checkpoints.trees.sizes import Room, memory
+    from specgate.backends.eagle3.nouns.trees.sizes import Room, memory
 
     room = Room(batch or 1, **sizes)
     memory_of = None
@@ -250,7 +250,7 @@ def most_children(shape: TreeShape, level: int) -> int:
 
 
 def sizes(shape: TreeShape, room: Room) -> Iterator[str]:
-    from specgate.checkpoints.trees.sizes import advised, too_small
+    from specgate.backends.eagle3.nouns.trees.sizes import advised, too_small
 
     needed = advised(shape)
     yield ""
@@ -263,7 +263,7 @@ def sizes(shape: TreeShape, room: Room) -> Iterator[str]:
 
 
 def buffer_table(shape: TreeShape, room: Room) -> Iterator[str]:
-    from specgate.checkpoints.trees.sizes import buffers
+    from specgate.backends.eagle3.nouns.trees.sizes import buffers
 
     yield ""
     yield f"buffers of a step, batch {room.batch}"
@@ -275,7 +275,7 @@ def buffer_table(shape: TreeShape, room: Room) -> Iterator[str]:
 
 def cache(shape: TreeShape, question: WhatIf) -> Iterator[str]:
     """Yield the cache that a step takes, beside a chain of as many levels."""
-    from specgate.checkpoints.trees.sizes import blocks
+    from specgate.backends.eagle3.nouns.trees.sizes import blocks
 
     rows, chain, size = question.room.max_decoding_tokens or shape.rows, shape.depth + 1, question.block_size
     yield ""
@@ -298,8 +298,8 @@ def amount(number: int, what: str) -> str:
 
 
 def expectation(shape: TreeShape, ranks: Sequence[float]) -> Iterator[str]:
-    from specgate.checkpoints.trees.shape import TreeShape
-    from specgate.checkpoints.trees.sizes import expected_length, likeliest_tree
+    from specgate.backends.eagle3.nouns.trees.shape import TreeShape
+    from specgate.backends.eagle3.nouns.trees.sizes import expected_length, likeliest_tree
 
     best = likeliest_tree(shape.nodes, shape.depth, ranks)
     this, chain, most = (expected_length(of, ranks) for of in (shape, TreeShape.chain(shape.depth), best))
@@ -326,7 +326,7 @@ def wrapped(text: str, indent: str = "") -> list[str]:
 
 def as_data(file: Path, shape: TreeShape, question: WhatIf | None) -> dict[str, object]:
     """The tree as data: schema `specgate.tree/v1`. Lengths in tokens, memory in bytes."""
-    from specgate.checkpoints.trees import sizes as of_tree
+    from specgate.backends.eagle3.nouns.trees import sizes as of_tree
 
     tree: dict[str, object] = {**of_tree.as_data(shape), "choices": shape.paths, "parents": shape.parents}
     data: dict[str, object] = {"schema": "specgate.tree/v1", "file": str(file), "tree": tree}

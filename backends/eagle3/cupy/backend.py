@@ -28,7 +28,7 @@ class CupyBackend:
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
     draft_options: tuple[str, ...] = ("capture", "draft_kv")
-    other_drafts: tuple[str, ...] = ("specpv", "tree")
+    other_drafts: tuple[str, ...] = ("specpv", "tape", "tree")
 
     def available(self) -> Availability:
         missing = [name for name in ("cupy", "torch") if find_spec(name) is None]

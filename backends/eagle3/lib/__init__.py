@@ -14,6 +14,7 @@ rope.py         frequencies and tables of rotary position embedding
 trees/          trees of draft tokens: read from options, laid out, grown, accepted, compacted
 specpv.py       options of verification over a part of the cache
 chains.py       draft lengths: of a chain in one cycle, and by the number of running requests
+playback.py     accept counts of another run, replayed
 logit_watch.py  digests of the logits that single tokens were chosen from
 profiler.py     what a process does on a CUDA device, recorded through torch's profiler
 """

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, DRAFT_KV, KV, KvMode, KvModes, kv_modes, position_bytes
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes, position_bytes
 from specgate.backends.eagle3.lib.layout import expert_tensors, target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
-from specgate.backends.eagle3.lib.pair import open_draft, open_target
-from specgate.backends.eagle3.lib.shard import Shard
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.checkpoints.heads.tensors import Wanted, draft_tensors
-from specgate.contract import PairRef, Scenario, Traffic
+from specgate.contract import Traffic
 from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic
 
 
@@ -87,23 +85,3 @@ def attention(
 def without(tensors: Mapping[str, Wanted], *modules: str) -> dict[str, Wanted]:
     """Return the `tensors` whose dotted names contain none of `modules`."""
     return {name: want for name, want in tensors.items() if not set(modules) & set(name.split("."))}
-
-
-def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
-    """Return what a pass of `pair` moves on each GPU, and how many GPUs share the target: as the scenario's options
-    say, where the target can be divided so.
-
-    Raises CheckpointError for a pair that cannot be read; weights are not.
-    """
-    target = open_target(pair.target, scenario.rope_keys).geometry
-    draft = open_draft(pair.draft, target).geometry if pair.draft else None
-    formats = {name: value for name, value in scenario.options.items() if name in (KV, DRAFT_KV)}
-    gpus = scenario.options.get("tp", "1")
-    shard = Shard(0, int(gpus)) if gpus.isdigit() and int(gpus) > 0 else Shard()
-    if shard.unfit(target) or shard.cuts_blocks(target):  # the engine will refuse it, by its name
-        shard = Shard()
-    part, dtype = shard.geometry(target), getattr(torch, scenario.dtype)
-    of_draft = Shard(0, 1 if scenario.options.get("draft_tp") == "1" else shard.ranks)
-    if draft and not of_draft.unfit(draft):
-        draft = of_draft.of_draft(draft)
-    return pair_traffic(part, draft, dtype, kv_modes(formats)), shard.ranks

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Literal
 
-from specgate.contract import PairRef, Scenario, Traffic
 from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
 
 
@@ -35,11 +34,6 @@ class ReferenceBackend:
         from specgate.backends.eagle3.reference.memory_reads import read_memory
 
         return read_memory(repeats)
-
-    def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
-        from specgate.backends.eagle3.lib.traffic import traffic_of
-
-        return traffic_of(pair, scenario)
 
 
 BACKEND = ReferenceBackend()

@@ -13,6 +13,7 @@ from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.playback import Playback
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights, pack_target
 from specgate.backends.eagle3.reference.cache import KVCache
@@ -23,7 +24,6 @@ from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget, pack_gpt_os
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.backends.eagle3.reference.sampling import LogProbabilities, Sampler, draw_texts, show_distribution
 from specgate.backends.eagle3.reference.stages import show_stages
-from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
 from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import Budget, EngineFacts, Role

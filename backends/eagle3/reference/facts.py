@@ -11,6 +11,7 @@ from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes, mode_in_words
 from specgate.backends.eagle3.lib.layout import describe_rope, draft_details
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.playback import WARNING, details_of
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import warning
@@ -55,8 +56,7 @@ def engine_facts(
         details["draft tree"] = tree.words
     if lengths is not None and drafts is not None:
         details["chains go on"] = lengths.words
-    if tape is not None:
-        details["tape of"] = tape.origin.get("run", "a run that it does not name")
+    details |= details_of(tape)
     return EngineFacts(
         backend="reference",
         device=torch.cuda.get_device_name() if device == "cuda" else device,
@@ -96,7 +96,7 @@ def not_the_pairs(
     if isinstance(drafts, str):
         yield f"drafter {drafts} stands in for the pair's draft: acceptance says nothing of the pair"
     if tape is not None:
-        yield "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
+        yield WARNING
     if tree is not None and drafts is not None:
         yield warning(tree.words)
     if lengths is not None and drafts is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
+from specgate.backends.eagle3.lib.playback import Playback
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.lib.trees.topology import broken_rows
@@ -28,7 +29,7 @@ from specgate.backends.eagle3.reference.ops import accept, check_finite, target_
 from specgate.backends.eagle3.reference.partial import LooksElsewhere, PartialVerifier
 from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
 from specgate.backends.eagle3.reference.scoring import ScoredText
-from specgate.backends.eagle3.reference.state import Playback, Recorder, Slots, StopRule, as_accepted, commit
+from specgate.backends.eagle3.reference.state import Recorder, Slots, StopRule, as_accepted, commit
 from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score, TopTokens
 from specgate.contract.protocols import Decoded, Text, block_marker

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 
 from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, calibration_warnings, check_head, kv_modes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, load_draft, load_target
+from specgate.backends.eagle3.lib.playback import TAPE, Playback
 from specgate.backends.eagle3.lib.specpv import NAMES as PARTIAL_NAMES
 from specgate.backends.eagle3.lib.specpv import SPECPV, check_target, plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.sampling import Sampler
-from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes
 from specgate.checkpoints.spec_config.launch_checks import check_chain
 from specgate.contract.protocols import OpenRequest
-from specgate.contract.tape import Tape
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.sampling.settings import check_settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIONS = (
-    *("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width"),
+    *("device", "capture", "drafter", "spec_config", TAPE, "tree", "tree_width"),
     *(CONFIDENCE, BY_BATCH, KV, DRAFT_KV, *PARTIAL_NAMES),
 )
 OWN = "eagle3"
@@ -94,8 +92,6 @@ def sampler_for(request: OpenRequest) -> Sampler | None:
     if request.sampling is None:
         return None
     check_settings(request.sampling)
-    if "tape" in request.options:
-        raise UsageError("option tape with sampling: a tape replays what greedy cycles accepted", hint="leave one out")
     greedy = (
         *(("tree", "its paths are of greedy tokens"), (CONFIDENCE, GREEDY_ALONE)),
         (SPECPV, "it verifies greedily"),
@@ -126,7 +122,7 @@ def what_drafts(request: OpenRequest) -> tuple[StandIn | None, Playback | None]:
     """
     options = request.options
     instead = pick_drafter(options.get("drafter", OWN))
-    playback = Playback(Tape.load(Path(options["tape"]).expanduser())) if "tape" in options else None
+    playback = Playback.of(request)
     if instead and "capture" in options:
         raise UsageError(
             f"option capture with drafter = {instead}: it looks at no stream", hint="leave one of them out"

@@ -1,7 +1,4 @@
-"""The state that a decode run carries from cycle to cycle, and the records that it leaves.
-
-The speed is that of another run's acceptance. The tokens are wrong.
-"""
+"""The state that a decode run carries from cycle to cycle, and the records that it leaves."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from specgate.backends.eagle3.reference.gpt_oss import ExpertCounter
 from specgate.contract import Finish
 from specgate.contract.protocols import Decoded
 from specgate.contract.samples.counters import speculation_counters
-from specgate.contract.tape import Tape, sha256_of_ids
-from specgate.errors import BackendError
 
 RUNNING = 0
 REASONS = {1: Finish.EOS, 2: Finish.STOP, 3: Finish.LENGTH}
@@ -191,35 +186,6 @@ class Recorder:
             phase_ns=dict(self._phases),
             experts=self.experts.counts() if self.experts else None,
         )
-
-
-class Playback:
-    """Plays a tape.
-
-    Prompts that were recorded get their own counts. Other prompts get the recorded prompt sets in turn. The same
-    prompts always get the same set, so that a block can be repeated.
-    """
-
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self.turns: dict[str, int] = {}
-        self.playing = 0
-
-    def meet(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Choose the counts for these prompts, which the following blocks decode."""
-        name = sha256_of_ids(prompts)
-        self.playing = self.tape.index_of(name, self.turns.setdefault(name, len(self.turns)))
-
-    def accepted(self, k: int, cycles: int, batch: int, device: str) -> Tensor:
-        """Accept counts [cycles, batch], all at once so that looking them up takes no time in the cycles.
-
-        Raises BackendError where the tape has no chain of length `k`.
-        """
-        if k not in self.tape.specs:
-            recorded = ", ".join(f"spec-{n}" for n in self.tape.specs)
-            raise BackendError(f"spec-{k} asked for, but the tape has {recorded}", hint="record a run with that role")
-        rows = [[self.tape.accepted(k, self.playing, slot, cycle) for slot in range(batch)] for cycle in range(cycles)]
-        return torch.tensor(rows, device=device)
 
 
 def as_accepted(drafts: Tensor, targets: Tensor, accepted: Tensor) -> Tensor:

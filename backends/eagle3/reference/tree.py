@@ -34,9 +34,9 @@ from specgate.backends.eagle3.lib.trees.options import (
 )
 from specgate.backends.eagle3.lib.trees.options import check_ranks as check_option_ranks
 from specgate.backends.eagle3.lib.trees.topology import ancestors, depths, leaf_mask, leaf_paths, pack, unpack
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.reference.cache import TreeRows
 from specgate.backends.eagle3.reference.ops import FEW_ROWS, check_finite, target_argmax
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.errors import UsageError
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
+from specgate.backends.eagle3.lib.playback import Playback
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.backends.eagle3.reference.ops import target_argmax
 from specgate.backends.eagle3.reference.stages import show_stages
-from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.transformers.target import FEW_ROWS, TransformersTarget
 from specgate.contract import Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import LED, Decoded

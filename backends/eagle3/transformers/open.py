@@ -16,6 +16,7 @@ from specgate.backends.eagle3.lib.hf_write import rope_keys
 from specgate.backends.eagle3.lib.layout import draft_details
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
+from specgate.backends.eagle3.lib.playback import details_of
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.facts import not_the_pairs
@@ -189,8 +190,7 @@ def engine_facts(
         details |= draft_details(draft.geometry)
     elif isinstance(drafts, str):
         details["drafter"] = drafts
-    if tape is not None:
-        details["tape of"] = tape.origin.get("run", "a run that it does not name")
+    details |= details_of(tape)
     return EngineFacts(
         backend="transformers",
         device=torch.cuda.get_device_name() if device == "cuda" else device,

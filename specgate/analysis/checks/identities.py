@@ -87,7 +87,8 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
     check_prompt_lengths(block, where)
     check_ids(block, facts, where)
     if block.served is not None:
-        check_served(block, block.served, budget, where)
+        own_lengths = facts is None or facts.sets_lengths
+        check_served(block, block.served, budget, where, own_lengths=own_lengths)
         return
     check_rows(block, where)
     check_emitted(block, where)

@@ -50,7 +50,7 @@ def check_steps(blocks: Sequence[Block]) -> None:
     that waits for a CPU parts the chunks of a few steps. Raises InvalidResult with both figures.
     """
     counted = [
-        (b, b.served.requests, b.served.acceptance.steps + b.counters.get("undrafted_steps", 0))
+        (b, b.served.requests, b.served.acceptance.steps + (b.steps_without_draft or 0))
         for b in blocks
         if b.served is not None and b.served.acceptance is not None and not b.counters.get(JOINED_OUTPUTS)
     ]

@@ -67,7 +67,7 @@ def steps_of(block: Block) -> int | None:
     record = block.served.acceptance if block.served is not None else None
     if record is None or block.counters.get(JOINED_OUTPUTS):
         return None
-    return record.steps + block.counters.get("undrafted_steps", 0)
+    return record.steps + (block.steps_without_draft or 0)
 
 
 def same_cycles(earlier: Block, block: Block, slot: int) -> Iterator[tuple[Cycle, Cycle]]:

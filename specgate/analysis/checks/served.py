@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
+from operator import add
 from typing import Final
 
+from specgate.analysis.requests.arrivals import of_answers
 from specgate.contract import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
+from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.load import EARLY_NS
 from specgate.contract.samples.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
 from specgate.errors import InvalidResult
@@ -15,8 +19,8 @@ REQUEST_NS: Final = 1_000_000
 """How far the times of a block may be from those of its requests."""
 
 
-def check_served(block: Block, served: Served, budget: Budget, where: str) -> None:
-    """Check a server's block. Raises InvalidResult.
+def check_served(block: Block, served: Served, budget: Budget, where: str, *, own_lengths: bool = False) -> None:
+    """Check a server's block. Raises InvalidResult. `own_lengths`: its method sets the lengths of its drafts.
 
     It needs one request per slot with its chunks in order of time and no more tokens from a prefix cache than its
     prompt has, block times that are those of its requests, ends
@@ -44,17 +48,30 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
             f"the chunks of its requests came from {first} ns to {last} ns"
         )
     check_request_ends(block, budget, where)
-    record, undrafted_ = served.acceptance, block.counters.get("undrafted_steps", 0)
+    record, undrafted_ = served.acceptance, block.steps_without_draft or 0
     if (record is not None) != block.role.speculative:
         raise InvalidResult(f"{where}: acceptance of a {block.role} block: {record}")
+    if record is not None and record.k != block.role.k and not (own_lengths and record.k < block.role.k):
+        raise InvalidResult(f"{where}: a record of drafts of {record.k} tokens in a {block.role} block")
+    if record is not None and record.skipped is not None and not own_lengths:
+        raise InvalidResult(f"{where}: {record.skipped} steps need no draft, but its engine drafts in every step")
     lost = block.counters.get(UNCOUNTED_TOKENS, 0)
     if lost and not block.counters.get(JOINED_OUTPUTS):
         raise InvalidResult(f"{where}: {UNCOUNTED_TOKENS} = {lost}, but no output is said to hold several steps")
-    if record is not None and (record.k != block.role.k or record.emitted + undrafted_ + lost != block.emitted):
+    if record is not None:
+        check_requests(block, served, record, where)
+    if record is not None and (record.emitted + undrafted_ + lost != block.emitted):
         raise InvalidResult(
             f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
             + (f", and {lost} are not counted" if lost else "")
         )
+
+
+def check_requests(block: Block, served: Served, record: AcceptanceRecord, where: str) -> None:
+    """The answers' own counts of drafts add up to the block's record. Raises InvalidResult."""
+    own = of_answers(served.requests, record, block.tokens)
+    if own is not None and (total := reduce(add, own)) != record:
+        raise InvalidResult(f"{where}: the answers' own counts add up to {total}, not to {record}")
 
 
 def check_due(request: ServedRequest, where: str) -> None:
@@ -82,8 +99,10 @@ def check_request_ends(block: Block, budget: Budget, where: str) -> None:
     A budget of steps is so many tokens after the first one. Servers say `stop` for EOS too, and some keep the end token
     back, so the last token is not looked at.
     """
-    limit = budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
+    of_all = budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
+    requests = requests_of(block)
     for slot, (tokens, finish) in enumerate(zip(block.tokens, block.finish, strict=True)):
+        limit = requests[slot].new_tokens or of_all
         ending = f"{where} slot {slot}: its finish is {finish} after {len(tokens)} tokens"
         if finish is Finish.STEPS:
             raise InvalidResult(f"{ending}, but a server ends no request for its steps")
@@ -113,7 +132,7 @@ def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:
     if any(block.counters.get(JOINED_OUTPUTS) for block in blocks):
         return
     records = [(b.served.acceptance, b) for b in blocks if b.served and b.served.acceptance]
-    steps = sum(r.steps + b.counters.get("undrafted_steps", 0) for r, b in records)
+    steps = sum(r.steps + (b.steps_without_draft or 0) for r, b in records)
     if steps:
         yield Value("emitted_per_step", sum(b.emitted for _, b in records) / steps, "tok_weighted", steps)
 

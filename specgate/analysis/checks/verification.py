@@ -242,5 +242,5 @@ def tokens_per_step(block: Block) -> float | None:
     record = block.served.acceptance
     if record is None or block.counters.get(JOINED_OUTPUTS) or len({len(tokens) for tokens in block.tokens}) > 1:
         return None
-    counted = record.steps + block.counters.get("undrafted_steps", 0)
+    counted = record.steps + (block.steps_without_draft or 0)
     return block.emitted / counted if counted else None

@@ -6,6 +6,7 @@
     cpu_pace.py          whether the CPUs were evenly fast, and that they were not, in a sentence
     gpu_clocks.py        clocks of the GPUs that a run could see
     clock_comparison.py  GPU clocks of the roles beside each other, and in words
+    energy.py            joules per token, by the GPU's own counter
     memory.py            memory in use, and what speculation adds to it
     minutes.py           where the minutes of a run went
     phrases.py           what is known of the host, in sentences

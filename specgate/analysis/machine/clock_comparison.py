@@ -97,7 +97,7 @@ def _clocks_of(sample: Sample) -> Iterator[_Clock]:
     if sample.gpu is None:
         return
     highest = sample.gpu.max_sm_clock_mhz
-    for at, mhz, reasons in clock_readings(sample):
+    for at, mhz, reasons, _ in clock_readings(sample):
         if mhz:
             capped = None if reasons is None else bool(reasons & POWER_CAPS)
             yield at, mhz, None if highest is None else mhz < LOWERED * highest, capped

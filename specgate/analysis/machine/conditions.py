@@ -97,7 +97,7 @@ def _conditions(
     """`apart`: the blocks hold prefills of their own, whose clocks are told apart from those of decoding."""
     by_watch: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
-        generation = max((s for s in watches if s <= block.worker_generation), default=None)
+        generation = watched_by(block, watches)
         if generation is not None and block.span_ns is not None:
             by_watch[generation].append(block)
     time_spans = {s: _time_span(of, watches[s]) for s, of in by_watch.items()}
@@ -120,6 +120,11 @@ def _conditions(
         timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns, pace),
         cpu_pace=pace,
     )
+
+
+def watched_by(block: Block, watches: Iterable[int]) -> int | None:
+    """The generation, among `watches`, of the monitor process that ran beside the block's engine; None: none did."""
+    return max((generation for generation in watches if generation <= block.worker_generation), default=None)
 
 
 def _time_span(blocks: Sequence[Block], watch: Sequence[Sample]) -> TimeSpan:
@@ -146,7 +151,7 @@ def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool
     reasons = 0
     for span in time_spans:
         begin = span.samples[0].monotonic_ns if span.samples else 0
-        for at, _, bits in (reading for s in span.samples for reading in clock_readings(s)):
+        for at, _, bits, _ in (reading for s in span.samples for reading in clock_readings(s)):
             reasons |= (bits or 0) if at >= begin else 0
     temperatures = _known(g.temperature_c for g in readings)
     parts = {"decoding": _decoding, "prefill": _prefilling} if apart else {"decoding": _whole}
@@ -275,7 +280,7 @@ def _clocks(
     of: dict[str, list[int]] = defaultdict(list)
     for block in blocks:
         start, end = span_of(block)
-        of[block.role.name] += _known(mhz for at, mhz, _ in readings if start <= at <= end)
+        of[block.role.name] += _known(r.sm_mhz for r in readings if start <= r.monotonic_ns <= end)
     return {role: statistics.fmean(values) for role, values in of.items() if values}
 
 

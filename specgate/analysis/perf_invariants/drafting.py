@@ -1,6 +1,7 @@
 """I3: a request stops drafting only when it ends. Counted from steps, or bounded by what a server counts.
 
-It is asked of engines that promise K drafts in every step. Of others, chains may be shorter, but not all of one token.
+It is asked of engines that promise a draft in every step. Of others that have one, chains may be shorter than K, but
+not all of one token.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from specgate.analysis.speculation.drafting import (
     shortness_in_words,
     single_token,
 )
-from specgate.contract import Block, Budget, CellResult, EngineFacts, Held, Invariant
+from specgate.contract import OWN_LENGTHS, Block, Budget, CellResult, EngineFacts, Held, Invariant
 from specgate.contract.samples.counters import JOINED_OUTPUTS
 
 UNDRAFTED: Final = 0.02
@@ -38,6 +39,9 @@ def always_drafting(
     """
     if not result.cell.role.speculative:
         return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
+    if facts is not None and facts.sets_lengths:
+        message = f"not asked: its method sets the lengths of its drafts ({facts.details[OWN_LENGTHS]})"
+        return Invariant("I3", Held.HELD, "no_promise", message)
     if not blocks:
         return Invariant("I3", Held.UNSEEN, "not_counted", "no block was measured")
     name, count = "disabled_multitoken_other", left_multi_token_mode(blocks, budget)

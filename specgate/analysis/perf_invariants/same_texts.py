@@ -54,6 +54,9 @@ def deterministic(
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, count)
     if comparison is None and result.cell.role.speculative:
         return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
+    if comparison is not None and not comparison.tokens.compared_tokens:
+        message = "no token was compared with the baseline's: acceptance was forced, or texts are drawn by rejection"
+        return Invariant("I7", Held.UNSEEN, "not_compared", message, count)
     if comparison is not None and comparison.tokens.lossy:
         return Invariant("I7", Held.UNSEEN, "lossy", BY_DESIGN)
     if ties.by_law:

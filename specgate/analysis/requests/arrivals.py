@@ -36,7 +36,7 @@ def hidden_steps(block: Block) -> int | None:
     if record is None or block.counters.get(JOINED_OUTPUTS) or block.counters.get(NO_DRAFT_COUNTERS):
         return None
     sizes = [step_sizes(request) for request in block.served.requests]
-    hidden = record.steps + block.counters.get("undrafted_steps", 0) - sum(map(len, sizes))
+    hidden = record.steps + (block.steps_without_draft or 0) - sum(map(len, sizes))
     early = sum(finish is not Finish.LENGTH for finish in block.finish)
     return hidden if 0 <= hidden <= early and max(chain.from_iterable(sizes), default=0) <= k + 1 else None
 
@@ -95,18 +95,20 @@ def step_ms(block: Block, unit: StepUnit) -> float:
 def request_records(block: Block) -> tuple[AcceptanceRecord, ...] | None:
     """The acceptance record of each request of a server's spec block. Together they are the block's.
 
-    None for several requests if the arrivals are not steps, if steps without a draft are among them, or if drafts had
-    fewer than K tokens.
+    Answers that count their own drafts tell. Else, None for several requests if the arrivals are not steps, if steps
+    without a draft are among them, or if drafts had fewer than K tokens.
 
     An arrival of n tokens is a step that accepted n − 1 drafts. The last step of a request may have been cut off. The
     steps that the server counted and no other arrival explains are these last ones, matched by size.
     """
     if block.served is None or (record := block.served.acceptance) is None:
         return None
+    if (own := of_answers(block.served.requests, record, block.tokens)) is not None:
+        return own
     if len(block.tokens) == 1:
         return (record,)
     hidden, requests = hidden_steps(block), [step_sizes(request) for request in block.served.requests]
-    if hidden is None or block.counters.get("undrafted_steps") or not record.per_position or record.totals is not None:
+    if hidden is None or block.steps_without_draft or not record.per_position or record.totals is not None:
         return None
     whole = Counter(size - 1 for sizes in requests for size in sizes[:-1])
     left = Counter(dict(enumerate(record.hist)))
@@ -122,6 +124,20 @@ def request_records(block: Block) -> tuple[AcceptanceRecord, ...] | None:
     if any(accepted[slot][-1] + 1 < requests[slot][-1] for slot in whose):
         return None
     return tuple(record_of(record.k, a, len(t) - 1) for a, t in zip(accepted, block.tokens, strict=True))
+
+
+def of_answers(
+    requests: Sequence[ServedRequest], record: AcceptanceRecord, tokens: Sequence[Sequence[int]]
+) -> tuple[AcceptanceRecord, ...] | None:
+    """The records of requests whose answers count their own drafts. None if one of them does not.
+
+    `record`: that of their block. `tokens`: their texts.
+    """
+    skips, counts = record.skipped is not None, [request.drafts for request in requests if request.drafts is not None]
+    if len(counts) < len(requests):
+        return None
+    pieces = [[step_sizes(request)] if skips else None for request in requests]
+    return tuple(c.record(record.k, len(t) - 1, p)[0] for c, t, p in zip(counts, tokens, pieces, strict=True))
 
 
 def record_of(k: int, accepted: Sequence[int], emitted: int) -> AcceptanceRecord:

@@ -103,7 +103,8 @@ def promises_k(facts: EngineFacts | None) -> bool:
     """True if the engine drafts K tokens in every step: nothing is known that makes its drafts shorter on purpose."""
     if facts is None:
         return True
-    return facts.backend.removesuffix("-offline") not in SHORTENS and "chains go on" not in facts.details
+    known = facts.backend.removesuffix("-offline") in SHORTENS or "chains go on" in facts.details
+    return not known and not facts.sets_lengths
 
 
 def shortness_in_words(record: AcceptanceRecord, backend: str) -> str:
@@ -170,9 +171,9 @@ def drafting_of(block: Block) -> Drafting:
     steps = record.steps
     seconds = block.decoding_ns / len(block.tokens) / 1e9
     return Drafting(
-        k=block.role.k,
+        k=record.k,
         num_drafts=steps,
-        undrafted=undrafted_of(block),
+        undrafted=block.steps_without_draft,
         drafted=record.drafted,
         accepted=record.accepted,
         emitted=block.emitted,
@@ -184,10 +185,3 @@ def drafting_of(block: Block) -> Drafting:
         tok_s=block.emitted / seconds if seconds > 0 else None,
         repeated=max(repeated_ngram_share(tokens) for tokens in block.tokens),
     )
-
-
-def undrafted_of(block: Block) -> int | None:
-    """Request-steps without a draft; None where a server does not tell."""
-    if block.served is not None:
-        return block.counters.get("undrafted_steps")
-    return sum(drafted == 0 for step in block.drafted for drafted in step)

@@ -168,10 +168,10 @@ def summary_of(group: Group, requests: Sequence[Request]) -> AcceptanceSummary:
 def length_of(requests: Sequence[Request]) -> Value | None:
     """Their acceptance length, token-weighted, with its interval over prompts; None without a draft."""
     of = [reduce(add, records) for records in by_prompt(requests, lambda request: request.record).values()]
-    drafted = [record for record in of if record.steps]
+    drafted = [record for record in of if record.counted_steps]
     if not drafted:
         return None
-    low, high = interval_over(drafted, lambda r: r.steps + r.accepted, lambda r: r.steps)
+    low, high = interval_over(drafted, lambda r: r.counted_steps + r.accepted, lambda r: r.counted_steps)
     whole = reduce(add, drafted)
     length = Value("acceptance_length", whole.acceptance_length, "tok_weighted", len(drafted), low, high)
     return possible(length, whole.k)
@@ -206,7 +206,7 @@ def counted(block: Block) -> Iterator[tuple[int, AcceptanceRecord]]:
 def undrafted_in(block: Block, slot: int) -> int | None:
     """Request-steps of a slot without a draft; of a server, those of all slots, None where it does not tell."""
     if block.served is not None:
-        return block.counters.get("undrafted_steps")
+        return block.steps_without_draft
     return sum(drafted[slot] == 0 for drafted in block.drafted)
 
 

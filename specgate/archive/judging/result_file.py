@@ -37,7 +37,7 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     """
     if why := unended(path):
         raise NotEnded(f"{path} has not ended: {why}")
-    check = verify(path, None)
+    check = verify(path)
     if wrong := check.differences:
         hint = f"first: {wrong[0]}; `specgate runs verify {path}` has all"
         raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)

@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @command(short_help="Recompute a run's figures and verdicts from its samples.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--allowed-signers",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="SPECGATE_ALLOWED_SIGNERS",
-    metavar="FILE",
-    help="The run's ledger entry must be signed by a key of FILE (default: SPECGATE_ALLOWED_SIGNERS).",
-)
-def verify(run: Path, allowed_signers: Path | None) -> None:
+def verify(run: Path) -> None:
     """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
 
     \b
@@ -46,13 +39,13 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
         echo(f"{run.name} has not ended: {why}")
         sys.exit(ExitCode.INCONCLUSIVE)
     if is_comparison(run):
-        verify_comparison(run, allowed_signers)
+        verify_comparison(run)
         return
     from specgate.analysis.verdict import in_words
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
 
-    check = verified(run, allowed_signers)
+    check = verified(run)
     end_where_it_differs(f"run {run.name}", check)
     assert check.run is not None
     again = check.run
@@ -67,12 +60,12 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
             echo(f"not judged: {in_words(gap)}")
 
 
-def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
+def verify_comparison(path: Path) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
     from specgate.archive.verification import comparison_differences, verify_builds
 
     check = verify_builds(path)
-    beside, notes = comparison_differences(path, check.result, allowed_signers)
+    beside, notes = comparison_differences(path, check.result)
     check = replace(check, differences=(*check.differences, *beside), notes=(*check.notes, *notes))
     end_where_it_differs(f"comparison {path.name}", check)
     assert check.result is not None

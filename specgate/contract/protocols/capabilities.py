@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
-from specgate.contract import Budget, LogCause, PairRef, Role, Sampling, Scenario, Score, TopTokens, Traffic
+from specgate.contract import Budget, LogCause, PairRef, Role, Sampling, Score, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols.engines import Activity, Decoded, Text
@@ -402,14 +402,3 @@ class ReadsMemory(Protocol):
 
     def read_memory(self, repeats: int) -> MemoryReads:
         """Read `repeats` times. Raises EnvironmentRefused where too little memory is free."""
-
-
-@runtime_checkable
-class ForetellsTraffic(Protocol):
-    """Optional for a back end: tell what passes of a pair must move through memory, from configs alone."""
-
-    def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
-        """Return what a pass moves on each GPU, and how many GPUs share the target under the scenario's options.
-
-        Raises CheckpointError for a pair that cannot be read.
-        """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
-from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.acceptance import AcceptanceRecord, DraftCounts
 from specgate.contract.conditions import CpuUse
 from specgate.contract.routing import ExpertCounts
 from specgate.contract.samples.memory import MemoryUse
@@ -17,6 +17,7 @@ from specgate.contract.types import (
     FAIL_FAST,
     Count,
     Counts,
+    LeavesOut,
     Length,
     Tallies,
     Tokens,
@@ -27,7 +28,7 @@ ENGINE_DECODE_NS: Final = "engine_decode_ns"
 
 
 @dataclass(frozen=True, slots=True)
-class ServedRequest:
+class ServedRequest(LeavesOut):
     """One request to a server as its client saw it. Times are nanoseconds since the block began.
 
     `sent_ns`: when the request was sent.
@@ -35,13 +36,19 @@ class ServedRequest:
     `chunk_tokens`: how many tokens each of these chunks held.
     `due_ns`: when the request was to be sent in an open loop; None where nothing but the client set the time.
     `prefix_hit_tokens`: prompt tokens that came from a prefix cache, by the answer's own count; None where it has none.
+    `new_tokens`: tokens that were asked for; None where the block's budget says how many.
+    `drafts`: its drafts, by the answer's own count; None where it has none.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"drafts", "new_tokens"})
 
     sent_ns: Count
     chunk_ns: Annotated[Counts, Length(1)]
     chunk_tokens: Counts
     due_ns: Count | None = None
     prefix_hit_tokens: Count | None = None
+    new_tokens: Count | None = None
+    drafts: DraftCounts | None = None
 
     @property
     def began_ns(self) -> int:
@@ -81,7 +88,8 @@ class Served:
     `requests`: one per slot.
     `acceptance`: what the server counted over these requests; None in a baseline block.
     `refused`: the requests that a server under load turned away. They have no slot.
-    `prompts`: which prompt of the set each slot answers, where some have no slot; () where slot i answers prompt i.
+    `prompts`: which prompt of the set each slot answers, where some have no slot or more than one; () where slot i
+        answers prompt i.
     """
 
     requests: tuple[ServedRequest, ...]
@@ -127,7 +135,8 @@ class DecodeRun:
     - `accepted`, `drafted` and `step_ns` are (): not observable.
     - `prefill_ns` lasts from the first request sent to the first token of any request.
     - `elapsed_ns` lasts from there to the last token of all requests.
-    - The counter `undrafted_steps` has the request-steps without a draft, which `served.acceptance` leaves out.
+    - The counter `undrafted_steps` has the request-steps without a draft, which `served.acceptance` leaves out. Those
+      of a method that need not draft are its `skipped` instead.
     """
 
     elapsed_ns: Count
@@ -191,8 +200,20 @@ class Block(DecodeRun):
 
     @property
     def answered_all(self) -> bool:
-        """True if slot i is prompt i of the set, in every slot; False if a server under load refused requests."""
+        """True if slot i is prompt i of the set, which may be gone through several times; False if a server under load
+        refused requests.
+        """
         return self.served is None or not self.served.refused
+
+    @property
+    def steps_without_draft(self) -> int | None:
+        """Request-steps of a spec block without a draft, whether they were to have one or not; None where a server does
+        not tell.
+        """
+        if self.served is None:
+            return sum(drafted == 0 for step in self.drafted for drafted in step)
+        record, undrafted = self.served.acceptance, self.counters.get("undrafted_steps")
+        return record.skipped if record is not None and record.skipped is not None else undrafted
 
     @property
     def emitted(self) -> int:

@@ -14,6 +14,9 @@ NO_DRAFT_COUNTERS: Final = "no_draft_counters"
 ASKED_AGAIN: Final = "asked_again"
 """The counter of how often a server's block was asked for again, since its answers were seen in one piece."""
 
+AS_TEXTS: Final = "answers_as_texts"
+"""The counter of a server's answers without token ids: their tokens were made of their texts, to compare these."""
+
 JOINED_OUTPUTS: Final = "joined_outputs"
 """The counter of a server's outputs that hold the tokens of several steps, at least, where it counts one step per
 output: the other steps are lost, and with them what the block's acceptance would be.

@@ -39,6 +39,12 @@ why.
 """
 
 
+OWN_LENGTHS: Final = "draft lengths"
+"""The detail of an engine's facts that says that its method sets the length of each draft, up to K: a step may have
+none, as with n-grams, or fewer than another. Without it, an engine promises K drafts in every step.
+"""
+
+
 FORBIDS_ENDS: Final = "tokens that end a text"
 """The detail of an engine's facts that says that these are given no chance, where ends are to be ignored."""
 
@@ -159,6 +165,11 @@ class EngineFacts:
     def attached(self) -> bool:
         """True if it is a server that somebody else has started."""
         return self.details.get("servers") == "attached"
+
+    @property
+    def sets_lengths(self) -> bool:
+        """True if its method may draft fewer than K tokens in a step, or none (`OWN_LENGTHS`)."""
+        return OWN_LENGTHS in self.details
 
     @property
     def on_cpu(self) -> bool:

@@ -49,37 +49,3 @@ def test_a_secret_among_the_arguments_is_refused_before_anything_is_written(cli:
     done = cli.micro(*VLLM, "-o", "llm.hf_token=hf_abcdefghijklmnopqrstuvwxyz")
     assert done.returncode == 2 and "abcdefghij" not in done.stdout + done.stderr
     assert not list(cli.folder.glob("runs/*-micro-*"))
-
-
-ON_A_CPU = """\
-# The policy of another engine with gpt-oss-120b, where a CPU's clock judges nothing.
-schema: specgate.policy/v1
-base: engine-gpt-oss-120b
-checks: {rescored_by: none}
-micro: [micro-32k-single.yaml]
-not_judged:
-  - {kind: speed, why: a shared CPU's clock is no judge}
-without: [no-loss-since-green, speed, speed-16k-b4, speed-32k-single]
-rules:
-  - {id: machine-quiet, required: false, gpu: false}
-"""
-
-
-def test_turbomind_is_green_under_the_120bs_policy_with_what_cannot_be_seen_named(cli: Cli) -> None:
-    gate = (cli.folder / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]").replace("steps: 6", "steps: 12")
-    cli.write("micro-32k-single.yaml", gate)
-    cli.write("policy.yaml", ON_A_CPU)
-    turbomind = ("--backend", "lmdeploy-pipeline", "-o", "engine=turbomind", "-o", f"pythonpath={STAND_INS}", "--plain")
-    measured = ("micro", "--scenario", "micro-32k-single.yaml", "--policy", "policy.yaml", *turbomind, "-o", "stop_s=1")
-    done = cli.run(*measured, "-o", "env.STAND_IN_FAULT=accepts=2", "-o", "env.LMDEPLOY_EAGLE_KV_DEBUG=1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = RunFolder.open(cli.newest()).read_run()
-    messages = {v.rule: v.message for v in run.verdicts if v.cell.endswith("spec-3")}
-    assert messages["perf-mode"] == "I3 I5 I7 hold; not observable here: I1 I2 I4 I6"
-    assert messages["acceptance-32k-single"] == (
-        "acceptance length 3.000 ≥ 3 by the engine's count, 2.000 emitted per cycle"
-    )
-    assert run.fingerprint["engine:env.LMDEPLOY_EAGLE_KV_DEBUG"] == "1"
-    (facts,) = run.engines.values()
-    assert facts.details["env LMDEPLOY_EAGLE_MICRO_STEPS"] == "12"
-    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0

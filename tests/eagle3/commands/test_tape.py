@@ -37,7 +37,8 @@ def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only
         "policy.yaml",
         (cli.folder / "policy.yaml").read_text() + "  - {id: s, gate: speed, required: false, min: 0.01}\n",
     )
-    replayed = cli.micro("--backend", "reference", "-o", "tape=tape.json", "-o", "drafter=none")
+    options = ("-o", "tape=tape.json", "-o", "drafter=none", "--perf-mode")
+    replayed = cli.micro("--backend", "reference", *options)
     assert replayed.returncode == 6 and "acceptance is forced" in cli.details()
     run = max((cli.folder / "runs").glob("*/"), key=lambda folder: folder.stat().st_mtime_ns)
     assert run != recorded and acceptance_of(run) == acceptance_of(recorded)
@@ -57,6 +58,7 @@ def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only
     judged = cli.run("runs", "check", run, "--policy", "speed.yaml", pair=False)
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "tokens are then wrong by design" in judged.stdout and "is given, not measured" in judged.stdout
+    assert "spec-3: I3 I5 hold; not observable here: I1 I2 I4 I6 I7" in judged.stdout
 
 
 @pytest.mark.slow("runs of the reference engine")

@@ -6,7 +6,6 @@ is of use. Ports are free ones.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,12 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-from specgate.backends.eagle3.lib.planted.recipe import Recipe
-from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, draft_of
-from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.servers.process import free_port
+from tests.pairs.planted import write_planted_pair
 from tests.support.command import ROOT
 from tests.support.fences import blocks
 
@@ -73,24 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder with the checkout in it, and a pair where the first block leaves one."""
     work = tmp_path_factory.mktemp("work")
     (work / "specgate").symlink_to(ROOT)
-    write_pair(work / "my-pair")
+    write_planted_pair(work / "my-pair")
     return work
-
-
-def write_pair(folder: Path) -> None:
-    """An ordinary pair of files: the weights are planted, and nothing says so. Its tokens are bytes."""
-    target = dense(4, 128, 256, heads=4, kv_heads=2, head_dim=32, vocab=512, positions=8192)
-    shape = PairGeometry(target, draft_of(target, 128), (1, 2, 3), context=256, written=True)
-    recipe = Recipe("A", seed=1, draft_vocab=128, signal=3.0, boundaries=shape.boundaries)
-    write_target(folder / "target", target, recipe, {}, written=True)
-    write_draft(folder / "draft", shape, recipe, {}, True, "0" * 64)
-    for config in (folder / "target" / "config.json", folder / "draft" / "config.json"):
-        stored = json.loads(config.read_text())
-        config.write_text(json.dumps({key: value for key, value in stored.items() if key != "planted"}))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.save(str(folder / "target" / "tokenizer.json"))
 
 
 def test_a_pair_of_ones_own_gets_its_verdict(folder: Path, environment: dict[str, str]) -> None:

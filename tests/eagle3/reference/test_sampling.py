@@ -11,7 +11,7 @@ import torch
 
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.open import open_engine, sampler_for
+from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.contract.protocols import OpenRequest
@@ -181,7 +181,7 @@ def test_what_cannot_be_sampled_is_refused(pair: PairRef, sampling: Sampling, dr
 def test_a_tape_is_refused(pair: PairRef) -> None:
     request = OpenRequest(pair, "float32", 1, 100, 3, False, {"tape": "counts.json"}, sampling=FLAT)
     with pytest.raises(UsageError, match="option tape with sampling"):
-        sampler_for(request)
+        open_engine(request)
 
 
 def test_a_greedy_engine_draws_nothing(pair: PairRef) -> None:

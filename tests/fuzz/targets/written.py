@@ -85,7 +85,7 @@ def sweep_grid(folder: Path) -> Ready:
 
 def draft_tree(folder: Path) -> Ready:
     """Trees of draft tokens. What is read has whole masks, sizes and places in a picture."""
-    from specgate.checkpoints.trees.file import read_tree
+    from specgate.backends.eagle3.nouns.trees.file import read_tree
 
     file = folder / "fuzzed.yaml"
 
@@ -94,7 +94,7 @@ def draft_tree(folder: Path) -> Ready:
 
         from specgate.backends.eagle3.commands.tree import places
         from specgate.backends.eagle3.lib.trees.topology import ancestors, broken_rows, pack
-        from specgate.checkpoints.trees.sizes import Room, buffers
+        from specgate.backends.eagle3.nouns.trees.sizes import Room, buffers
 
         shape = read_tree(file)
         parents = torch.tensor([shape.parents])

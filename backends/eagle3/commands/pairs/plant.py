@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import command
-from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, LONGEST_DRAFT, SEEDS, SHARE, Real, count
+from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, SEEDS, SHARE, Real, count
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import EnvironmentRefused
 from specgate.terminal import echo
 
@@ -41,7 +42,7 @@ def dtype_for(name: str | None, device: str) -> str:
 @click.option(
     "--accept-length",
     "length",
-    type=Real(0, LONGEST_DRAFT + 1),
+    type=Real(0, DRAFT_TOKENS + 1),
     required=True,
     metavar="AL",
     help="Tokens per cycle, e.g. 3.0.",

@@ -39,6 +39,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
 from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
+from specgate.backends.eagle3.lib.playback import Playback
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Decoded, Text
@@ -66,6 +67,7 @@ class DecodingEngine:
     `mode`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
     `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
+    `playback`: the accept counts of chains, with `sizes.forced`.
 
     Where several GPUs share the target, `others` are the ranks beside the first. All ranks hold the same state, since
     they compute the same bits. What is read is read from the first; the others are held against it.
@@ -88,13 +90,14 @@ class DecodingEngine:
         others: Sequence[Rank] = (),
         lengths: ChainLengths | None = None,
         asked_plan: PartialPlan | None = None,
+        playback: Playback | None = None,
     ) -> None:
         self.first = Rank(target, draft, sizes, buffers, tuned=tuned, mode=mode)
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log, self.phase_trace, self.lengths = tuned, shape_log, phase_trace, lengths
-        self.asked_plan = asked_plan or sizes.partial
+        self.asked_plan, self.playback = asked_plan or sizes.partial, playback
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
@@ -133,6 +136,8 @@ class DecodingEngine:
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Fill the caches prompt by prompt; return nanoseconds. Raises BackendError where a prompt does not fit."""
         self._check_fit(prompts, draft)
+        if self.playback:
+            self.playback.meet(prompts)
         self._forget_prompts()
         self._last_role = None
         heads = [self._cycle(0, len(prompts), rank).verify for rank in self.ranks]
@@ -239,9 +244,9 @@ class DecodingEngine:
             kinds = kinds_of(self.sizes, k, self._prompt_lengths, steps)
             graphs = graphs_of(kinds)
             launch = {of: self.step(k, count, of) for of in set(graphs)}
+            self._rewind(rule, k, steps)
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, rule, self.sizes.partial)
                     # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows
                     # sixteen copies or fills (not six), and no kernel of ours was launched since, its steps are slower,
                     # and so are all after it.
@@ -267,6 +272,16 @@ class DecodingEngine:
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
         counters = {**decoded.counters, **of_blocks, **reused, **shape_counters, **of_tree, **in_part}
         return replace(decoded, counters=counters), fault
+
+    def _rewind(self, rule: StopRule, k: int, steps: int) -> None:
+        """Put every rank back to its prompts, with the accept counts of a tape for up to `steps` steps of spec-`k`."""
+        count = len(self.first.of_prompts.prompts)
+        forced = self.playback.accepted(k, steps, count, "cpu").int() if self.playback and k else None
+        for rank in self.ranks:
+            with rank.stream.current():
+                rank.of_prompts.rewind(rank.b, rule, self.sizes.partial)
+                if forced is not None and rank.b.forced is not None:
+                    rank.b.forced[:steps, :count].copy_(forced)
 
     def _rule(self, budget: Budget, stop_token_ids: Sequence[int]) -> StopRule:
         """Return the rule by which requests end; a budget of steps never ends one for its length."""

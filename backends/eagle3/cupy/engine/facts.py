@@ -18,6 +18,7 @@ from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import mode_in_words
 from specgate.backends.eagle3.lib.layout import describe_rope, draft_details
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.playback import WARNING, details_of
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
@@ -25,6 +26,7 @@ from specgate.backends.eagle3.lib.trees.options import described, warning
 from specgate.backends.eagle3.nouns.fmha import HEADS, heads_in_words
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract import EngineFacts, Sampling
+from specgate.contract.tape import Tape
 from specgate.contract.traffic import LinkTraffic
 
 SHAPES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -44,6 +46,7 @@ def engine_facts(
     mode: PrefillMode | None = None,
     warnings: Sequence[str] = (),
     lengths: ChainLengths | None = None,
+    tape: Tape | None = None,
     plan: PartialPlan | None = None,
     positions: int = 0,
     draft_ranks: int = 1,
@@ -51,8 +54,8 @@ def engine_facts(
     """Facts of the opened engine.
 
     `draft_ranks`: the number of GPUs that the draft is divided among. `mode`: the prefill mode; None for the GPU's
-    usual one. `warnings`: more warnings. `lengths`: rules that end chains early. `plan`: partial verification, for
-    requests of at most `positions`.
+    usual one. `warnings`: more warnings. `lengths`: rules that end chains early. `tape`: what forces accept counts.
+    `plan`: partial verification, for requests of at most `positions`.
 
     Raises BackendError for a mode that this GPU cannot run.
     """
@@ -96,6 +99,7 @@ def engine_facts(
         details["draft tree"] = described(sizes.tree)
     if lengths is not None and draft is not None:
         details["chains go on"] = lengths.words
+    details |= details_of(tape)
     if plan is not None:
         details |= plan.details(positions)
         if most := sizes.partial_passes_of(sizes.most_drafts):
@@ -118,12 +122,15 @@ def engine_facts(
         warnings=(
             *(draft.warnings if draft else ()),
             *warnings,
+            *([WARNING] if tape else ()),
             *([warning(described(sizes.tree))] if sizes.tree else ()),
             *([lengths.warning] if lengths is not None and draft is not None else ()),
             *(plan.warnings(positions) if plan is not None else ()),
         ),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
+        acceptance="forced" if tape else None,
+        tape_sha256=tape.sha256 if tape else None,
         # Another library, or another version of it, may give other bits: the count of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,

@@ -50,9 +50,7 @@ class ForensicEngine(TileCountingEngine):
             kinds = kinds_of(self.sizes, k, self._prompt_lengths, limit)  # every step emits a token at least
             launch = {kind: self.step(k, count, (kind,)) for kind in dict.fromkeys(kinds)}
             ahead = iter(kinds)
-            for rank in self.ranks:
-                with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, StopRule((), (), limit), self.sizes.partial)
+            self._rewind(StopRule((), (), limit), k, limit)
             while not watch.complete:
                 if not (running := slots.active[: int(slots.active_count)].tolist()):
                     break  # a position that no step reaches: `shown` says so
@@ -82,9 +80,7 @@ class ForensicEngine(TileCountingEngine):
         with self.stream.current():
             kinds = kinds_of(self.sizes, k, self._prompt_lengths, most_steps(budget))[: steps[-1] + 1]
             launch = {kind: self.step(k, count, (kind,)) for kind in dict.fromkeys(kinds)}
-            for rank in self.ranks:
-                with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, self._rule(budget, ()), self.sizes.partial)
+            self._rewind(self._rule(budget, ()), k, most_steps(budget))
             for number, kind in enumerate(kinds):
                 drawn, cycle = number in steps, self._cycle(k, count, kind=kind)
                 if drawn:

@@ -41,6 +41,7 @@ from specgate.backends.eagle3.lib.pair import (
     load_target_parts,
     target_warnings,
 )
+from specgate.backends.eagle3.lib.playback import TAPE, Playback
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import NAMES, SPECPV, PartialPlan
 from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
@@ -81,6 +82,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "prefill_experts": ("packed", "decoded"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
+    TAPE: None,
     "tile_stats": ("off", "on"),
     "tp": ("1", "2", "4"),
     "tree": None,
@@ -106,10 +108,10 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
     they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
     with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it,
-    `tile_stats` (on: each decode run is followed by a step that counts how attention uses its tiles), `tp` (how many
-    GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
-    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
-    run).
+    `tape` (a file of accept counts to replay), `tile_stats` (on: each decode run is followed by a step that counts how
+    attention uses its tiles), `tp` (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES)
+    and `tree_width`, `tuned` (a file of tuned configurations, in place of those that are found by themselves),
+    `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -119,7 +121,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     limits.check_request(request)
     kv, lengths = kv_modes(request.options), lengths_of(request.options)
     tree, partial_plan = tree_option.chosen_tree(request), asked_plan(request)
-    plan = used_plan(request, partial_plan)
+    plan, playback = used_plan(request, partial_plan), Playback.of(request)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
     check_tile_stats(request, ranks, partial_plan)
     asked_draft_ranks, draft_ranks = option.asked_draft_ranks(request, ranks), 1
@@ -144,7 +146,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
-    sizes = replace(sizes, kv=kv)
+    sizes = replace(sizes, kv=kv, forced=playback is not None)
     swept = None if fmha else kept_fmha(request, geometry, sizes)
     tiling = fmha or swept
     sizes = replace(sizes, fmha=tiling) if tiling else sizes.usual(part)
@@ -185,6 +187,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
             *never_tuned(tuned, request.pair, ranks),
         ),
         lengths=lengths,
+        tape=playback.tape if playback else None,
         plan=partial_plan if draft else None,
         positions=request.max_positions,
     )
@@ -199,6 +202,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         others=others,
         lengths=lengths if head else None,
         asked_plan=partial_plan if head else None,
+        playback=playback,
     )
     engine.counts_tiles = request.options.get("tile_stats") == "on"
     return engine

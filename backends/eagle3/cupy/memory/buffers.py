@@ -175,7 +175,7 @@ class DraftBuffers:
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains. `partial`: None where all
-    verifications are full.
+    verifications are full. `forced` int32 [steps, S]: drafts to accept; None where the target decides.
     """
 
     slots: Slots
@@ -185,6 +185,7 @@ class Buffers:
     sampling: SamplingBuffers | None
     tree: TreeBuffers | None = None
     partial: PartialBuffers | None = None
+    forced: Tensor | None = None
 
     @classmethod
     def allocate(
@@ -210,6 +211,9 @@ class Buffers:
                 *(sizes.partial, sizes.heads(target), target.layers, sizes.blocks, sizes.slots, sizes.max_rows, device)
             )
             if sizes.partial and draft
+            else None,
+            forced=torch.zeros(sizes.positions, sizes.slots, dtype=torch.int32, device=device)
+            if sizes.forced and draft
             else None,
         )
 

@@ -14,8 +14,8 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, KVBl
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 
 DraftTree = TreeShape | DynamicGrowth
@@ -29,7 +29,7 @@ class Sizes:
     `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding. `tree`: what the
     longest role drafts, with all its rows in `max_rows`; None for chains. `kv`: the formats of the caches of target and
     draft. `partial`: what a part of the target's cache is, over which most greedy chains are verified; None: all are
-    verified over the whole cache.
+    verified over the whole cache. `forced`: chains accept what another run has recorded.
     """
 
     slots: int
@@ -40,6 +40,7 @@ class Sizes:
     tree: DraftTree | None = None
     kv: KvModes = AS_COMPUTED
     partial: PartialPlan | None = None
+    forced: bool = False
 
     def usual(self, target: TargetGeometry) -> Sizes:
         """The same, with the tiling of attention that an engine for such a target uses by itself."""

@@ -19,8 +19,8 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import maxima_of
 from specgate.backends.eagle3.cupy.kernels.trees.launchers import Pool, parts_of
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.checkpoints.geometry import DraftGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 
 
 @dataclass(frozen=True, slots=True)

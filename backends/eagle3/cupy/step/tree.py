@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.step.layer import RowPositions
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
-from specgate.checkpoints.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 
 
 class TreeLevel(ABC):

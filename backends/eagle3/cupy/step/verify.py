@@ -11,7 +11,7 @@ from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import EmbedRows, FeatureCapture, Replay
-from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, AcceptForced
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Rows
 from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attention
@@ -98,12 +98,14 @@ class Verify:
         )
         self.draw = TokenDraw(sampling, g.vocab, sizes.max_rows, races=self.rejection is None) if sampling else None
         width = len(self.boundaries) * g.hidden
-        self.accept: TreeSettle | AcceptReplayed | Accept
+        self.accept: TreeSettle | AcceptReplayed | AcceptForced | Accept
         if depth:
             self.accept = TreeSettle(heads, g.layers, sizes.blocks, width, rows_per_slot, depth, sizes.max_rows)
         elif kind == FULL:
             of_text = rows_per_slot, sizes.max_rows, sizes.positions
             self.accept = AcceptReplayed(sizes.kept_of(drafts), drafts, *of_text)
+        elif sizes.forced and drafts:
+            self.accept = AcceptForced(sizes.slots, rows_per_slot, sizes.max_rows)
         else:
             self.accept = Accept(rows_per_slot, sizes.max_rows)
 
@@ -171,6 +173,10 @@ class Verify:
         """Decide how many drafts of each slot are accepted. Of a tree, put the accepted path where a chain would be."""
         if isinstance(self.accept, Accept):
             self.accept(b.target.choices, b.slots, rows)
+            return
+        if isinstance(self.accept, AcceptForced):
+            assert b.forced is not None
+            self.accept(b.target.choices, b.forced, b.slots, rows)
             return
         if isinstance(self.accept, AcceptReplayed):
             assert b.partial is not None

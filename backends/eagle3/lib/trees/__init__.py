@@ -1,5 +1,5 @@
 """Trees of draft tokens on a device: read from options, laid out, grown from the draft's choices, accepted, compacted.
-`specgate.checkpoints.trees` has their shapes and files, and says how nodes are numbered.
+`specgate.backends.eagle3.nouns.trees` has their shapes and files, and says how nodes are numbered.
 
     options.py     the option `tree` of an engine
     topology.py    topology and masks of a tree on the device

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specgate.checkpoints.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 
 
 class Growth(Protocol):

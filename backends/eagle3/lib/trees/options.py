@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
-from specgate.checkpoints.trees.file import read_tree
-from specgate.checkpoints.trees.shape import WIDEST, TreeShape
+from specgate.backends.eagle3.nouns.trees.file import read_tree
+from specgate.backends.eagle3.nouns.trees.shape import WIDEST, TreeShape
 from specgate.errors import UsageError
 
 TREE: Final = "tree"

@@ -17,9 +17,9 @@ from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
 from specgate.backends.eagle3.lib.shard import Shard
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 from specgate.errors import EnvironmentRefused
 from tests.eagle3.cupy.kernels.codes.caches import CODES

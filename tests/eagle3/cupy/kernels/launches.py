@@ -29,8 +29,8 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, parts_without_weights
 
@@ -136,6 +136,7 @@ def step(
     partial: PartialPlan | None = None,
     kind: Kind = "plain",
     tuned: Configurations = NOTHING_TUNED,
+    forced: bool = False,
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
     times in a row; nothing runs. With `ranks`, of the first of so many GPUs, which
@@ -160,7 +161,7 @@ def step(
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
     rows = tree.rows if tree else k + 2
-    sizes = Sizes(slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, partial=partial)
+    sizes = Sizes(slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, partial=partial, forced=forced)
     shard = Shard(0, ranks)
     target, draft = parts_without_weights(pair, POSITIONS, shard, Shard(0, draft_ranks))
     all_of = [Buffers.allocate(target.geometry, draft.geometry, sizes, "meta") for _ in range(ranks)]

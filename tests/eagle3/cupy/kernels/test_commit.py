@@ -10,7 +10,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, AcceptForced, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from tests.eagle3.cupy import oracles
@@ -124,6 +124,34 @@ def test_many_steps_emit_rewind_and_end_as_the_rules_say(device: str, seed: int,
         machine.check_blocks(requests)
     assert not machine.choices.any()
     assert bool((s.stamps[:steps, 2] <= s.stamps[:steps, 4]).all())
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_forced_counts_make_drafts_the_targets_tokens_and_ends_hold_as_ever(device: str, k: int) -> None:
+    dice, rule = random.Random(k), StopRule((3,), (), 18)
+    machine = Machine(device, [5, BLOCK - 1, 2], k, rule)
+    counts = [[dice.randrange(k + 1) for _ in range(SIZES.slots)] for _ in range(20)]
+    kernel = AcceptForced(SIZES.slots, k + 1, SIZES.max_rows)
+    recorded = torch.tensor(counts, dtype=torch.int32, device=device)
+    machine.accept = lambda choices, slots, rows: kernel(choices, recorded, slots, rows)  # type: ignore[assignment]
+    requests = [Request(length, [VOCAB]) for length in machine.lengths]
+    for taken in counts:
+        if not (active := [slot for slot, r in enumerate(requests) if not r.finish]):
+            break
+        drafts, targets = ({slot: [dice.randrange(VOCAB) for _ in range(n)] for slot in active} for n in (k, k + 1))
+        machine.step(drafts, targets)
+        for slot in active:
+            n = taken[slot]
+            requests[slot].advance(drafts[slot][:n] + targets[slot][n:], n, rule)
+    s = machine.slots
+    assert not s.fault.any() and not machine.choices.any() and {r.finish for r in requests} <= {1, 3}
+    for slot, request in enumerate(requests):
+        assert s.out[slot, : int(s.emitted[slot])].tolist() == request.out
+        assert (int(s.finish[slot]), int(s.truncated[slot])) == (request.finish, request.truncated)
+    machine.check_blocks(requests)
+    s.active_count[0], machine.choices[k] = 1, -1
+    kernel(machine.choices, recorded, s, s.rows(1, k + 1))
+    assert Fault(int(s.fault)) is Fault.TARGET_NOT_FINITE
 
 
 def test_steps_after_the_last_slot_has_ended_change_nothing(device: str) -> None:

@@ -23,8 +23,8 @@ from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kin
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 from tests.eagle3.cupy.kernels.launches import (
     DRAWING,
@@ -197,6 +197,23 @@ def test_an_engine_of_chains_launches_what_it_launched_before_there_were_trees(
     target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
     kernels = Cycle(target, draft, Sizes(4, POSITIONS, k + 2), 3, k).kernels().values()
     assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n.startswith(("TREE", "MOST_EMITTED"))]
+
+
+@pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_tape_changes_one_kernel_of_a_step_with_drafts_and_no_other_constant(
+    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
+) -> None:
+    plain, forced = (step(monkeypatch, pair, k, 3, times=3, forced=forced) for forced in (False, True))
+    check_arguments(forced.launches)
+    specs, own = ({path: kernel.spec for path, kernel in of.cycle.kernels().items()} for of in (plain, forced))
+    assert [path for path in specs if specs[path] != own[path]] == (["verify.accept"] if k else [])
+    assert plain.buffers.forced is None and not [launch for launch in plain.launches if "forced" in launch.arguments]
+    names = [launch.name for launch in plain.launches]
+    assert [launch.name for launch in forced.launches] == [
+        "accept_forced" if k and name == "accept" else name for name in names
+    ]
+    assert mixed_up(forced.launches) == mixed_up(plain.launches)
 
 
 def test_a_struct_holds_addresses_and_numbers() -> None:

@@ -79,16 +79,17 @@ class Decoder:
         prompts: Sequence[Sequence[int]] | None = None,
         kv: KvModes = AS_COMPUTED,
         experts: bool = False,
+        forced: bool = False,
     ) -> Decoder:
         """It drafts `tree`, or chains of `k` tokens, which are verified in part as `partial` says. `kv`: the formats of
-        the caches. `experts`: of a target with a mixture.
+        the caches. `experts`: of a target with a mixture. `forced`: it accepts what `b.forced` says.
         """
         prompts = prompts or random_prompts(LENGTHS)
         slots, lengths = len(prompts), [*map(len, prompts)]
         target, draft = made_pair(torch.bfloat16, experts=experts)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, kv=kv)
-        sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial)
+        sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial, forced=forced)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions)

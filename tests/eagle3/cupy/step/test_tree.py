@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
-from specgate.checkpoints.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Held, Role
 from specgate.contract.samples.spans import ShownSpans, StepSpans
 from tests.eagle3.cupy.engine.tracing import block_of

@@ -1,4 +1,4 @@
-"""Trees by brute force, in plain Python without tensors: the oracle of `specgate.checkpoints.trees`.
+"""Trees by brute force, in plain Python without tensors: the oracle of `specgate.backends.eagle3.nouns.trees`.
 
 Everything is found by climbing from single nodes, by listing every path, and by sorting whole lists. `differences`
 holds a batch of random trees against it.

@@ -9,7 +9,7 @@ import torch
 
 from specgate.backends.eagle3.lib.trees import accepting, topology
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, likeliest, parents_of
-from specgate.checkpoints.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from tests.eagle3.lib.trees.brute_force import MadeUpDraft, differences, grown, growth_differences, random_parents
 
 PARENTS = torch.tensor([[0, 0, 0, 1, 1, 3]])

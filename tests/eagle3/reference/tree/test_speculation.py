@@ -16,6 +16,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.trees.growing import Growth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.reference import tree as trees_of_engine
 from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
@@ -23,7 +24,6 @@ from specgate.backends.eagle3.reference.ops import FEW_ROWS
 from specgate.backends.eagle3.reference.target import LlamaTarget
 from specgate.backends.eagle3.reference.tree import DraftTree, TreePlan
 from specgate.checkpoints.geometry import DraftGeometry
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError

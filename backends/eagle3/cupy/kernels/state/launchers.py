@@ -47,6 +47,20 @@ class Accept(Kernel):
         self.launch((1,), slots, rows, threads=rows.slots, choices=choices)
 
 
+class AcceptForced(Kernel):
+    """Accepts as many drafts of each slot as another run has recorded: `forced` int32 [steps, S], of this step.
+
+    These count as the target's tokens, whatever its choices (int64 [R]) are, which are cleared again.
+    """
+
+    def __init__(self, slots: int, rows_per_slot: int, max_rows: int) -> None:
+        """`slots`: of the engine."""
+        super().__init__("accept_forced", slots=slots, rows=rows_per_slot, max_rows=max_rows)
+
+    def __call__(self, choices: Tensor, forced: Tensor, slots: Slots, rows: Rows) -> None:
+        self.launch((1,), slots, rows, threads=rows.slots, choices=choices, forced=forced)
+
+
 class Commit(Kernel):
     """Ends a step: emits the accepted tokens up to an end, rewinds the others, gives their blocks back, and lists the
     slots that go on.

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_ROW
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
-from specgate.checkpoints.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Budget, Role
 from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (

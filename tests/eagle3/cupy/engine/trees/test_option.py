@@ -15,7 +15,7 @@ from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
 from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_memory, chosen_tree
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
-from specgate.checkpoints.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Finish, PairRef, Sampling
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.errors import UsageError

@@ -19,11 +19,11 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, PairGeometry
 from specgate.backends.eagle3.pairs.shipped import DRAFT_FOLDER
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf_keys import read_config
-from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
 from tests.eagle3.cupy.pairs import parts_without_weights, without_weights
 
@@ -139,6 +139,8 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    forced = (Cycle(target, draft, Sizes(8, positions, 6, forced=True), 8, k) for k in LENGTHS if k)
+    yield from (cycle.verify.accept.spec for cycle in forced)
     for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ():
         in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
         for kind in (FULL, PARTIAL):

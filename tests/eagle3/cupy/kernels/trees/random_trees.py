@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from specgate.checkpoints.trees.shape import Ranks, TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import Ranks, TreeShape
 
 
 def random_shape(dice: random.Random, nodes: int, levels: int, widest: int = 6) -> TreeShape:

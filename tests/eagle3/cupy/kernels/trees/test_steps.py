@@ -20,7 +20,7 @@ from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, compaction
 from specgate.backends.eagle3.lib.trees.topology import ancestors
-from specgate.checkpoints.trees.shape import Ranks, TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import Ranks, TreeShape
 from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.checkpoints.spec_config.formats.trtllm import read_object
-from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
-from specgate.checkpoints.trees.shape import TreeShape
-from specgate.checkpoints.trees.sizes import (
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
+from specgate.backends.eagle3.nouns.trees.sizes import (
     Room,
     advised,
     blocks,
@@ -22,6 +20,8 @@ from specgate.checkpoints.trees.sizes import (
     memory,
     too_small,
 )
+from specgate.checkpoints.spec_config.formats.trtllm import read_object
+from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
 from tests.pairs.tiny import write_random_pair
 
 SHAPE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
@@ -97,7 +97,7 @@ def test_no_tree_of_as_many_tokens_is_expected_to_accept_more(nodes: int) -> Non
 
 
 def test_the_example_in_the_documentation_is_the_best_tree_of_its_shares() -> None:
-    from specgate.checkpoints.trees.file import read_tree
+    from specgate.backends.eagle3.nouns.trees.file import read_tree
     from tests.support.command import ROOT
 
     shape = read_tree(ROOT / "docs" / "examples" / "eagle_tree.yaml")

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from specgate.checkpoints.trees.shape import DEEPEST, MOST_NODES, WIDEST, TreeShape
+from specgate.backends.eagle3.nouns.trees.shape import DEEPEST, MOST_NODES, WIDEST, TreeShape
 from specgate.contract.reading import Problem
 from specgate.errors import UsageError
 from specgate.files import yamlfile

@@ -12,9 +12,9 @@ from heapq import heappop, heappush
 from math import prod
 from typing import Final
 
+from specgate.backends.eagle3.nouns.trees.shape import WIDEST, Ranks, TreeShape
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.spec_config.sizes import SpecConfig
-from specgate.checkpoints.trees.shape import WIDEST, Ranks, TreeShape
 
 INT32: Final = 4
 WORD_BITS: Final = 32

@@ -1,4 +1,4 @@
-"""Command lines of sandboxes. Podman and systemd-run are not run here: their manuals say what these words mean."""
+"""The command line of a sandbox, and the paths that are seen in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specgate.sandbox import view as views
-from specgate.sandbox.kinds import KINDS, bubblewrap, podman, systemd_run
+from specgate.sandbox.bubblewrap import bubblewrap
 from specgate.sandbox.view import View
 
 
@@ -20,23 +20,11 @@ def view(tmp_path: Path) -> View:
 
 @pytest.fixture(autouse=True)
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specgate.sandbox.kinds.gpu_devices", lambda: ["/dev/nvidia0", "/dev/dri"])
-
-
-@pytest.mark.parametrize("wrap", [wrap for _, _, wrap, _ in KINDS])
-def test_every_command_line_names_folders_devices_and_the_command_last(
-    wrap: object, view: View, tmp_path: Path
-) -> None:
-    command = wrap("box", view, Path("/"), {"A": "1"}, ["python", "-c", "pass"])  # type: ignore[operator]
-    assert command[-3:] == ["python", "-c", "pass"]
-    words = " ".join(command)
-    assert all(
-        text in words for text in (str(tmp_path / "runs"), str(tmp_path / "weights"), "/dev/nvidia0", "/dev/dri")
-    )
+    monkeypatch.setattr("specgate.sandbox.bubblewrap.gpu_devices", lambda: ["/dev/nvidia0", "/dev/dri"])
 
 
 def test_bubblewrap_hides_processes_and_files_and_dies_as_a_whole(view: View, tmp_path: Path) -> None:
-    words = " ".join(bubblewrap("box", view, tmp_path, {}, ["true"]))
+    words = " ".join(bubblewrap(view, tmp_path, ["true"]))
     for part in (
         "--unshare-pid",
         "--die-with-parent",
@@ -50,23 +38,7 @@ def test_bubblewrap_hides_processes_and_files_and_dies_as_a_whole(view: View, tm
     assert f"--ro-bind {tmp_path / 'weights'} {tmp_path / 'weights'} " in words
     assert f"--bind {tmp_path / 'logs'} {tmp_path / 'logs'} " in words
     assert "--dev-bind /dev/nvidia0 /dev/nvidia0 --dev-bind /dev/dri /dev/dri" in words
-    assert "--unshare-net" not in bubblewrap("box", View(network=True), tmp_path, {}, ["true"])
-
-
-def test_podman_gets_the_socket_by_number_and_this_machines_files_read_only(view: View, tmp_path: Path) -> None:
-    command = podman("box", view, tmp_path, {"A": "1"}, ["true"])
-    assert command[:3] == ["sh", "-c", 'exec "$@" 3<&0 0</dev/null']
-    words = " ".join(command)
-    for part in ("--preserve-fds 1", "--read-only", "--name box", "--network none", "--rootfs /", "--env=A=1"):
-        assert part in words
-    assert f"--volume {tmp_path / 'weights'}:{tmp_path / 'weights'}:ro" in words
-
-
-def test_systemd_runs_a_service_with_processes_of_its_own(view: View, tmp_path: Path) -> None:
-    words = " ".join(systemd_run("box", view, tmp_path, {"A": "1"}, ["true"]))
-    for part in ("--pipe", "--unit box", "PrivatePIDs=yes", "ProtectKernelTunables=yes", "KillMode=control-group"):
-        assert part in words
-    assert f"TemporaryFileSystem={tmp_path / 'runs'}" in words and "PrivateNetwork=yes" in words
+    assert "--unshare-net" not in bubblewrap(View(network=True), tmp_path, ["true"])
 
 
 def test_of_nested_folders_the_inner_one_counts(tmp_path: Path) -> None:
@@ -89,4 +61,4 @@ def test_a_sandbox_is_started_by_its_path_since_an_engines_own_path_may_lack_it(
     program = tmp_path / "bwrap"
     program.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert bubblewrap("box", view, tmp_path, {"PATH": "/bin"}, ["true"])[0] == str(program)
+    assert bubblewrap(view, tmp_path, ["true"])[0] == str(program)

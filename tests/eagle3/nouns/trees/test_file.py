@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.checkpoints.trees.file import read_tree
-from specgate.checkpoints.trees.shape import DEEPEST, MOST_NODES, WIDEST, TreeShape
+from specgate.backends.eagle3.nouns.trees.file import read_tree
+from specgate.backends.eagle3.nouns.trees.shape import DEEPEST, MOST_NODES, WIDEST, TreeShape
 from specgate.errors import UsageError
 
 MEDUSA = "[[0], [0, 0], [1], [0, 1], [2], [0, 0, 0], [1, 0]]"

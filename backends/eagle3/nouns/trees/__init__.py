@@ -1,4 +1,4 @@
-"""Trees of draft tokens: their shapes and files. Nothing here needs torch.
+"""Trees of draft tokens: their shapes and files.
 
 Node 0 is the root: the newest committed token, which the target has not run on yet. The draft tokens are the nodes from
 1 on, level by level, so that a parent always has a lower number than its children. A tree of N draft tokens has
