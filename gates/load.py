@@ -17,8 +17,9 @@ from specgate.gates.speed import with_source
 
 
 class LoadGate:
-    """`min_break_even`: speculation must pay at every level of load up to this one. `max_refused`: the largest share of
-    the requests, from 0 to 1, that the server may refuse at any level; left out, that is 0.
+    """`min_break_even`: speculation must pay at every level of load up to this one; left out, at the smallest one that
+    was measured. `max_refused`: the largest share of the requests, from 0 to 1, that the server may refuse at any
+    level; left out, that is 0.
 
     One verdict per sweep, on its cell at the greatest level up to `min_break_even`. PASS where the whole interval of
     the ratio lies above 1 at every level up to there, interpolated in between, FAIL where it lies below 1 at one of
@@ -27,7 +28,7 @@ class LoadGate:
     """
 
     name = "load"
-    params: Mapping[str, type | UnionType] = {"min_break_even": float, "max_refused": float | None}
+    params: Mapping[str, type | UnionType] = {"min_break_even": float | None, "max_refused": float | None}
 
     def judges(self, rule: Rule) -> tuple[Kind, ...]:
         """Return the kind of these verdicts."""
@@ -35,8 +36,10 @@ class LoadGate:
 
     def floor(self, rule: Rule) -> Floor:
         """Return the least break-even."""
-        least = float(rule.params["min_break_even"])
-        return Floor("break_even", least, f"pays up to {least:g}")
+        least = rule.params.get("min_break_even")
+        return Floor(
+            "break_even", float(least or 0), "pays at all" if least is None else f"pays up to {float(least):g}"
+        )
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse a share above 1."""
@@ -53,7 +56,7 @@ class LoadGate:
             yield replace(made, covers=others_of(rule, made.cell, run))
 
     def judge_sweep(self, rule: Rule, sweep: Sequence[Comparison], run: RunView) -> Verdict:
-        least = float(rule.params["min_break_even"])
+        least = float(rule.params.get("min_break_even", sweep[0].cell.point.level))
         within = [c for c in sweep if c.cell.point.level <= least] or sweep[:1]
         key, unit = within[-1].cell.key, unit_of(sweep[0].cell.point.rate is not None)
         if problem := unfit(rule, sweep, run):

@@ -134,7 +134,8 @@ def error_of(run: RunView) -> float:
 
 def requests_of(result: CellResult, run: RunView) -> int:
     """The requests of a cell, at most: a server under load may have refused some."""
-    return result.blocks * run.scenarios[result.cell.point.scenario].prompts_in_set(result.cell.point.batch)
+    point = result.cell.point
+    return result.blocks * run.scenarios[point.scenario].prompts_in_set(point.batch, point.rate)
 
 
 def one_draft_a_step(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunView) -> Verdict | None:

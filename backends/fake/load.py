@@ -39,6 +39,7 @@ class Scripted(Protocol):
 class Running:
     """One request. `at_ns` and `held`: when each chunk came, and how many tokens it held."""
 
+    number: int
     prompt: int
     sent_ns: int
     due_ns: int | None
@@ -59,6 +60,7 @@ class ServedLoad:
     def __init__(self, engine: Scripted, role: Role, prompts: Sequence[Sequence[int]], budget: Budget) -> None:
         assert budget.new_tokens is not None
         self.engine, self.role, self.prompts, self.limit = engine, role, prompts, budget.new_tokens
+        self.sent, self.lengths = 0, tuple[int, ...]()
         self.k = role.k if engine.draft_usable and not engine.script.no_drafts else 0
         self.lag = engine.script.send_lag_ns
         self.now = self.steps = self.truncated = 0
@@ -69,31 +71,43 @@ class ServedLoad:
         self.hist = [0] * (role.k + 1)
 
     def run(self, offered: OfferedLoad) -> Decoded:
-        """Serve all prompts."""
-        coming = list(range(len(self.prompts)))
-        while coming or self.waiting or self.running:
-            self.arrive(coming, offered)
+        """Serve all prompts, as often as the load takes them."""
+        self.lengths = offered.new_tokens
+        while self.comes(offered) or self.waiting or self.running:
+            self.arrive(offered)
             self.admit()
             if self.running:
                 self.step()
         return self.result()
 
-    def arrive(self, coming: list[int], offered: OfferedLoad) -> None:
-        """Take what has arrived by now out of `coming`; where nothing else is left to do, wait for the next one."""
-        if offered.clients is None and coming and not self.waiting and not self.running:
-            self.now = max(self.now, offered.arrivals_ns[coming[0]] + self.lag)
-        while coming:
-            due = None if offered.clients is not None else offered.arrivals_ns[coming[0]]
+    def comes(self, offered: OfferedLoad) -> bool:
+        """Return whether another request is sent after `self.sent` of them."""
+        if offered.until_ns is None:
+            return self.sent < len(self.prompts)
+        return self.sent < (offered.clients or 0) or self.now <= offered.until_ns
+
+    def arrive(self, offered: OfferedLoad) -> None:
+        """Take the requests that have arrived by now; where nothing else is left to do, wait for the next one."""
+        starts = list(offered.starts_ns())
+        if not self.waiting and not self.running and self.comes(offered):
+            if offered.clients is None:
+                self.now = max(self.now, offered.arrivals_ns[self.sent] + self.lag)
+            elif self.sent < offered.clients:
+                self.now = max(self.now, starts[self.sent])
+        while self.comes(offered):
+            due = None if offered.clients is not None else offered.arrivals_ns[self.sent]
             there = len(self.waiting) + len(self.running)
-            if (due is None and there == offered.clients) or (due is not None and due + self.lag > self.now):
+            begun = sum(start <= self.now for start in starts)
+            if (due is None and there >= begun) or (due is not None and due + self.lag > self.now):
                 return
-            prompt, beyond = coming.pop(0), self.engine.script.refuse_beyond
+            number, prompt, beyond = self.sent, self.sent % len(self.prompts), self.engine.script.refuse_beyond
+            self.sent += 1
             if beyond is not None and there >= beyond:
                 self.refused.append(RefusedRequest(prompt, REFUSAL, self.now))
                 if due is None:
                     return  # the client has its answer, and turns to its next request after this step
             else:
-                self.waiting.append(Running(prompt, self.now if due is None else due + self.lag, due))
+                self.waiting.append(Running(number, prompt, self.now if due is None else due + self.lag, due))
 
     def admit(self) -> None:
         """Prefill as many waiting requests as there are slots free. Each has its first token then."""
@@ -112,23 +126,33 @@ class ServedLoad:
             accepted = self.engine.accepts(self.k, one.steps, one.prompt)
             one.steps += 1
             self.hist[accepted] += 1
-            tokens = min(accepted + 1, self.limit - one.made)
+            tokens = min(accepted + 1, self.asked(one) - one.made)
             self.truncated += accepted + 1 - tokens
             one.emit(tokens, self.now)
-        self.done += [one for one in self.running if one.made == self.limit]
-        self.running = [one for one in self.running if one.made < self.limit]
+        self.done += [one for one in self.running if one.made == self.asked(one)]
+        self.running = [one for one in self.running if one.made < self.asked(one)]
+
+    def asked(self, one: Running) -> int:
+        """Return the tokens that a request asks for."""
+        return self.lengths[one.prompt] if self.lengths else self.limit
 
     def result(self) -> Decoded:
-        finished = sorted(self.done, key=lambda one: one.prompt)
+        finished = sorted(self.done, key=lambda one: one.number)
         first, last = min(one.at_ns[0] for one in finished), max(one.at_ns[-1] for one in finished)
-        requests = tuple(ServedRequest(o.sent_ns, tuple(o.at_ns), tuple(o.held), o.due_ns) for o in finished)
+        requests = tuple(
+            ServedRequest(
+                o.sent_ns, tuple(o.at_ns), tuple(o.held), o.due_ns, None, self.asked(o) if self.lengths else None
+            )
+            for o in finished
+        )
         record, undrafted = self.acceptance(finished)
-        prompts = tuple(one.prompt for one in finished) if self.refused else ()
+        prompts = tuple(one.prompt for one in finished)
+        prompts = () if prompts == tuple(range(len(self.prompts))) else prompts
         return Decoded(
             elapsed_ns=last - first,
             step_ns=(),
             tokens=tuple(
-                tuple(self.engine.emitted(self.role, one.prompt, i) for i in range(self.limit)) for one in finished
+                tuple(self.engine.emitted(self.role, one.prompt, i) for i in range(self.asked(one))) for one in finished
             ),
             accepted=(),
             drafted=(),

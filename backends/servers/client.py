@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from time import monotonic_ns
 from typing import Any, Final, TypeVar
 
@@ -48,6 +50,8 @@ BYTES_PER_PIECE: Final = 4 << 10
 AS_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
 OVERLOADED: Final = (429, 503)
 """Too Many Requests, Service Unavailable: what a server says when it takes no more requests for now."""
+REFUSED_S: Final = 0.1
+"""A client that was turned away waits so long, where only the time ends its requests."""
 
 T = TypeVar("T")
 
@@ -148,7 +152,8 @@ class Client:
     def serve(
         self, path: str, bodies: Sequence[Json], limit: StreamLimit, offered: OfferedLoad
     ) -> list[Recording | TurnedAway]:
-        """Post `bodies` as `offered` says, and record every answer to its end, in the order of `bodies`.
+        """Post `bodies` as `offered` says, and record every answer to its end: request i is of body i, or of the i-th
+        where a closed loop takes the list again.
 
         A request that is turned away is not repeated. Any other failure ends all: raises BackendError. Bodies become
         text before the block begins, so that a long prompt delays no other request.
@@ -160,27 +165,34 @@ class Client:
         self, path: str, bodies: Sequence[bytes], limit: StreamLimit, offered: OfferedLoad
     ) -> list[Recording | TurnedAway]:
         recordings: dict[int, Recording | TurnedAway] = {}
-        waiting = iter(enumerate(bodies))
+        waiting = enumerate(bodies if offered.until_ns is None else cycle(bodies))
+        until_ns = math.inf if offered.until_ns is None else offered.until_ns
         began = monotonic_ns()
 
-        async def one_client() -> None:
+        async def one_client(starts_ns: int) -> None:
+            if starts_ns:
+                await asyncio.sleep((starts_ns - (monotonic_ns() - began)) / 1e9)
             for number, body in waiting:  # all clients share the list: whoever is free sends the next request
                 recordings[number] = await self._attempt(path, body, began, limit, None)
+                if monotonic_ns() - began > until_ns:
+                    return
+                if isinstance(recordings[number], TurnedAway) and offered.until_ns is not None:
+                    await asyncio.sleep(REFUSED_S)
 
         async def one_arrival(number: int, due_ns: int) -> None:
             recordings[number] = await self._attempt(path, bodies[number], began, limit, due_ns)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(offered.clients or 0):
-                    group.create_task(one_client())
+                for starts_ns in offered.starts_ns():
+                    group.create_task(one_client(starts_ns))
                 # One after the other, so that a late sender keeps their order, too.
                 for number, due_ns in enumerate(offered.arrivals_ns):
                     await asyncio.sleep((due_ns - (monotonic_ns() - began)) / 1e9)
                     group.create_task(one_arrival(number, due_ns))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return [recordings[number] for number in range(len(bodies))]
+        return [recordings[number] for number in range(len(recordings))]
 
     async def _attempt(
         self, path: str, body: bytes, began: int, limit: StreamLimit, due_ns: int | None
@@ -220,9 +232,9 @@ class Client:
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def text(self, path: str, *, method: str = "GET", may_be_missing: bool = False) -> str:
+    def text(self, path: str, *, method: str = "GET", body: Json | None = None, may_be_missing: bool = False) -> str:
         """The body of an answer with status 200; "" for a missing path where that is allowed. Raises BackendError."""
-        return self._run(self._text(path, method, may_be_missing))
+        return self._run(self._text(path, method, body, may_be_missing))
 
     def post(self, path: str, body: Json | None, silent_s: float) -> tuple[int, str]:
         """(status, the beginning of what is said) of a POST, whatever the status. Raises BackendError, also after
@@ -230,11 +242,11 @@ class Client:
         """
         return self._run(self._post(path, body, silent_s))
 
-    def json(self, path: str, *, may_be_missing: bool = False) -> Any:
-        """The JSON at `path`; None for a missing path where that is allowed. Raises BackendError, also where the answer
-        is not JSON.
+    def json(self, path: str, *, body: Json | None = None, may_be_missing: bool = False) -> Any:
+        """The JSON at `path`, of a POST if there is a `body`; None for a missing path where that is allowed. Raises
+        BackendError, also where the answer is not JSON.
         """
-        text = self.text(path, may_be_missing=may_be_missing)
+        text = self.text(path, method="GET" if body is None else "POST", body=body, may_be_missing=may_be_missing)
         if may_be_missing and not text:
             return None
         try:
@@ -246,8 +258,8 @@ class Client:
         """The status of a GET; 0 where nothing listens (yet). Raises BackendError for TLS errors."""
         return self._run(self._status(path))
 
-    async def _text(self, path: str, method: str, may_be_missing: bool) -> str:
-        async with self._session.request(method, self.url + path, allow_redirects=False) as response:
+    async def _text(self, path: str, method: str, body: Json | None, may_be_missing: bool) -> str:
+        async with self._session.request(method, self.url + path, json=body, allow_redirects=False) as response:
             if response.status == 404 and may_be_missing:
                 return ""
             if response.status != 200:
@@ -307,7 +319,8 @@ class Client:
             ) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise BackendError(
-                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}"
+                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}",
+                hint="has it ended? Its log says why; once it serves again, --resume goes on",
             ) from error
 
     def _reason(self, error: Exception) -> str:

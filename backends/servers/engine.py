@@ -10,12 +10,20 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
-from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, refuse_silent, with_refused
+from specgate.backends.servers.blocks import (
+    check_prompts,
+    decoded,
+    in_one_piece,
+    refuse_silent,
+    with_lengths,
+    with_prompts,
+)
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.second_pass import led_along
@@ -27,7 +35,7 @@ from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
 from specgate.backends.servers.texts import ENCODED, TextTokens, encoder
-from specgate.checkpoints.spec_config.launch_checks import check_named
+from specgate.checkpoints.spec_config.launch_checks import check_named, stated_method
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
@@ -83,7 +91,8 @@ class ServerEngine:
                 self.server(role)
             if options.start == "parallel":
                 check_uncut(adapter, options, self._cache_tokens())
-            self._facts = server_facts(adapter, request, options, list(self.reports.values()), tree)
+            reports = list(self.reports.values())
+            self._facts = server_facts(adapter, request, options, reports, tree, self._method())
         except BaseException:
             self.close()
             raise
@@ -162,18 +171,34 @@ class ServerEngine:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [self._ask(server, p, budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        asks = [
+            self._ask(server, p, offered.tokens_of(i, budget.new_tokens), budget.ignore_eos, stop)
+            for i, p in enumerate(self.prompts)
+        ]
         outcomes, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
         answers = [one for one in outcomes if isinstance(one, Answer)]
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         block = replace(self._decoded(role, answers, counted, server), memory=server.memory)
-        return block if len(answers) == len(outcomes) else with_refused(block, outcomes)
+        if offered.new_tokens:
+            lengths = cycle(offered.new_tokens)
+            block = with_lengths(
+                block, [n for one, n in zip(outcomes, lengths, strict=False) if isinstance(one, Answer)]
+            )
+        whole = len(answers) == len(outcomes) == len(self.prompts)
+        return block if whole else with_prompts(block, outcomes, len(self.prompts))
 
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
         with server.explained():
             refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
-        tree = self._tree(role) is not None
-        return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs, tree=tree)
+        return decoded(
+            role,
+            answers,
+            counted,
+            server.where,
+            counts_outputs=self.adapter.counts_outputs,
+            tree=self._tree(role) is not None,
+            own_lengths=self._facts.sets_lengths,
+        )
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode a block under the server's own profiler (-o profile=on), and read what its log says."""
@@ -304,7 +329,8 @@ class ServerEngine:
         self._tree(role)
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
-            server.texts = self._text_tokens
+            here = self._text_tokens
+            server.texts = here if here.encode is not None else replace(here, encode=server.encoded)
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)
@@ -323,6 +349,14 @@ class ServerEngine:
             if self.options.url_of(role) is None and self.request.pair.weights == "here":
                 _, self._trees[role] = checked_command(self.adapter, self._launch(role, port=0))
         return self._trees.get(role)
+
+    def _method(self) -> tuple[str | None, str | None]:
+        """Return (name of the method, place of its draft) where flags of the user choose it; (None, None) elsewhere."""
+        role = Role(self.request.max_k)
+        if not role.speculative or self.options.drafter_of(role) != "given" or self.options.url_of(role):
+            return None, None
+        command, _ = checked_command(self.adapter, self._launch(role, port=0))
+        return stated_method(self.adapter.name, command.argv, f"{self.adapter.name} {role}")
 
     def _launched(self, role: Role) -> Running:
         """Start the server of `role`, and do not wait for it."""

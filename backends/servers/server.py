@@ -156,8 +156,8 @@ class Server:
     def serve(
         self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
     ) -> tuple[list[Answer | TurnedAway], Reading]:
-        """As `answer`, sent as `offered` says. Requests that the server turns away stand in the place of their answers;
-        where it turned all of them away, raises BackendError.
+        """As `answer`, sent as `offered` says, which may take the list of `asks` again. Requests that the server turns
+        away stand in the place of their answers; where it turned all of them away, raises BackendError.
         """
         outcomes, counted = self._carry_out(asks, prompt_tokens, partial(self.client.serve, offered=offered))
         refused = [one for one in outcomes if isinstance(one, TurnedAway)]
@@ -178,7 +178,8 @@ class Server:
             longest, most = max(ask.new_tokens for ask in asks), max(ask.top for ask in asks)
             limit = StreamLimit.of(longest, cumulative=self.adapter.cumulative, top=most)
             recordings = send(requests[0][0], [body for _, body in requests], limit)
-            outcomes = self._understood(recordings, asks, prompt_tokens)
+            again = [i % len(asks) for i in range(len(recordings))]
+            outcomes = self._understood(recordings, [asks[i] for i in again], [prompt_tokens[i] for i in again])
             answers = [answer for answer in outcomes if isinstance(answer, Answer)]
             counted = self._settled(before, answers)
             blocks.refuse_other_traffic(counted, answers, self.where)
@@ -203,6 +204,10 @@ class Server:
             first.slots = tuple(lost)
             raise first
         return outcomes
+
+    def encoded(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text by the server's own tokenizer; () if it has no end point for that."""
+        return self.adapter.token_ids(self.client, self.model, text, special=False) or ()
 
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS, SECONDS, SEED, STEPS
+from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, RATE, REPEATS, SECONDS, SEED, STEPS
 
 
 class Real(click.FloatRange):
@@ -61,6 +61,18 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # as Axis
         return number
 
 
+class Rates(click.ParamType):  # type: ignore[type-arg]  # as Axis
+    """Requests per second with commas between them, ascending whatever the order they come in."""
+
+    name = "rates"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        rates = {ABOVE_ZERO_RATE.convert(part.strip(), param, ctx) for part in str(value).split(",")}
+        return tuple(sorted(rates))
+
+
 def joined(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
     """Numbers of an option that may be repeated, each time with an `Axis`; None without any.
 
@@ -97,5 +109,7 @@ SEEDS: Final = count(-SEED, SEED)
 SHARE: Final = Real(-1, 1)
 """A share. Whoever takes it says which ones make sense."""
 BUDGET: Final = Duration()
+ABOVE_ZERO_RATE: Final = Real(1 / SECONDS, RATE)
+RATES: Final = Rates()
 TIME: Final = above_zero(SECONDS)
 PERCENT: Final = above_zero(1000)

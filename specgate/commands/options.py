@@ -11,13 +11,16 @@ import click
 from specgate.commands.numbers import (
     BATCH_SIZES,
     BLOCK_STEPS,
+    BUDGET,
     CONTEXT,
     CONTEXTS,
     DRAFT_LENGTHS,
     NEW_TOKENS,
     PREFIX,
+    RATES,
     RUNS,
     Axis,
+    Rates,
     joined,
 )
 from specgate.errors import UsageError
@@ -29,7 +32,7 @@ Option = Callable[[Any], Any]
 PATH: Final = click.Path(path_type=Path)
 
 
-def axis(name: str, numbers: Axis, metavar: str, what: str) -> Option:
+def axis(name: str, numbers: Axis | Rates, metavar: str, what: str) -> Option:
     """Return an option with a list of numbers. Given twice it has both, as other options that are repeated have."""
     return click.option(name, type=numbers, multiple=True, callback=joined, metavar=metavar, help=what)
 
@@ -41,7 +44,7 @@ SIBLINGS: Final[Mapping[str, Option]] = {
         "options",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Back-end option, as url=URL; may be repeated.",
+        help="Back-end option, as stall_s=90; may be repeated.",
     ),
     "--target": click.option("--target", type=PATH, metavar="DIR", help="Target checkpoint (HF folder)."),
     "--draft": click.option("--draft", type=PATH, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."),
@@ -77,6 +80,22 @@ LOOSE: Final[Mapping[str, Option]] = {
     "--shared-prefix": click.option(
         "--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."
     ),
+    "--rate": axis("--rate", RATES, "R,…", "Requests per second, a level each, in the place of clients."),
+    "--arrivals": click.option(
+        "--arrivals", metavar="KIND", help="At a rate: poisson (default), constant, gamma:SHAPE, trace (of --prompts)."
+    ),
+    "--duration": click.option("--duration", type=BUDGET, metavar="TIME", help="Send requests for so long per block."),
+    "--ramp": click.option("--ramp", type=BUDGET, metavar="TIME", help="Let the load rise for so long at first."),
+    "--goodput": click.option(
+        "--goodput", metavar="LIMITS", help="What a request must keep to: ttft=500,tpot=30,e2e=9000 (ms),share=0.95."
+    ),
+    "--find-max-goodput": click.option(
+        "--find-max-goodput",
+        "search",
+        flag_value=True,
+        default=None,
+        help="Search for the greatest load at which --goodput holds.",
+    ),
     "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
     "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
     "--no-baseline": click.option(
@@ -110,6 +129,8 @@ LOOSE: Final[Mapping[str, Option]] = {
 """Options that some commands share."""
 QUESTION: Final = ("--chat", "--prompt-sets", "--all", "--shared-prefix", "--steps", "--new-tokens")
 """Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
+LOAD: Final = ("--rate", "--arrivals", "--duration", "--ramp", "--goodput", "--find-max-goodput")
+"""Those of a server under load alone."""
 
 
 def take(*names: str, refused: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from specgate.commands.door import OpenGroup
-from specgate.commands.options import QUESTION, SIBLINGS, key_value, take, take_question
+from specgate.commands.options import LOAD, QUESTION, SIBLINGS, key_value, take, take_question
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
@@ -106,7 +106,7 @@ def check_files(files: tuple[str, ...]) -> None:
 
 
 @scenarios.command(short_help="Show what a run would measure, and how long it would take.")
-@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION)
+@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION, *LOAD)
 @click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")

@@ -6,6 +6,7 @@ docs/server.md has the definitions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -27,10 +28,33 @@ class Load:
     """Requests per second of an open loop, one level each, ascending. A closed loop has none: its levels are
     `grid.batch`.
     """
+    arrivals: Literal["poisson", "constant", "gamma", "trace"] = "poisson"
+    """Arrivals of an open loop. `poisson`: independent exponential gaps. `constant`: equal gaps. `gamma`: gaps of a
+    gamma distribution, see `burstiness`. `trace`: the timestamps in the file of prompts, stretched to each rate;
+    without rates, its own mean rate is the one level.
+    """
+    burstiness: Annotated[float, Range(ge=0.01, le=1000)] = 1.0
+    """Shape of the gamma distribution: 1 is Poisson, below it requests come in bunches, above it more evenly."""
+    ramp_s: Annotated[float, Range(ge=0, le=SECONDS)] = 0.0
+    """Seconds at the beginning of a block over which the rate rises from 0, or clients begin one after the other."""
+    duration_s: Annotated[float, Range(gt=0, le=SECONDS)] | None = None
+    """Seconds of a block in which requests are sent; those that are out are answered. An open loop then has as many as
+    are expected in that time, in the place of `requests`. Clients of a closed loop take its prompts again if need be.
+    """
 
-    def in_block(self, clients: int) -> int:
-        """The requests of one block at a level of `clients`."""
-        return self.requests if self.rates else max(self.requests, self.per_client * clients)
+    search: bool = False
+    """Whether only those levels are measured that it takes to find the greatest one within the limits of `goodput`."""
+
+    def in_block(self, clients: int, rate: float | None) -> int:
+        """The different requests of one block at a level of `clients`, or of `rate` per second."""
+        if rate is None:
+            return max(self.requests, self.per_client * clients)
+        return self.requests if self.duration_s is None else max(1, round(self.expected(rate, self.duration_s)))
+
+    def expected(self, rate: float, seconds: float) -> float:
+        """Expected number of arrivals within `seconds` of a block, at `rate` per second after the ramp."""
+        ramp = min(seconds, self.ramp_s)
+        return rate * (seconds - ramp) + (rate * ramp * ramp / (2 * self.ramp_s) if ramp else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +65,25 @@ class OfferedLoad:
         whole answer to its last one.
     `arrivals_ns`: an open loop. Request i is due so many nanoseconds after the block began, whatever has been answered
         by then; ascending.
+
+    `ramp_ns`, `until_ns`: of a closed loop. Its clients begin one after the other over `ramp_ns`, and none sends a
+        request later than `until_ns`; until then, they take the list again when it is through. None: it ends with it.
+    `new_tokens`: tokens of each answer, where they differ; () where the budget says how many all have.
     """
 
     clients: int | None = None
     arrivals_ns: tuple[int, ...] = ()
+    ramp_ns: int = 0
+    until_ns: int | None = None
+    new_tokens: tuple[int, ...] = ()
+
+    def tokens_of(self, prompt: int, budget: int) -> int:
+        """Tokens of the answer to a prompt. `budget`: those of all, unless they differ."""
+        return self.new_tokens[prompt] if self.new_tokens else budget
+
+    def starts_ns(self) -> Iterator[int]:
+        """Yield the time at which each client of a closed loop begins."""
+        yield from (self.ramp_ns * i // self.clients for i in range(self.clients or 0) if self.clients)
 
 
 Outcome = Literal["everywhere", "nowhere", "crosses", "beyond", "below", "mixed", "partly", "unclear"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,6 +20,7 @@ from typing import Any, Final, Literal
 from specgate.contract import VARIANT_MARK, Machine, PairRef, Rope, RunKind, Scenario
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
+from specgate.files.json_text import shown
 from specgate.files.yamlfile import Mark, dump_yaml, loads
 from specgate.pairs.resolve import DEMO, target_limits
 from specgate.planning.contradictions import MIN_PROMPTS
@@ -35,6 +37,11 @@ MOST_PROMPTS: Final = 64
 """Prompts of such a question, if its texts are those that come with specgate."""
 LOAD: Final = {"requests": 2, "per_client": 2}
 """Requests of a block under load: as many of each client, so that a block lasts about as long at every level."""
+OPEN_REQUESTS: Final = 32
+"""Requests of a block at a rate, where nothing says for how long they come."""
+ARRIVALS: Final = ("poisson", "constant", "gamma", "trace")
+LIMITS: Final = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms", "share": "share"}
+"""Name of a limit on the command line → its key in a scenario file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +63,39 @@ class Question:
     shared_prefix: int | None = None
     steps: int | None = None
     new_tokens: int | None = None
+    rate: tuple[float, ...] | None = None
+    arrivals: str | None = None
+    duration: float | None = None
+    ramp: float | None = None
+    goodput: str | None = None
+    search: bool | None = None
 
     def __bool__(self) -> bool:
         return any(getattr(self, key) is not None for key in self.__dataclass_fields__)
 
     def options(self) -> Iterator[str]:
         """The options that were given."""
-        for key in self.__dataclass_fields__:
-            if getattr(self, key) is not None:
-                yield "--all" if key == "all_prompts" else "--" + key.replace("_", "-")
+        return (OPTION.get(key) or "--" + key.replace("_", "-") for key in self._given())
+
+    def words(self) -> Iterator[str]:
+        """The options that were given and their values, as words of a command line."""
+        for key, option in zip(self._given(), self.options(), strict=True):
+            value = getattr(self, key)
+            if isinstance(value, bool):
+                yield option if value else option.replace("--", "--no-", 1)
+            else:
+                yield from (option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+    def _given(self) -> Iterator[str]:
+        return (key for key in self.__dataclass_fields__ if getattr(self, key) is not None)
 
 
+OPTION: Final = {"all_prompts": "--all", "search": "--find-max-goodput"}
+"""Field → its option, where that has another name."""
+OF_REQUESTS: Final = ("new_tokens", "goodput")
+"""Fields that only whole requests have."""
+OF_LOAD: Final = ("rate", "arrivals", "duration", "ramp", "search")
+"""Fields that only a load has."""
 NOTHING: Final = Question()
 
 
@@ -81,6 +110,9 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, 
     if question.all_prompts and (question.prompts is None or question.prompt_sets is not None):
         wrong = "without --prompts" if question.prompts is None else "with --prompt-sets"
         raise UsageError(f"--all {wrong}", hint="it measures all prompts of a file")
+    of_load = Question(**{key: getattr(question, key) for key in OF_LOAD})
+    if kind != "load" and of_load:
+        raise UsageError(f"{next(of_load.options())} with {kind}", hint="specgate load puts a server under load")
     if chosen is None:
         return [changed(small_scenario(kind, machine, question), question, None)]
     return [changed_or_same(s, question) for s in chosen] if question else list(chosen)
@@ -149,11 +181,63 @@ def changed(before: Scenario | dict[str, Any], question: Question, name: str | N
         limits = {"steps": question.steps, "new_tokens": question.new_tokens}
         budget = {**{k: v for k, v in budget.items() if k == "ignore_eos"}, **{k: v for k, v in limits.items() if v}}
     whole = {**data, "grid": grid, "workload": workload, "budget": budget}
+    if question.goodput is not None:
+        whole["goodput"] = limits_in(question.goodput)
+    if data["kind"] == "load":
+        whole["load"] = load_of(question, data["load"])
+        if ("rates" in whole["load"] or whole["load"].get("arrivals") == "trace") and question.batch is None:
+            grid["batch"] = grid["batch"][-1:]  # the most that a server started for this decodes together
     document = loads(f"# {in_words(question, name)}\n{dump_yaml(whole)}", COMMAND_LINE)
     marks = {key: Mark(COMMAND_LINE, 1) for key in document.marks}
     plain, mark, variant = (name or "").partition(VARIANT_MARK)
     own = scenario_of(replace(document, path=Path(f"{named(question, plain or None)}.yaml"), marks=marks))
     return replace(own, name=f"{own.name}{mark}{variant}")
+
+
+def load_of(question: Question, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the load of a scenario file with what the question asks in its place. Raises UsageError for arrivals of no
+    known kind, and for a search without limits.
+    """
+    load = dict(before)
+    if question.rate is not None:
+        load["rates"] = list(question.rate)
+    if question.arrivals is not None:
+        load["arrivals"], colon, shape = question.arrivals.partition(":")
+        if load["arrivals"] not in ARRIVALS or bool(colon) != (load["arrivals"] == "gamma"):
+            hint = "poisson, constant, gamma:0.5 (its shape: below 1 in bunches), or trace"
+            raise UsageError(f"--arrivals {shown(question.arrivals)}: no such kind", hint=hint)
+        if colon:
+            load["burstiness"] = number_in(shape, f"--arrivals {question.arrivals}")
+    if ("rates" in load or load.get("arrivals") == "trace") and "per_client" in load:
+        del load["per_client"]
+        load["requests"] = max(load["requests"], OPEN_REQUESTS)
+    for key, value in (("duration_s", question.duration), ("ramp_s", question.ramp), ("search", question.search)):
+        if value is not None:
+            load[key] = value
+    return load
+
+
+def limits_in(text: str) -> dict[str, float]:
+    """Return the limits in `ttft=500,tpot=30,share=0.95` as a scenario file has them. Raises UsageError for others."""
+    limits = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in LIMITS:
+            hint = "such as ttft=500,tpot=30 in milliseconds, and share=0.95 of the requests"
+            raise UsageError(f"--goodput {shown(text)}: {shown(name)}: no limit", hint=f"{', '.join(LIMITS)}: {hint}")
+        limits[LIMITS[name]] = number_in(value, f"--goodput {text}: {name}")
+    return limits
+
+
+def number_in(text: str, where: str) -> float:
+    """Return the number in `text`. Raises UsageError, which names `where` it stands, for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{where}: {shown(text)}: a number was expected")
+    return number
 
 
 # ── its name ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,6 +267,13 @@ def abbreviated(question: Question) -> Iterator[str]:
         yield "all"
     numbers = {"p": question.prompt_sets, "x": question.shared_prefix, "st": question.steps, "n": question.new_tokens}
     yield from (f"{letter}{number}" for letter, number in numbers.items() if number is not None)
+    if question.rate is not None:
+        yield "r" + "_".join(f"{rate:g}" for rate in question.rate)
+    for letter, text in (("d", question.duration), ("up", question.ramp)):
+        if text is not None:
+            yield f"{letter}{text:g}"
+    for word in filter(None, (question.arrivals, question.goodput, "search" if question.search else None)):
+        yield re.sub(r"[^a-z0-9]+", "_", word.lower())
 
 
 def in_words(question: Question, name: str | None) -> str:

@@ -46,7 +46,7 @@ def excesses(s: Scenario) -> Iterator[Excess]:
     what = "batch" if s.load is None else "requests"
     context, batch, longest = (
         max(s.grid.context, default=1),
-        s.prompts_in_set(max(s.grid.batch)),
+        s.set_sizes[-1],
         max(s.budget.longest(role.k) for role in s.roles),
     )
     if (tokens := sets * batch * context) > TOKENS:
@@ -122,7 +122,7 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
     yield from contradicting_prompts(scenario)
     in_set, what = batch, f"batch {batch}"
     if scenario.load is not None:
-        in_set = max(scenario.load.requests, scenario.load.per_client * batch)
+        in_set = scenario.set_sizes[0]
         what = f"{in_set} requests"
     if sets * in_set < MIN_PROMPTS:
         enough = -(-MIN_PROMPTS // in_set)
@@ -178,5 +178,28 @@ def load_contradictions(scenario: Scenario) -> Iterator[Problem]:
     if scenario.load is not None and scenario.load.rates and len(scenario.grid.batch) > 1:
         why = "an open loop has one: the most requests that the server decodes together; its levels are load.rates"
         yield Problem(("grid", "batch"), why)
+    yield from contradicting_arrivals(scenario)
     if scenario.load is not None and scenario.load.rates and scenario.load.per_client > 1:
         yield Problem(("load", "per_client"), "an open loop has no clients: requests says how many a block has")
+
+
+def contradicting_arrivals(scenario: Scenario) -> Iterator[Problem]:
+    """Yield problems of how the requests of a load come."""
+    if (load := scenario.load) is None:
+        return
+    if load.arrivals == "trace" and scenario.workload.file is None:
+        yield Problem(("load", "arrivals"), "the timestamps are in a file of prompts: set workload.file")
+    elif load.arrivals != "poisson" and load.arrivals != "trace" and not load.rates:
+        yield Problem(("load", "arrivals"), "only an open loop has arrivals: set load.rates")
+    if load.burstiness != 1 and load.arrivals != "gamma":
+        yield Problem(("load", "burstiness"), f"arrivals are {load.arrivals}: only gamma ones have it")
+    if load.search and scenario.goodput is None:
+        yield Problem(("load", "search"), "nothing to search for: set goodput: {ttft_ms: …, tpot_ms: …}")
+    if load.duration_s is None:
+        return
+    if load.ramp_s >= load.duration_s:
+        yield Problem(("load", "ramp_s"), f"{load.ramp_s:g} s, but duration_s is {load.duration_s:g}: less than that")
+    for rate in load.rates:
+        if (expected := load.expected(rate, load.duration_s)) < 1:
+            why = f"{load.duration_s:g} s at {rate:g} requests/s: {expected:.2g} requests, less than one"
+            yield Problem(("load", "duration_s"), f"{why}: {1 / rate + load.ramp_s / 2:.3g} or more")

@@ -247,7 +247,7 @@ def load_seconds(scenario: Scenario, point: Point, role: Role, cost: CostModel) 
     """Seconds of one block of a server under load: until the last request has arrived, and as many batches after each
     other as it takes.
     """
-    requests = scenario.prompts_in_set(point.batch)
+    requests = scenario.prompts_in_set(point.batch, point.rate)
     batches = -(-requests // point.batch) * (
         cost.prefill_s(point) + _steps(scenario, role, cost) * cost.step_s(role, point)
     )

@@ -13,15 +13,18 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
 from specgate.contract import Scenario
+from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.workload import PromptSource
 from specgate.contract.tape import sha256_of_ids
 from specgate.errors import CheckpointError, UsageError
+from specgate.files.json_text import to_plain
+from specgate.planning.contradictions import MIN_PROMPTS
 from specgate.planning.prompt_files.choosing import Draw, OwnPrompts, check_categories
 
 if TYPE_CHECKING:
@@ -62,10 +65,16 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt and the documents that it is made of, which one from a file does not have."""
+    """One prompt and the documents that it is made of, which one from a file does not have.
+
+    `due`: of a trace, when it was sent: requests since the first one, at the trace's mean rate. `new_tokens`: of a
+    trace that says so, the tokens of its answer; None: as the budget says.
+    """
 
     token_ids: tuple[int, ...]
     excerpts: tuple[Excerpt, ...]
+    due: float = 0.0
+    new_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +174,10 @@ def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: 
 def take_sets(
     scenario: Scenario, prompts: Iterator[Prompt], sets: int, batch: int, context: int
 ) -> tuple[PromptSet, ...]:
-    """`sets` sets of `batch` prompts each. Raises UsageError where there are fewer prompts."""
+    """`sets` sets of `batch` prompts each; a load may repeat them. Raises UsageError where there are fewer prompts."""
     taken = list(islice(prompts, sets * batch))
+    if scenario.load is not None and len(taken) >= MIN_PROMPTS:
+        taken = list(islice(cycle(taken), sets * batch))
     if len(taken) < sets * batch:
         raise UsageError(
             f"scenario {scenario.name}: {sets} sets × batch {batch} = {sets * batch} prompts of {context} tokens asked "
@@ -188,9 +199,8 @@ def beginning_as(first: Prompt, prompt: Prompt, tokens: int) -> Prompt:
         return prompt
     head = [replace(e, tokens=min(e.tokens, tokens - e.offset)) for e in first.excerpts if e.offset < tokens]
     tail = [e for e in prompt.excerpts if e.offset + e.tokens > tokens]
-    return Prompt(
-        (*first.token_ids[:tokens], *prompt.token_ids[tokens:]), (*head, *(cut_before(e, tokens) for e in tail))
-    )
+    ids = (*first.token_ids[:tokens], *prompt.token_ids[tokens:])
+    return replace(prompt, token_ids=ids, excerpts=(*head, *(cut_before(e, tokens) for e in tail)))
 
 
 def cut_before(excerpt: Excerpt, offset: int) -> Excerpt:
@@ -208,19 +218,21 @@ def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> 
     draw, prefix = own.draw(above, context, batch), scenario.workload.shared_prefix
     check_categories(draw.measured, own.file)
     measured, warmup = (
-        in_sets([Prompt(c.token_ids, ()) for c in chosen], batch, prefix) for chosen in (draw.measured, draw.warmup)
+        in_sets([Prompt(c.token_ids, (), own.due(c.entry), own.new_tokens(c.entry)) for c in chosen], batch, prefix)
+        for chosen in (draw.measured, draw.warmup)
     )
     seed = scenario.workload.seed
     return Prompts(scenario.workload.source, seed, measured, warmup, about_own(own, draw, batch, prefix))
 
 
 def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> dict[str, object]:
-    """Return what a result stores of prompts from a file: its hash, and of every prompt line, length and category.
-
-    Neither text nor ids of lines are stored.
+    """Return what a result stores of prompts from a file: its hash, and of every prompt line, length, category and
+    key of its answer. Neither text nor ids of lines are stored.
     """
     lengths = [len(c.token_ids) for c in draw.measured]
     categories = [c.entry.category for c in draw.measured]
+    keys = [c.entry.answer and to_plain(AnswerKey, c.entry.answer) for c in draw.measured]
+    later = sum(bool(c.entry.later) for c in draw.measured)
     rendered = Counter(c.how for c in draw.measured)
 
     def sets(values: Sequence[object]) -> list[Sequence[object]]:
@@ -244,6 +256,9 @@ def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> di
         "lengths": sets(lengths),
         "lines": sets([c.entry.number for c in draw.measured]),
         **({"categories": sets(categories)} if any(categories) else {}),
+        **({"answers": sets(keys)} if any(keys) else {}),
+        **({"later_turns": later} if later else {}),
+        **({"repeated": len({c.entry.number for c in draw.measured})} if draw.repeated else {}),
         **({"warmup": "repeats measured prompts: the file has no others"} if draw.reused else {}),
         **({"shared_prefix": shared_prefix} if shared_prefix else {}),
     }

@@ -48,7 +48,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     check_biases(config.scenarios, {name: vocab for name, (_, vocab) in limits.items()}, config.pair.name)
     tokenizer = tokenizer_of(config.pair)
     return {
-        p.key: build_prompts(s, p.context, s.prompts_in_set(p.batch), tokenizer, limits[p.scenario][1])
+        p.key: build_prompts(s, p.context, s.prompts_in_set(p.batch, p.rate), tokenizer, limits[p.scenario][1])
         for p in plan.points
         for s in [config.scenarios[p.scenario]]
     }

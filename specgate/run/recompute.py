@@ -140,7 +140,7 @@ def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Seque
         if not of_point or result.acceptance is None or not result.acceptance.steps:
             return result
         records = by_prompt([b for b in blocks if b.cell == cell and not b.warmup])
-        prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch)
+        prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch, cell.point.rate)
         more = {v.metric: v for v in category_values(records, of_point, prompts_in_set)}
         return replace(result, values={**result.values, **more})
 

@@ -331,7 +331,7 @@ class Runner:
         if scenario.load is None:
             shared_ns = engine.prefill(chosen.token_ids, draft=any(r.speculative for r in scenario.roles))
         elif not todo:  # so that the engine knows which prompts the evidence that is missing is about
-            offered = offered_load(scenario, rounds[0])
+            offered = offered_load(scenario, rounds[0], chosen.prompts)
             engine.serve(rounds[0].order[0], chosen.token_ids, scenario.budget, offered, ())
         alone = dict[Role, int]()
         for round_ in todo:
@@ -358,7 +358,7 @@ class Runner:
         one_step_ns = self._one_step_ns(round_.point, role, engine, alone)
         before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
         if scenario.load is not None:
-            prefill_ns, offered = 0, offered_load(scenario, round_)
+            prefill_ns, offered = 0, offered_load(scenario, round_, prompts.prompts)
             decoded = engine.serve(role, ids, scenario.budget, offered, ())
         else:
             own = scenario.whole_requests

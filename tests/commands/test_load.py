@@ -25,6 +25,7 @@ budget: {new_tokens: 12}
 schedule: {rounds: 2}
 load: {requests: 2, per_client: 1}
 """
+TIMED = SCENARIO.replace("per_client: 1}", "duration_s: 0.004, ramp_s: 0.001}").replace("[1, 2, 16]", "[2, 16]")
 OPEN = SCENARIO.replace("[1, 2, 16]", "[4]").replace("per_client: 1", "rates: [500, 1000]")
 POLICY = """\
 schema: specgate.policy/v1
@@ -80,6 +81,18 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(sweep: Cli) -> None:
     done = sweep.run("load", "--resume", sweep.newest(), pair=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {c.status for c in RunFolder.open(sweep.newest()).read_run().cells} == {"ok"}
+
+
+def test_a_closed_loop_ends_by_the_clock_and_can_be_verified(sweep: Cli) -> None:
+    """Blocks have as many requests as fit, so more with speculation where that is faster; texts are still compared."""
+    sweep.write("sweep.yaml", TIMED)
+    done = load(sweep, *FAST)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    folder = RunFolder.open(sweep.newest())
+    counts = {(b.point.batch, b.role.k): len(b.tokens) for b in folder.lines(Block) if not b.warmup}
+    assert counts[2, 3] > counts[2, 0] > 2
+    assert all(c.tokens.compared_tokens and not c.tokens.divergences for c in folder.read_run().comparisons)
+    assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
 
 
 def test_an_open_loop_compares_latencies_at_the_same_arrivals(sweep: Cli) -> None:

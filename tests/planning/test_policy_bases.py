@@ -171,7 +171,7 @@ def test_a_policy_is_shown_as_one_file_that_means_the_same(tmp_path: Path, name:
 def test_the_command_shows_the_whole() -> None:
     shown = CliRunner().invoke(cli, ["policy", "show", "mlperf-gpt-oss"])
     assert (shown.exit_code, shown.output) == (0, whole_text("mlperf-gpt-oss", GATES))
-    assert "records-valid" in shown.output and "pays-up-to-8" not in shown.output
+    assert "records-valid" in shown.output and "pays-under-load" not in shown.output
 
 
 def test_the_policies_for_a_gpu_state_what_they_share_once() -> None:

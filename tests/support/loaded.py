@@ -16,6 +16,7 @@ from specgate.contract.load import Load
 from specgate.contract.protocols import OpenRequest
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import build_plan
+from specgate.planning.prompts import Prompt
 from specgate.run.runner import make_block
 from tests.support.factories import run_of, scenario
 
@@ -51,11 +52,12 @@ def served_blocks(plan: Plan, script: Script = SCRIPT) -> list[Block]:
         request = OpenRequest(PairRef("p", Path("t"), Path("d")), "float32", point.batch, 4096, 3, False)
         engine = FakeEngine(script, request)
         engine.blocks = len(made)  # which block it is sets the jitter of its steps
-        count = workload.prompts_in_set(point.batch)
+        count = workload.prompts_in_set(point.batch, point.rate)
         prompts = [[round_.prompt_set, i] + [7] * (point.context - 2) for i in range(count)]
+        texts = [Prompt(tuple(prompt), ()) for prompt in prompts]
         engine.seeds = [1000 * round_.prompt_set + i for i in range(count)]
         for position, role in enumerate(round_.order):
-            decoded = ServedLoad(engine, role, prompts, workload.budget).run(offered_load(workload, round_))
+            decoded = ServedLoad(engine, role, prompts, workload.budget).run(offered_load(workload, round_, texts))
             made.append(make_block(round_, position, role, 0, 0, decoded))
     return made
 

@@ -99,8 +99,10 @@ def check_request_ends(block: Block, budget: Budget, where: str) -> None:
     A budget of steps is so many tokens after the first one. Servers say `stop` for EOS too, and some keep the end token
     back, so the last token is not looked at.
     """
-    limit = budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
+    of_all = budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
+    requests = requests_of(block)
     for slot, (tokens, finish) in enumerate(zip(block.tokens, block.finish, strict=True)):
+        limit = requests[slot].new_tokens or of_all
         ending = f"{where} slot {slot}: its finish is {finish} after {len(tokens)} tokens"
         if finish is Finish.STEPS:
             raise InvalidResult(f"{ending}, but a server ends no request for its steps")

@@ -76,6 +76,10 @@ def in_words(break_even: BreakEven) -> str:
         return f"no difference from the baseline is proven at any level: nothing is known of {without} {unit}"
     first, last = known[0], known[-1]
     whole, level = f"from {first:g} to {last:g} {unit}", "known level" if without else "level"
+    if first == last:
+        word = {"everywhere": "pays", "nowhere": "costs"}.get(break_even.outcome, "is not told from the baseline")
+        more = f"; nothing is known of {without} {unit}" if without else ""
+        return f"speculation {word} at {first:g} {unit}, the only {level}{more}"
     at = "the estimate lies outside" if break_even.value is None else f"the estimate is {break_even.value:.3g}"
     low, high = bound(break_even.low, f"below {first:g}"), bound(break_even.high, f"beyond {last:g}")
     interval = f"{100 * break_even.confidence:.4g} % interval {low} to {high}"

@@ -33,10 +33,15 @@ def compared(blocks: Sequence[Block], scenario: Scenario) -> list[Block]:
     """
     if scenario.load is None:
         return list(blocks)
+    first = [b for b in blocks if b.answered_all and b.round == 0]
+    # Blocks that end by the clock have more requests or fewer.
+    least: dict[int, int] = defaultdict(lambda: COMPARED)
+    for b in first:
+        least[b.prompt_set] = min(least[b.prompt_set], len(b.tokens))
     return [
-        replace(b, tokens=b.tokens[:COMPARED], truncated=b.truncated[:COMPARED], finish=b.finish[:COMPARED])
-        for b in blocks
-        if b.answered_all and b.round == 0
+        replace(b, tokens=b.tokens[:n], truncated=b.truncated[:n], finish=b.finish[:n])
+        for b in first
+        for n in [least[b.prompt_set]]
     ]
 
 

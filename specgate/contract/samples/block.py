@@ -36,16 +36,18 @@ class ServedRequest(LeavesOut):
     `chunk_tokens`: how many tokens each of these chunks held.
     `due_ns`: when the request was to be sent in an open loop; None where nothing but the client set the time.
     `prefix_hit_tokens`: prompt tokens that came from a prefix cache, by the answer's own count; None where it has none.
+    `new_tokens`: tokens that were asked for; None where the block's budget says how many.
     `drafts`: its drafts, by the answer's own count; None where it has none.
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"drafts"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"drafts", "new_tokens"})
 
     sent_ns: Count
     chunk_ns: Annotated[Counts, Length(1)]
     chunk_tokens: Counts
     due_ns: Count | None = None
     prefix_hit_tokens: Count | None = None
+    new_tokens: Count | None = None
     drafts: DraftCounts | None = None
 
     @property
@@ -86,7 +88,8 @@ class Served:
     `requests`: one per slot.
     `acceptance`: what the server counted over these requests; None in a baseline block.
     `refused`: the requests that a server under load turned away. They have no slot.
-    `prompts`: which prompt of the set each slot answers, where some have no slot; () where slot i answers prompt i.
+    `prompts`: which prompt of the set each slot answers, where some have no slot or more than one; () where slot i
+        answers prompt i.
     """
 
     requests: tuple[ServedRequest, ...]
@@ -197,7 +200,9 @@ class Block(DecodeRun):
 
     @property
     def answered_all(self) -> bool:
-        """True if slot i is prompt i of the set, in every slot; False if a server under load refused requests."""
+        """True if slot i is prompt i of the set, which may be gone through several times; False if a server under load
+        refused requests.
+        """
         return self.served is None or not self.served.refused
 
     @property

@@ -54,8 +54,12 @@ def left_out_clauses(about: Mapping[str, Any], file: Mapping[str, Any]) -> Itera
         yield f"{passed_over} passed over: shorter or longer than asked for"
     if is_number(answered := file.get("answered")):
         yield f"{answered} without the answer at their end"
+    if is_number(later := about.get("later_turns")):
+        yield f"{later} with later turns, which are not asked"
     if is_number(twice := file.get("duplicates")) and twice:
         yield f"{twice} there twice"
+    if is_number(different := about.get("repeated")):
+        yield f"{different} different ones, sent again since the load takes more"
     if isinstance(about.get("warmup"), str):
         yield f"warm-up {about['warmup']}"
 

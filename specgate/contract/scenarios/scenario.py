@@ -78,6 +78,8 @@ class LatencyLimits:
     """Per output token after that."""
     e2e_ms: Milliseconds | None = None
     """Until its last token."""
+    share: Annotated[float, Range(gt=0, lt=1)] = 0.95
+    """Share of the requests that must keep to every limit for a level of load to count as within them."""
 
     def __post_init__(self) -> None:
         if self.ttft_ms is None and self.tpot_ms is None and self.e2e_ms is None:
@@ -174,9 +176,15 @@ class Scenario(LeavesOut):
         """True if blocks are whole requests, each with its own prefill."""
         return self.kind != "micro"
 
-    def prompts_in_set(self, batch: int) -> int:
+    def prompts_in_set(self, batch: int, rate: float | None = None) -> int:
         """The prompts of one prompt set at this batch: as many as are decoded together, or the requests of a load."""
-        return batch if self.load is None else self.load.in_block(batch)
+        return batch if self.load is None else self.load.in_block(batch, rate)
+
+    @property
+    def set_sizes(self) -> tuple[int, ...]:
+        """The prompts of one prompt set at every level, ascending."""
+        rates = (self.load.rates if self.load is not None else ()) or (None,)
+        return tuple(self.prompts_in_set(batch, rate) for batch in self.grid.batch for rate in rates)
 
     @property
     def roles(self) -> tuple[Role, ...]:

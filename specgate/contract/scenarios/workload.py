@@ -56,6 +56,7 @@ FormatName = Literal[
     "lines",
     "plain-lines",
     "mt-bench",
+    "speed-bench",
     "humaneval",
     "mbpp",
     "gsm8k",
@@ -64,6 +65,7 @@ FormatName = Literal[
     "longbench",
     "sharegpt",
     "openai-batch",
+    "mooncake",
     "vllm-custom",
 ]
 """Formats of a file of prompts (`planning.prompt_files`). `auto`: recognise it."""

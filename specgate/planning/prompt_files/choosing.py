@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +26,11 @@ from specgate.files.panics import refusing
 from specgate.planning.contradictions import MIN_PROMPTS, contradictions
 from specgate.planning.prompt_files.chat import Chat, chat_template
 from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, spelt
+from specgate.planning.prompt_files.trace import HashedPrompt, Trace
 
 CATEGORIES: Final = 64
 """Most categories of the prompts of a point: each has figures of its own."""
-LESS_LOAD: Final = "fewer clients (grid.batch), fewer requests of each (load.per_client, load.requests)"
+LESS_LOAD: Final = "fewer clients (grid.batch), fewer requests (load.per_client, load.requests, load.duration_s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,16 @@ class Chosen:
 class Draw:
     """The prompts of one point.
 
-    `reused`: warm-up repeats measured prompts, since the file has no others left. `passed_over`: prompts that had their
-    turn and are shorter or longer than asked for.
+    `repeated`: the load takes more than the file has, so they are sent again. `reused`: warm-up repeats measured
+    prompts, since the file has no others left. `passed_over`: prompts that had their turn and are shorter or longer
+    than asked for.
     """
 
     measured: tuple[Chosen, ...]
     warmup: tuple[Chosen, ...]
     reused: bool
     passed_over: int
+    repeated: bool = False
 
     @property
     def longest(self) -> Chosen:
@@ -102,6 +105,8 @@ class Tokens:
                 return Chosen(entry, self._encoded(chat.text, entry, special=True), "text")
             case Chat() as chat:
                 return self._chat(entry, chat)
+            case HashedPrompt() as prompt:
+                return Chosen(entry, prompt.token_ids(self.vocab), "random tokens")
             case ids:
                 return Chosen(entry, ids, "ids")
 
@@ -156,7 +161,10 @@ class OwnPrompts:
                 f"{self.file}: chat: true, and {self.tokens.no_chat}",
                 hint="leave it out, or put chat_template.jinja beside the target's tokenizer.json",
             )
-        self.order = in_order(content.entries, scenario.workload.seed)
+        self.trace = None
+        if scenario.load is not None and scenario.load.arrivals == "trace":
+            self.trace = Trace.of([(entry.where, entry.number, entry.stamp) for entry in content.entries])
+        self.order = content.entries if self.trace else in_order(content.entries, scenario.workload.seed)
 
     @property
     def duplicates(self) -> int:
@@ -178,19 +186,29 @@ class OwnPrompts:
                 passed_over += 1
             if len(chosen) == measuring + warming:
                 break
-        if len(chosen) < measuring:
-            raise self._too_few(chosen, above, context, batch)
+        if repeated := len(chosen) < measuring:
+            if self.scenario.load is None or self.trace is not None or len(chosen) < MIN_PROMPTS:
+                raise self._too_few(chosen, above, context, batch)
+            chosen = list(islice(cycle(chosen), measuring))
         measured, left = tuple(chosen[:measuring]), tuple(chosen[measuring:])
         if len(left) == warming:
             return Draw(measured, left, False, passed_over)
         again = (left + measured * (warming // measuring + 1))[:warming]
-        return Draw(measured, again, True, passed_over)
+        return Draw(measured, again, True, passed_over, repeated)
+
+    def due(self, entry: Entry) -> float:
+        """When the request of a trace was sent (`Trace.due`); 0 where the file is none."""
+        return self.trace.due[entry.number] if self.trace else 0.0
+
+    def new_tokens(self, entry: Entry) -> int | None:
+        """The tokens of its answer, where the file is a trace that says so."""
+        return self.trace.new_tokens[entry.number] if self.trace else None
 
     def sets(self, most: int) -> int:
         """The prompt sets that every class of length has prompts for, up to `most`; two at least, and as many as hold
         `MIN_PROMPTS` at the smallest batch.
         """
-        smallest, *_, largest = (*map(self.scenario.prompts_in_set, self.scenario.grid.batch),) * 2
+        smallest, *_, largest = self.scenario.set_sizes * 2
         classes: list[tuple[int, int | None]] = [*pairwise((0, *self.scenario.grid.context))] or [(0, None)]
         least = max(2, -(-MIN_PROMPTS // smallest))
         return max(least, min(self._prompts_in(*bounds, most * largest) // largest for bounds in classes))

@@ -213,17 +213,19 @@ def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
 
 def wrong_in_serving(decoded: Decoded, requests: int, offered: OfferedLoad) -> Wrong:
     """Every request under load has a slot or was refused, none has both, it was sent as `offered` says, and what a
-    block must have holds.
+    block must have holds. `requests`: the prompts, which a load with an end may take again, or not all.
     """
     if (served := decoded.served) is None:
         yield "served", "null", "a block of requests under load has its requests"
         return
-    if len(served.requests) + len(served.refused) != requests:
+    sent = requests if offered.until_ns is None else len(served.requests) + len(served.refused)
+    if len(served.requests) + len(served.refused) != sent:
         value = f"{len(served.requests)} requests and {len(served.refused)} refused"
         yield "served", value, f"one for each of the {requests} prompts"
     answered = served.prompts or tuple(range(len(served.requests)))
-    if sorted((*answered, *(r.prompt for r in served.refused))) != list(range(requests)):
-        yield "served.prompts", shown(list(answered)), f"each of the {requests} prompts once, with the refused ones"
+    if sorted((*answered, *(r.prompt for r in served.refused))) != sorted(i % requests for i in range(sent)):
+        often = "once" if offered.until_ns is None else "equally often, in their order"
+        yield "served.prompts", shown(list(answered)), f"each of the {requests} prompts {often}, with the refused ones"
     yield from wrong_in_block(decoded, len(served.requests))
     if offered.clients is None:
         yield from wrong_in_arrivals(served.requests, answered, offered.arrivals_ns)

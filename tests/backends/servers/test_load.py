@@ -69,6 +69,22 @@ def test_a_closed_loop_never_has_more_requests_than_clients_and_answers_all(
     assert not block.served.refused and not block.served.prompts
 
 
+def test_a_closed_loop_that_ends_by_the_clock_takes_its_list_again_and_answers_what_is_out(engine: Engine) -> None:
+    """A request takes 7 ms, so two clients send more than the ten prompts within 60 ms; the second begins after 30."""
+    end = 60 * MS
+    block = served(engine, BASELINE, OfferedLoad(clients=2, ramp_ns=60 * MS, until_ns=end))
+    requests = requests_of(block)
+    assert block.served is not None and block.served.prompts[:11] == (*range(10), 0)
+    assert block.tokens == tuple(tuple(token(PROMPTS[p], i) for i in range(8)) for p in block.served.prompts)
+    assert all(r.sent_ns <= end for r in requests) and max(r.chunk_ns[-1] for r in requests) > end
+    assert most_at_once(tuple(r for r in requests if r.sent_ns < 30 * MS)) == 1
+
+
+def test_each_answer_of_a_trace_has_its_own_length(engine: Engine) -> None:
+    block = served(engine, Role(3), OfferedLoad(clients=4, new_tokens=tuple(range(3, 13))))
+    assert [len(tokens) for tokens in block.tokens] == [r.new_tokens for r in requests_of(block)] == [*range(3, 13)]
+
+
 def test_an_open_loop_sends_at_its_times_whatever_was_answered(engine: Engine) -> None:
     """Ten requests arrive within 2 ms and take 7 ms each: all run at once, which no closed loop would do."""
     due = tuple(i * MS // 5 for i in range(10))

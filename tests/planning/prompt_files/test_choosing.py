@@ -139,7 +139,7 @@ def test_too_few_prompts_are_said_with_what_the_file_has(tmp_path: Path, tokeniz
 
 
 def test_fewer_sets_are_offered_only_where_the_scenario_may_have_them(tmp_path: Path, tokenizer: Path) -> None:
-    texts = [{"text": "b" * n} for n in range(1, 23)]
+    texts = [{"text": "b" * n, "timestamp": n} for n in range(1, 23)]
 
     def hint(**changes: Any) -> str:
         with pytest.raises(UsageError) as caught:
@@ -149,7 +149,58 @@ def test_fewer_sets_are_offered_only_where_the_scenario_may_have_them(tmp_path: 
     whole_sets = Schedule(rounds=2, warmup_rounds=1)
     assert hint(schedule=whole_sets).startswith("right would be prompt_sets: 11, or other lengths, a smaller batch")
     assert hint(schedule=Schedule(rounds=1, warmup_rounds=1)).startswith("right would be other lengths"), "11 is odd"
-    assert "load.per_client" in hint(kind="load", load=Load(requests=2), schedule=whole_sets)
+    assert "load.per_client" in hint(kind="load", load=Load(2, arrivals="trace"), schedule=whole_sets)
+
+
+def trace(folder: Path, lines: Iterable[Any], sets: int, *, step_ms: int = 500) -> Workload:
+    stamped = [{"timestamp": step_ms * i, "output_length": 3 + i, **line} for i, line in enumerate(lines)]
+    return asking(folder, stamped, sets=sets).workload
+
+
+def test_a_load_sends_the_prompts_of_a_small_file_again_and_says_so(tmp_path: Path, tokenizer: Path) -> None:
+    load = replace(asking(tmp_path, TEXTS[:9], sets=2), kind="load", load=Load(8))
+    made = build_prompts(load, 64, 8, tokenizer, VOCAB)
+    assert len(lengths(made.measured)) == 16 and set(lengths(made.measured)) == set(range(1, 10))
+    assert "9 different ones, sent again since the load takes more" in str(in_words(made.about))
+
+
+def test_a_trace_keeps_its_order_its_times_and_its_lengths(tmp_path: Path, tokenizer: Path) -> None:
+    """Twelve requests, one every 500 ms: each is due one request after the one before it."""
+    load = replace(asking(tmp_path), kind="load", load=Load(4, rates=(9.0,), arrivals="trace"))
+    made = build_prompts(replace(load, workload=trace(tmp_path, TEXTS[:12], 2)), 64, 4, tokenizer, VOCAB)
+    first, second = made.measured
+    assert (first.lengths, second.lengths) == ((1, 2, 3, 4), (5, 6, 7, 8))
+    assert [(p.due, p.new_tokens) for p in second.prompts] == [(4, 7), (5, 8), (6, 9), (7, 10)]
+
+
+def test_prompts_of_mooncakes_traces_share_what_their_hashes_share(tmp_path: Path, tokenizer: Path) -> None:
+    lines = [
+        {"input_length": n, "hash_ids": ids} for n, ids in ((600, [1, 2]), (900, [1, 3]), (512, [1]), (600, [1, 2]))
+    ]
+    load = replace(asking(tmp_path), kind="load", load=Load(2, rates=(9.0,), arrivals="trace"))
+    made = build_prompts(replace(load, workload=trace(tmp_path, lines, 2)), 1024, 2, tokenizer, VOCAB)
+    (a, b), (c, d) = (s.token_ids for s in made.measured)
+    assert (len(a), len(b)) == (600, 900) and a[:512] == b[:512] == c and a[512:] != b[512:600] and a == d
+    assert "random tokens" in str(in_words(made.about))
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            [{"timestamp": 5}, {"timestamp": 4}],
+            r"p.jsonl:2: timestamp: 4 ms: it lies before the request above it, at 5 ms",
+        ),
+        ([{"timestamp": 5}, {}], "p.jsonl:2: timestamp: None: milliseconds were expected, or a date"),
+        ([{"timestamp": 5}, {"timestamp": 5}], "all requests have the same"),
+        ([{"timestamp": 1}, {"timestamp": 5, "output_length": 0}], "output_length: 0: a number of tokens"),
+        ([{"timestamp": "2026-11-29T12:00:01"}, {"timestamp": "2026-11-29T12:00:00"}], "lies before the request"),
+    ],
+)
+def test_what_is_wrong_with_a_trace_is_named_with_its_line(tmp_path: Path, lines: list[Any], says: str) -> None:
+    stamped = asking(tmp_path, [{"ids": [1, i], **line} for i, line in enumerate(lines)])
+    with pytest.raises(UsageError, match=says):
+        OwnPrompts(replace(stamped, kind="load", load=Load(1, arrivals="trace")), None, VOCAB)
 
 
 def test_ids_are_taken_as_they_are_and_text_is_given_its_opening(tmp_path: Path, tokenizer: Path) -> None:
