@@ -145,3 +145,4 @@ SGLANG = ServerBackend("sglang", "python3", "SGLang behind its server, started h
 TRTLLM = ServerBackend("trtllm", "trtllm-serve", "TensorRT-LLM behind its server, started here or attached to")
 LMDEPLOY = ServerBackend("lmdeploy", "lmdeploy", "LMDeploy behind its server, started here or attached to")
 LLAMACPP = ServerBackend("llamacpp", "llama-server", "llama.cpp behind its server, on GGUF files (-o target_gguf=FILE)")
+COMPATIBLE = ServerBackend("openai", "-", "any other server of the OpenAI format that runs already")
