@@ -205,6 +205,10 @@ class Server:
             raise first
         return outcomes
 
+    def encoded(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text by the server's own tokenizer; () if it has no end point for that."""
+        return self.adapter.token_ids(self.client, self.model, text, special=False) or ()
+
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""
         reading = self.meter.read(self.client)

@@ -15,7 +15,7 @@ from specgate.analysis.load.figures import best_in_words, in_words, most_in_word
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.tradeoff import variation
 from specgate.analysis.verdict import overall
-from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
+from specgate.contract import EXPLORED, CellResult, Gap, Held, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS, metric
 from specgate.errors import ExitCode
 from specgate.files.writing import without_home
@@ -61,7 +61,7 @@ def headline(run: Run) -> Headline:
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
     culprit = worst(run.verdicts)
     if lacks_rules(run):
-        return Headline(state.value, code, _unjudged(run), _TO_BE_ALONE if _alone(run) else _OF_A_POLICY)
+        return Headline(state.value, code, _unjudged(run), _to_be_judged(run))
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
     return Headline(state.value, code, f"{about(culprit, run.scenarios)}: {culprit.message}", culprit.next_step)
@@ -69,13 +69,20 @@ def headline(run: Run) -> Headline:
 
 _ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."
 _TO_BE_ALONE = (
-    "A server without speculation beside it (-o url.baseline=URL) gives the speed-up. A run without one is green where "
+    "A server without speculation beside it (URL,URL) gives the speed-up. A run without one is green where "
     "the policy asks for neither, and says why under `not_judged`."
 )
 _OF_A_POLICY = (
     "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
     "an entry under `not_judged` that says why it is not judged."
 )
+
+
+def _to_be_judged(run: Run) -> str:
+    """Return what makes a NOT_JUDGED run one that is judged."""
+    if run.promotion is not None and run.promotion.override == EXPLORED:
+        return f"For a verdict, without --explore: {run.promotion.needed} green micro runs, by {run.promotion.command}"
+    return _TO_BE_ALONE if _alone(run) else _OF_A_POLICY
 
 
 def lacks_rules(run: Run) -> bool:
@@ -97,14 +104,32 @@ def _alone(run: Run) -> bool:
 
 
 def not_judged(run: Run) -> list[str]:
-    """Return the judgements that the run lacks, one sentence per reason.
+    """Return the judgements that the run lacks, one sentence per reason, and the broken invariants that are accepted.
 
     If the run is NOT_JUDGED, its headline has those without a reason.
     """
     headlined = overall(run)[0] is State.NOT_JUDGED
     gaps = [gap for gap in run.not_judged if gap.why or not headlined]
     return [
-        f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}." for gap in gaps
+        *(
+            f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}."
+            for gap in gaps
+        ),
+        *accepted_breaks(run),
+    ]
+
+
+def accepted_breaks(run: Run) -> list[str]:
+    """Return a sentence for each broken invariant that the policy accepts, with its cells and the first reason."""
+    broken: dict[tuple[str, str], list[str]] = {}
+    for verdict in run.verdicts:
+        if verdict.gate == "invariants" and verdict.state is State.PASS:
+            for invariant in run.certificates.get(verdict.cell, ()):
+                if invariant.held is Held.BROKEN:
+                    broken.setdefault((invariant.id, invariant.reason_code), []).append(invariant.message)
+    return [
+        f"The policy accepts that {name} is broken in {figures.counted(len(messages), 'cell')}: {messages[0]}."
+        for (name, _), messages in broken.items()
     ]
 
 
@@ -141,7 +166,10 @@ def out_of_order(run: Run) -> str | None:
     promotion = run.promotion
     if promotion is None or promotion.override is None:
         return None
-    return f"ORDER OVERRIDDEN (micro gates green {promotion.streak} of {promotion.needed} times): {promotion.override}"
+    green = f"micro gates green {promotion.streak} of {promotion.needed} times"
+    if promotion.override == EXPLORED:
+        return f"EXPLORATION ({green}): records and tokens are judged, and nothing else; no run is promoted by it"
+    return f"ORDER OVERRIDDEN ({green}): {promotion.override}"
 
 
 def advances(run: Run) -> bool:

@@ -86,7 +86,13 @@ def short_lines(run: Run) -> Iterator[Line]:
             yield "dim", f"  next: {head.advice}", ""
     gaps = dict.fromkeys(f"Not judged: {gap.kind}: {gap.why}." for gap in run.not_judged if gap.why)
     took = token_checks.cost(run) if "starts" in run.check_seconds else None
-    sentences = (*gaps, *which_counts(run), None if first else answer(run), took and f"{took[0].upper()}{took[1:]}.")
+    sentences = (
+        *gaps,
+        *summary.accepted_breaks(run),
+        *which_counts(run),
+        None if first else answer(run),
+        took and f"{took[0].upper()}{took[1:]}.",
+    )
     yield from (("", "", sentence) for sentence in sentences if sentence)
 
 

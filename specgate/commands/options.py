@@ -44,7 +44,7 @@ SIBLINGS: Final[Mapping[str, Option]] = {
         "options",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Back-end option, as url=URL; may be repeated.",
+        help="Back-end option, as stall_s=90; may be repeated.",
     ),
     "--target": click.option("--target", type=PATH, metavar="DIR", help="Target checkpoint (HF folder)."),
     "--draft": click.option("--draft", type=PATH, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."),

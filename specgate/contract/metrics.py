@@ -213,6 +213,18 @@ _METRICS = (
         "own; by the GPU's counter, where every block lasts 0.5 s",
     ),
     Metric("energy_per_token_ratio", "ratio", "lower", "geometric mean over pairs of spec / baseline joules_per_token"),
+    Metric(
+        "exact_match", "ratio", "higher", "share of the questions whose answer is the key's, by a rule per kind of key"
+    ),
+    Metric(
+        "exact_match_change",
+        "ratio",
+        "higher",
+        "exact_match of a spec cell less its baseline's, on the same questions, with Newcombe's interval for pairs",
+    ),
+    Metric("answers_lost", "answers", "lower", "questions that the baseline answers rightly and the spec cell wrongly"),
+    Metric("answers_won", "answers", "none", "questions that the spec cell answers rightly and the baseline wrongly"),
+    Metric("answers_cut", "answers", "none", "texts that end at the token budget, so that an answer may be missing"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Final, Literal
 
 from specgate.contract.conditions import Conditions
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
@@ -19,6 +19,9 @@ from specgate.contract.scenarios.scenario import RunKind, Scenario
 from specgate.contract.traces import Invariant
 from specgate.contract.verdict import Gap, Verdict
 
+EXPLORED: Final = "exploration"
+"""Why a run began that is never green (`Promotion.override`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
@@ -28,7 +31,8 @@ class Promotion:
     `needed`: how many times in a row they must be green.
     `streak`: how many times in a row they have been.
     `command`: the command that adds a green run.
-    `override`: why a full run was allowed to begin without it; None where it was not.
+    `override`: why a full run was allowed to begin without it; EXPLORED: to explore, with nothing promoted; None where
+        it was not.
     """
 
     gates: Mapping[str, str]

@@ -79,13 +79,25 @@ class Question:
 
     def options(self) -> Iterator[str]:
         """The options that were given."""
-        for key in self.__dataclass_fields__:
-            if getattr(self, key) is not None:
-                yield OPTION.get(key) or "--" + key.replace("_", "-")
+        return (OPTION.get(key) or "--" + key.replace("_", "-") for key in self._given())
+
+    def words(self) -> Iterator[str]:
+        """The options that were given and their values, as words of a command line."""
+        for key, option in zip(self._given(), self.options(), strict=True):
+            value = getattr(self, key)
+            if isinstance(value, bool):
+                yield option if value else option.replace("--", "--no-", 1)
+            else:
+                yield from (option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+    def _given(self) -> Iterator[str]:
+        return (key for key in self.__dataclass_fields__ if getattr(self, key) is not None)
 
 
 OPTION: Final = {"all_prompts": "--all", "search": "--find-max-goodput"}
 """Field → its option, where that has another name."""
+OF_REQUESTS: Final = ("new_tokens", "goodput")
+"""Fields that only whole requests have."""
 OF_LOAD: Final = ("rate", "arrivals", "duration", "ramp", "search")
 """Fields that only a load has."""
 NOTHING: Final = Question()

@@ -163,6 +163,8 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_co
     assert quiet.message.startswith("per step 1.00 copies to the host (16 bytes)")
     first = next(v.message for v in run.verdicts if v.gate == "invariants" and v.cell == spec)
     assert "I6 is broken, which the policy accepts: per step" in first
+    sentence = "The policy accepts that I6 is broken in 3 cells: per step 1.00 copies to the host (16 bytes)"
+    assert sentence in " ".join(done.stdout.split()) and sentence in (folder.path / "report.html").read_text()
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
     trace = sorted(kept.glob("*.json.gz"))[-1]  # spec-3 is the last role

@@ -55,6 +55,8 @@ def left_out_clauses(about: Mapping[str, Any], file: Mapping[str, Any]) -> Itera
         yield f"{passed_over} passed over: shorter or longer than asked for"
     if is_number(answered := file.get("answered")):
         yield f"{answered} without the answer at their end"
+    if is_number(later := about.get("later_turns")):
+        yield f"{later} with later turns, which are not asked"
     if is_number(twice := file.get("duplicates")) and twice:
         yield f"{twice} there twice"
     if isinstance(about.get("warmup"), str):

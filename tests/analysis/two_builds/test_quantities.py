@@ -10,7 +10,7 @@ import pytest
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.outcomes import log_margin, needed
 from specgate.analysis.two_builds.quantities import Both, Pairing, Raw, raw_of_cells, with_words
-from specgate.contract import BASELINE
+from specgate.contract import BASELINE, Served, ServedRequest
 from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, USUAL_PCT, Margins, Word
 from specgate.planning.plan import build_plan
 from tests.support.factories import block, scenario
@@ -69,3 +69,15 @@ def test_a_prefill_that_is_short_on_both_sides_decides_only_at_a_margin_that_was
     cell = Both("s/c/b/baseline", "s/c/b", BASELINE, [old], [new])
     step, prefill = raw_of_cells([cell], Pairing({}), Margins(prefill_pct=stated))
     assert (step.decides, prefill.name, prefill.decides) == (True, PREFILL, decides)
+
+
+@pytest.mark.parametrize(("requests", "stated", "decides"), [(1, None, True), (8, None, False), (8, 5.0, True)])
+def test_a_prefill_that_a_servers_scheduler_gathers_decides_only_at_a_margin_that_was_stated(
+    requests: int, stated: float | None, decides: bool
+) -> None:
+    round_ = build_plan((scenario(),), "any").rounds[0]
+    served = Served(tuple(ServedRequest(0, (60_000_000,), (1,)) for _ in range(requests)))
+    old, new = (replace(block(round_, BASELINE), prefill_ns=60_000_000, served=served) for _ in range(2))
+    cell = Both("s/c/b/baseline", "s/c/b", BASELINE, [old], [new])
+    prefill = next(q for q in raw_of_cells([cell], Pairing({}), Margins(prefill_pct=stated)) if q.name == PREFILL)
+    assert prefill.decides == decides
