@@ -69,10 +69,10 @@ def test_a_search_measures_the_neighbours_of_both_limits_and_says_the_same_of_ev
             uses[level] = [level / a, level / b]
     assert set(uses) | needless_levels(LEVELS, uses) == set(LEVELS), "nothing that is needed is left when it ends"
     for role, limit in enumerate((a, b)):
-        held = max((level for level in LEVELS if level <= limit), default=None)
+        last_within = max((level for level in LEVELS if level <= limit), default=None)
         broke = min((level for level in LEVELS if level > limit), default=None)
         measured = {level: use[role] for level, use in uses.items()}
-        assert max((x for x, use in measured.items() if use <= 1), default=None) == held
+        assert max((x for x, use in measured.items() if use <= 1), default=None) == last_within
         assert min((x for x, use in measured.items() if use > 1), default=None) == broke
     if max(a, b) < 3:
         assert len(uses) <= 5, "levels far beyond both limits are not measured"
