@@ -110,6 +110,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
         source=reported.path or model.path,
         draft_length=speculation.length,
         method=speculation.method,
+        unknown=speculation.unknown,
         max_positions=model.max_positions,
         max_requests=reported.max_requests,
         vocab=model.vocab,
@@ -121,8 +122,8 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
     try:
         stated = adapter.running_speculation(client)
         return stated if stated.length is not None else Speculation(seen_length(adapter, client, model), stated.method)
-    except BackendError:  # its `Server` says what is wrong
-        return Speculation()
+    except BackendError as error:
+        return Speculation(unknown=str(error))
 
 
 def seen_length(adapter: Adapter, client: Client, model: str) -> int | None:
