@@ -87,7 +87,7 @@ def server_facts(
 ) -> EngineFacts:
     """Collect facts from this machine and from the reports of the `servers`. The weights that a server really loaded
     cannot be checked. `tree`: the shape of the trees that are drafted; None for chains. `method`: its name and
-    the place of its draft, where flags of the user choose it.
+    the place of its draft, where they are known of a server's own.
 
     Raises BackendError if servers differ in version, or if one serves something else than the pair.
     """
