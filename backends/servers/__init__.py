@@ -9,7 +9,7 @@
 
     backend.py        the doors through which the harness comes in
     options.py        options of all server back ends (`-o KEY=VALUE`), checked before anything is started
-    engines.py        the adapters by name
+    engines.py        the adapters by name, and the engine that answers at a URL
     blocks.py         a block out of its requests' answers, and its acceptance record
     texts.py          tokens of answers without ids, made of their texts
     exchange.py       requests, answers and counters, in terms that all engines share

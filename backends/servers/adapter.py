@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter
+from specgate.backends.servers.meter import Meter, Speculation
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
 from specgate.backends.servers.sampling import Expresses
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import PairRef, Role
+from specgate.contract.protocols import TextOrChat
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -28,7 +29,13 @@ TOKENIZER_FILES: Final = (
 )  # fmt: skip
 """What the tokenizers of Hugging Face folders are stored in."""
 
-Drafter = Literal["eagle3", "ngram"]
+Drafter = Literal["given", "eagle3", "ngram"]
+"""The method of speculation: the server's own, by its own flags; or one that specgate asks for when it starts it."""
+OWN_LENGTHS_OF: Final[Mapping[Drafter, str]] = {
+    "given": "up to K, or none, as the server's method has it",
+    "ngram": "up to K where an n-gram of the text repeats, else none",
+}
+"""Drafter → the lengths of its drafts, where it may draft fewer than K tokens in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,11 @@ class Launch:
     """Whether it is to list log-probabilities of all tokens, where it is asked for them."""
 
     @property
+    def drafts(self) -> bool:
+        """True if the adapter's own flags ask for speculation; the user's do for the drafter `given`."""
+        return self.role.speculative and self.options.drafter_of(self.role) != "given"
+
+    @property
     def draft(self) -> Path:
         assert self.pair.draft is not None
         return self.pair.draft
@@ -62,7 +74,8 @@ class Reported:
     """Self-report of a server, beside its version.
 
     `settings`: those of `contract.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
-    model's. `kv`: the size of its KV cache. `on_cpu`: it says that it runs on the CPU.
+    model's. `kv`: the size of its KV cache. `on_cpu`: it says that it runs on the CPU. `max_requests`: those that it
+    decodes at a time.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +83,7 @@ class Reported:
     architecture: str | None = None
     kv: KvCache = field(default_factory=KvCache)
     on_cpu: bool = False
+    max_requests: int | None = None
 
 
 class Adapter(Protocol):
@@ -82,6 +96,8 @@ class Adapter(Protocol):
     description: str
     program: str
     """The program to start, unless -o program names another."""
+    owner: str
+    """The owner of its models in `/v1/models`."""
     versions: str
     """The engine's versions whose formats this adapter knows."""
     health: str
@@ -128,6 +144,17 @@ class Adapter(Protocol):
 
     def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """Ask the engine about itself. `log`: the lines of a server that was started here; empty for others."""
+
+    def recognises(self, client: Client) -> bool:
+        """Return whether what answers is this engine, by paths and names that no other one has."""
+
+    def running_speculation(self, client: Client) -> Speculation:
+        """Ask a running server for its speculation."""
+
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        """Return the tokens of a text or a chat by the server's tokenizer; None if it has no end point for that.
+        `special`: with those that the tokenizer puts around a text.
+        """
 
     def forget(self, client: Client) -> None:
         """Make a server that someone else started drop its cached prefixes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from specgate.checkpoints.exports import StartCommand
 from specgate.contract import LogCause, PairRef, Role, Sampling
-from specgate.contract.protocols import Availability, Engine, OpenRequest
+from specgate.contract.protocols import Availability, Engine, FoundServer, OpenRequest, TextOrChat
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,6 +78,18 @@ class ServerBackend:
         from specgate.backends.servers.failures import causes_in
 
         return causes_in(lines, adapter_named(self.name).failures)
+
+    def find_server(self, url: str, options: Mapping[str, str]) -> FoundServer:
+        from specgate.backends.servers.engines import find_server
+
+        return find_server(url, options)
+
+    def server_tokens(
+        self, server: FoundServer, options: Mapping[str, str], texts: Sequence[TextOrChat]
+    ) -> list[tuple[int, ...]] | None:
+        from specgate.backends.servers.engines import server_tokens
+
+        return server_tokens(server, options, texts)
 
     def attaches(self, options: Mapping[str, str]) -> bool:
         """True if a server that runs already is named."""

@@ -232,9 +232,9 @@ class Client:
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def text(self, path: str, *, method: str = "GET", may_be_missing: bool = False) -> str:
+    def text(self, path: str, *, method: str = "GET", body: Json | None = None, may_be_missing: bool = False) -> str:
         """The body of an answer with status 200; "" for a missing path where that is allowed. Raises BackendError."""
-        return self._run(self._text(path, method, may_be_missing))
+        return self._run(self._text(path, method, body, may_be_missing))
 
     def post(self, path: str, body: Json | None, silent_s: float) -> tuple[int, str]:
         """(status, the beginning of what is said) of a POST, whatever the status. Raises BackendError, also after
@@ -242,11 +242,11 @@ class Client:
         """
         return self._run(self._post(path, body, silent_s))
 
-    def json(self, path: str, *, may_be_missing: bool = False) -> Any:
-        """The JSON at `path`; None for a missing path where that is allowed. Raises BackendError, also where the answer
-        is not JSON.
+    def json(self, path: str, *, body: Json | None = None, may_be_missing: bool = False) -> Any:
+        """The JSON at `path`, of a POST if there is a `body`; None for a missing path where that is allowed. Raises
+        BackendError, also where the answer is not JSON.
         """
-        text = self.text(path, may_be_missing=may_be_missing)
+        text = self.text(path, method="GET" if body is None else "POST", body=body, may_be_missing=may_be_missing)
         if may_be_missing and not text:
             return None
         try:
@@ -258,8 +258,8 @@ class Client:
         """The status of a GET; 0 where nothing listens (yet). Raises BackendError for TLS errors."""
         return self._run(self._status(path))
 
-    async def _text(self, path: str, method: str, may_be_missing: bool) -> str:
-        async with self._session.request(method, self.url + path, allow_redirects=False) as response:
+    async def _text(self, path: str, method: str, body: Json | None, may_be_missing: bool) -> str:
+        async with self._session.request(method, self.url + path, json=body, allow_redirects=False) as response:
             if response.status == 404 and may_be_missing:
                 return ""
             if response.status != 200:
@@ -319,7 +319,8 @@ class Client:
             ) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise BackendError(
-                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}"
+                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}",
+                hint="has it ended? Its log says why; once it serves again, --resume goes on",
             ) from error
 
     def _reason(self, error: Exception) -> str:

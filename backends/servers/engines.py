@@ -1,17 +1,158 @@
-"""The adapters, by name."""
+"""The engines: their adapters by name, and the one that answers at a URL, with its model and its speculation.
+
+Engines name themselves as the owner of their models. Behind a gateway that renames it, paths and metrics tell. An
+engine that states no draft length is asked for one short text, and its counters show what it drafted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Final
 
-from specgate.backends.servers.adapter import Adapter
-from specgate.backends.servers.adapters import llamacpp, lmdeploy, sglang, trtllm, vllm
+from specgate.backends.servers.adapter import Adapter, Reported
+from specgate.backends.servers.adapters import llamacpp, lmdeploy, openai, sglang, trtllm, vllm
+from specgate.backends.servers.blocks import between
+from specgate.backends.servers.client import Client, StreamLimit
+from specgate.backends.servers.exchange import NOTHING, Ask, SpecCounts, one_line
+from specgate.backends.servers.facts.reported import text_of
+from specgate.backends.servers.meter import Speculation
+from specgate.backends.servers.options import check_url
+from specgate.backends.servers.secrets import Secret
+from specgate.contract.protocols import FoundServer, TextOrChat, masked
+from specgate.errors import BackendError, UsageError
 
 ADAPTERS: Final[Mapping[str, Adapter]] = {
     a.name: a for a in (vllm.ADAPTER, sglang.ADAPTER, trtllm.ADAPTER, lmdeploy.ADAPTER, llamacpp.ADAPTER)
 }
+TITLES: Final = {
+    "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "lmdeploy": "LMDeploy", "llamacpp": "llama.cpp",
+}  # fmt: skip
+SILENT_S: Final = 20.0
+HTTP_STATUS: Final = re.compile(r"HTTP \d{3}")
+REFUSED: Final = re.compile(r"HTTP (401|403|429|503)\b")
+"""A key is missing, or the server takes no requests: no sign of another engine."""
+PROBE: Final = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25"
+PROBE_TOKENS: Final = 24
+SETTLE_S: Final = 1.0
+"""How long the counters of the short text may lag behind it."""
 
 
 def adapter_named(name: str) -> Adapter:
     return ADAPTERS[name]
+
+
+def find_server(url: str, options: Mapping[str, str]) -> FoundServer:
+    """As `protocols.FindsServers` says."""
+    check_url("url", url, options.get("allow_remote") == "on")
+    with connected(url, options) as client:
+        if client.status("/v1/models") == 0:
+            raise BackendError(f"{url}: nobody listens there", hint="start the server, or correct the URL")
+        owner, reason = owner_of(client)
+        adapter = next((a for a in ADAPTERS.values() if a.owner == owner), None) or recognised(client)
+        if adapter is None:
+            raise UsageError(
+                f"{url}: no engine that is known: {reason or f'its models belong to {one_line(owner, 40)!r}'}",
+                hint="the URL of the engine itself, http://HOST:PORT, without a gateway before it; "
+                f"known: {', '.join(TITLES.values())}",
+            )
+        return described(adapter, client, options)
+
+
+@contextmanager
+def connected(url: str, options: Mapping[str, str]) -> Iterator[Client]:
+    secret = Secret.from_environment(options.get("api_key_env"))
+    with closing(Client(url, stall_s=SILENT_S, secret=secret)) as client:
+        yield client
+
+
+def owner_of(client: Client) -> tuple[str, str]:
+    """(the owner of the first model in the server's list, "" or why there is none). Raises BackendError where a key is
+    missing.
+    """
+    try:
+        return text_of(client.json("/v1/models")["data"][0], "owned_by") or "", ""
+    except (LookupError, TypeError):
+        return "", "its /v1/models lists no models"
+    except BackendError as error:
+        if REFUSED.search(error.message):
+            raise
+        status = HTTP_STATUS.search(error.message)
+        return "", f"its /v1/models: {status[0] if status else one_line(error.message, 80)}"
+
+
+def recognised(client: Client) -> Adapter | None:
+    """The engine that paths and metrics show; None if they show none."""
+    for adapter in ADAPTERS.values():
+        try:
+            if adapter.recognises(client):
+                return adapter
+        except BackendError:  # a path that another engine, or a gateway, has for something else
+            continue
+    return None
+
+
+def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> FoundServer:
+    """What the server tells of itself."""
+    model = openai.served_model(client, options.get("model"))
+    try:
+        version, reported = adapter.version(client), adapter.reported(client, ())
+    except (LookupError, TypeError, BackendError):  # its `Server` says what is wrong
+        version, reported = "", Reported()
+    speculation = speculation_of(adapter, client, model.name)
+    return FoundServer(
+        url=client.url,
+        backend=adapter.name,
+        engine=f"{TITLES[adapter.name]} {one_line(version, 40)}".strip(),
+        model=masked(model.name),
+        source=reported.path or model.path,
+        draft_length=speculation.length,
+        method=speculation.method,
+        unknown=speculation.unknown,
+        max_positions=model.max_positions,
+        max_requests=reported.max_requests,
+        vocab=model.vocab,
+    )
+
+
+def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
+    """What it tells of its speculation, or a short text shows; unknown where neither does."""
+    try:
+        stated = adapter.running_speculation(client)
+        return stated if stated.length is not None else Speculation(seen_length(adapter, client, model), stated.method)
+    except BackendError as error:
+        return Speculation(unknown=str(error))
+
+
+def seen_length(adapter: Adapter, client: Client, model: str) -> int | None:
+    """The longest draft of a short text by the server's own counts; 0 if there was none."""
+    meter, limit = adapter.meter(), StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
+    before = meter.read(client)
+    path, body = adapter.request(Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True))
+    client.stream(path, [body], limit)
+    deadline = time.monotonic() + SETTLE_S
+    while (counted := between(before, meter.read(client), client.url).spec) == NOTHING:
+        if time.monotonic() > deadline:
+            return 0
+        time.sleep(0.1)
+    return longest(counted)
+
+
+def longest(counts: SpecCounts) -> int:
+    """The longest draft of these counts: of the positions that are counted, or as long as the mean at least."""
+    return max(len(counts.hist) - 1, -(-counts.drafted // counts.steps)) if counts.steps else 0
+
+
+def server_tokens(
+    server: FoundServer, options: Mapping[str, str], texts: Sequence[TextOrChat]
+) -> list[tuple[int, ...]] | None:
+    """As `protocols.FindsServers` says."""
+    adapter, tokens = adapter_named(server.backend), list[tuple[int, ...]]()
+    with connected(server.url, options) as client:
+        for text in texts:
+            if (ids := adapter.token_ids(client, options.get("model") or server.model, text)) is None:
+                return None
+            tokens.append(ids)
+    return tokens

@@ -148,3 +148,34 @@ class PrometheusMeter:
             )
         steps, drafted, accepted = (samples.total(name) or 0 for name in names)
         return SpecCounts.of_survivals(steps, drafted, accepted, at_pos)
+
+
+# ── before a run ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Speculation of a running server. `length`: draft tokens of a step at most; 0: none; None: not told, and `unknown`
+    may say why.
+    """
+
+    length: int | None = None
+    method: str | None = None
+    unknown: str | None = None
+
+
+def counted_speculation(client: Client, meter: PrometheusMeter) -> Speculation:
+    """The speculation that an engine's counters show: one for each position of a draft. Raises BackendError where it
+    shows no counters.
+    """
+    samples = Samples.scrape(client, meter.path, meter.flag)
+    positions = samples.by_position(f"{meter.prefix}spec_decode_num_accepted_tokens_per_pos_total")
+    return Speculation((len(positions) or None) if meter.of_speculation(samples) else 0)
+
+
+def has_metrics(client: Client, path: str, prefix: str) -> bool:
+    """Return whether a server shows metrics whose names begin with `prefix`."""
+    try:
+        return any(line.startswith(prefix) for line in client.text(path, may_be_missing=True).splitlines())
+    except BackendError:
+        return False

@@ -50,7 +50,8 @@ def checked_command(adapter: Adapter, launch: Launch) -> tuple[Command, str | No
 
     Raises UsageError for flags of the user that contradict the role or the pair (`check_command`).
     """
-    own = adapter.command(replace(launch, options=replace(launch.options, args={})))
+    bare = replace(launch.options, args={}, drafter=launch.options.drafter_of(launch.role))
+    own = adapter.command(replace(launch, options=bare))
     command, where = adapter.command(launch), f"{adapter.name} {launch.role}"
     return command, check_command(adapter.name, command.argv, launch.role.k, where, own.argv)
 
@@ -204,6 +205,10 @@ class Server:
             first.slots = tuple(lost)
             raise first
         return outcomes
+
+    def encoded(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text by the server's own tokenizer; () if it has no end point for that."""
+        return self.adapter.token_ids(self.client, self.model, text, special=False) or ()
 
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""

@@ -15,6 +15,7 @@
     engine.py       `engine`, whose other commands are those of plug-ins, and `engine pairs`
     sweep.py        `engine sweep`: settings of an engine, and the one that is faster than the default
     options.py      options of the commands that load an engine for one prompt
+    servers.py      the URLs of servers as an argument
     numbers.py      numbers on the command line: bounded, and finite
     output.py       options of the commands that render stored runs, and where their files go
 

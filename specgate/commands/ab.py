@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from specgate.commands.door import command
 from specgate.commands.options import PATH, QUESTION, SIBLINGS, key_value, take, take_question
+from specgate.commands.servers import take_sides, urls_argument
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ MOST_LOOKS: Final = 64
 
 
 @command(short_help="Judge a change: two builds of an engine in one session.")
+@urls_argument
 @click.option("--base", metavar="REF", help="Old side: this git revision of the checkout; new side: the checkout.")
 @click.option("--build", metavar="COMMAND", help="Shell command that builds a checkout; run in both (with --base).")
 @click.option("--package", metavar="DIR", help="Where a checkout's code lies (default: src, or the checkout).")
@@ -56,7 +58,8 @@ def ab(context: click.Context, /, **options: Any) -> None:
     Example: specgate ab --base main --backend NAME
 
     A side is said by KEY=VALUE: source=DIR, a folder to import its code from; wheel=FILE; python=FILE, the interpreter
-    of its environment; backend=NAME. Every other key is an option of its back end, such as url=… of a server.
+    of its environment; backend=NAME. Every other key is an option of its back end. Two servers that run are said by
+    their URLs: specgate ab OLD_URL NEW_URL.
 
     --resume FOLDER goes on with a comparison that was cut off, or adds processes to one that ended with CANNOT TELL.
 
@@ -111,6 +114,7 @@ def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
         acceptance_pct=options.pop("acceptance_margin_pct"),
         same_within_pct=options.pop("same_within_pct"),
     )
+    take_sides(options)
     steps = options.pop("steps")  # a limit of the comparison's blocks, not a question of its own
     options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])

@@ -11,7 +11,7 @@ from specgate.commands.door import command
 from specgate.terminal import echo
 
 NEXT: Final = (
-    ("your server", "specgate micro --backend vllm -o url=http://localhost:8000"),
+    ("your server", "specgate micro http://localhost:8000,http://localhost:8003"),
     ("your pair", "specgate micro --target TARGET --draft DRAFT"),
     ("your repository", "specgate ab --base main --backend NAME"),
 )

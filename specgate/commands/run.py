@@ -14,6 +14,7 @@ import click
 from specgate.commands.door import command
 from specgate.commands.numbers import BUDGET, RUNS, WARMUP_RUNS, count
 from specgate.commands.options import LOAD, PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
+from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -69,7 +70,7 @@ def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Ca
     )
 
     def with_options(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed((first, *_RUN, *others, last)):
+        for option in reversed((urls_argument, first, *_RUN, *others, last)):
             wrapped = option(wrapped)
         return wrapped
 
@@ -82,7 +83,7 @@ def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
     \b
-    Example: specgate micro --backend vllm -o url=URL --tokenizer DIR
+    Example: specgate micro http://localhost:8000,http://localhost:8003 --prompts FILE
 
     These are the gates that must be green before `specgate full` may run. Without --scenario, all micro scenarios meant
     for this machine run. With --context, --batch, --spec, --prompts and the like, a question of your own is measured
@@ -98,6 +99,7 @@ def micro(**options: Any) -> None:
     click.option(
         "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
     ),
+    click.option("--explore", is_flag=True, help="Begin at once: all figures, and never green (exit 8)."),
     click.option("--micro-first", is_flag=True, help="Run the micro gates first, until they are green often enough."),
     click.option("--status", is_flag=True, help="Only say whether it could begin, and which micro runs are missing."),
     click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object."),
@@ -108,12 +110,15 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
     \b
     Example: specgate full --scenario full-32k-single --policy seed
 
-    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; --status says what
-    is missing, and --micro-first runs it. With --override-order it begins nevertheless, and the ledger and the first
-    line of every report state the REASON.
+    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; of a question of
+    your own, the same question in micro runs. --status says what is missing, and --micro-first runs it. --explore
+    begins at once and ends NOT_JUDGED (8) with all figures. With --override-order it begins, too, and the ledger and
+    the first line of every report state the REASON.
     """
     if as_json and not status:
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
+    if options["explore"] and (status or options["override_order"]):
+        raise UsageError(f"--explore with --{'status' if status else 'override-order'}", hint="give one of them")
     if micro_first and (other := next((name for name in NOT_FIRST if status or options.get(name)), None)):
         name = "status" if status else other.replace("_", "-")
         raise UsageError(f"--micro-first with --{name}", hint="give one of them")
@@ -133,7 +138,7 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
     _measure("full", options)
 
 
-NOT_FIRST: Final = ("on", "resume", "override_order")
+NOT_FIRST: Final = ("on", "resume", "override_order", "explore")
 """Options of a full run that leave its micro gates to somebody else."""
 
 
@@ -165,7 +170,7 @@ def load(**options: Any) -> None:
     """Put a server under load, at one level after the other, with and without speculation, and judge it.
 
     \b
-    Example: specgate load --backend vllm -o url=URL --tokenizer DIR
+    Example: specgate load http://localhost:8000,http://localhost:8003
 
     Throughput, latency percentiles, goodput, and the concurrency up to which speculation pays, with its interval.
     Without --scenario, the load scenarios meant for this machine run; --batch 1,2,4,8 names the levels: so many clients
@@ -195,6 +200,7 @@ def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
         raise UsageError("--override-order without a reason", hint="say why: it stands in the ledger and every report")
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
+    take_servers(options)
     options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
     return Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)

@@ -15,6 +15,7 @@ import click
 from specgate.commands.door import command
 from specgate.commands.numbers import TIME, count
 from specgate.commands.options import SIBLINGS, key_value, take
+from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
 
@@ -31,6 +32,7 @@ REFUSED: Final = {
 
 
 @command(short_help="Is speculation active? If not, which known cause is it?")
+@urls_argument
 @take(
     *("--backend", *(name for name in SIBLINGS if name not in REFUSED)),
     *("--prompt", "--prompt-file", "--dtype", "--isolate"),
@@ -47,7 +49,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     """Decode one prompt with speculation, and say whether several draft tokens per step are proposed and accepted.
 
     \b
-    Example: specgate smoke --backend vllm -o url=URL --tokenizer DIR
+    Example: specgate smoke http://localhost:8000
 
     If they are not, the known causes are checked one by one: what was looked at, what was there, and what would be
     right. The engine runs in a process of its own, as in a measurement. Nothing is judged, and no run folder is made:
@@ -61,6 +63,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     from specgate.run.smoke.short_run import smoke as carry_out
     from specgate.sandbox.isolation import isolated
 
+    take_servers(wish, smoke=True)
     text, file, prompts, format = (wish.pop(key) for key in ("text", "file", "prompts", "format_"))
     prompt = PromptWish(text, file, one("--context", wish.pop("context"), None), prompts, format)
     if sum(part is not None for part in (text, file, prompts or prompt.context)) > 1:
@@ -69,7 +72,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
         raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
     options = dict(key_value(o) for o in wish.pop("options"))
     isolate = wish.pop("isolate")
-    request = Wish(prompt=prompt, options=options, k=one("--spec", wish.pop("spec"), 3) or 3, **wish)
+    request = Wish(prompt=prompt, options=options, k=one("--spec", wish.pop("spec"), None), **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
     folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))

@@ -16,6 +16,8 @@ from specgate.errors import UsageError
 
 DEMO: Final = "demo"
 """The pair that is meant where nothing says which."""
+SERVED_KEY: Final = "specgate_served"
+"""A key of config.json in a folder that holds what a server tells of its model: it needs no tokenizer."""
 SERVED: Final = "served"
 """The name of a pair whose weights are on a server. What the server says that it is, is in `EngineFacts.identity`."""
 
@@ -51,7 +53,7 @@ def served_pair(tokenizer: Path) -> PairRef:
     Raises UsageError where there is no such file.
     """
     file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
-    if not file.is_file():
+    if not file.is_file() and not as_told(tokenizer):
         raise UsageError(
             f"--tokenizer {tokenizer}: {file} does not exist",
             hint="the tokenizer.json of the served target, or a folder with it",
@@ -59,6 +61,11 @@ def served_pair(tokenizer: Path) -> PairRef:
     if file.suffix != ".json":
         raise UsageError(f"--tokenizer {tokenizer}: not a .json file", hint="the tokenizer.json of the served target")
     return PairRef(SERVED, tokenizer.resolve(), None, weights="server")
+
+
+def as_told(folder: Path) -> bool:
+    """Return whether a folder holds what a server tells of its model."""
+    return (folder / "config.json").is_file() and SERVED_KEY in read_config(folder)
 
 
 def refuse_two_names(pair: str | None, target: Path | None, draft: Path | None, tokenizer: Path | None = None) -> None:

@@ -3,6 +3,7 @@
 request.py          the command line of a run, parsed but not yet understood
 resolution.py       what it means on this machine, or what an earlier run has fixed
 defaults.py         what a command line leaves out: its policy, and what a first run measures
+attached_servers.py servers named by their URLs → the options that say the same
 scenario.py         scenario YAML → `contract.Scenario`
 contradictions.py   values of a scenario that are right alone and contradict each other
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.facts.engine import check_request
 from specgate.backends.servers.options import Options
+from specgate.commands.servers import Urls
 from specgate.contract import Block
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
@@ -153,6 +154,32 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
+@pytest.mark.slow("starts servers")
+def test_an_honest_server_whose_method_need_not_draft_is_green_with_all_of_its_steps(cli: Cli, tmp_path: Path) -> None:
+    """By hand: steps of 1, 3, 1 and 2 tokens make 6 behind the first, one is cut off, and two had no draft: 7 / 4."""
+    script = ["--rate", "500", "--lengths", "0:0,12:2,0:0,5:1"]
+    ids = cli.write("ids.json", json.dumps(list(range(5, 29))))
+    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[16]"))
+    with running_stub("vllm", 0, *script) as plain, running_stub("vllm", 16, *script) as url:
+        smoked = cli.run(
+            "smoke", "--prompt-file", str(ids), "--tokens", "64", "--json", "--backend", "vllm", "-o", f"url={url}"
+        )
+        urls = ["-o", f"url.spec-16={url}", "-o", f"url.baseline={plain}"]
+        done = cli.micro("--backend", "vllm", *urls, "--perf-mode", "--plain")
+    seen = json.loads(smoked.stdout)
+    assert (smoked.returncode, seen["role"], seen["causes"]) == (0, "spec-16", []), smoked.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    (spec,) = (c for c in run.cells if c.cell.role.speculative)
+    assert spec.acceptance is not None and spec.values["acceptance_length"].value == pytest.approx(7 / 4)
+    assert spec.acceptance.skipped == spec.acceptance.steps and spec.values["skipped_steps"].value
+    (i3,) = (i for i in run.certificates[spec.cell.key] if i.id == "I3")
+    assert i3.reason_code == "no_promise"
+    (valid,) = (v for v in run.verdicts if v.gate == "validity" and v.cell == spec.cell.key)
+    assert "had no draft, as they may; 2.50 tokens a step with one" in valid.message
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+
+
 @needs_bubblewrap
 @pytest.mark.slow("starts servers")
 def test_servers_that_are_started_here_run_in_the_engines_sandbox(cli: Cli) -> None:
@@ -249,3 +276,63 @@ def test_a_missing_gguf_file_is_missed_before_anything_is_written(cli: Cli) -> N
     done = cli.micro("--backend", "llamacpp")
     assert done.returncode == 2 and "option target_gguf is missing" in done.stderr
     assert not (cli.folder / "runs").exists()
+
+
+# ── a URL is enough ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow("starts servers")
+def test_two_urls_give_a_speed_verdict_and_one_of_them_the_acceptance(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the server's own tokenizer, and the prompts that come along."""
+    monkeypatch.setenv("SPECGATE_CACHE", str(cli.folder / "cache"))
+    with running_stub("vllm", 0, "--rate", "50") as plain, running_stub("vllm", 2, "--rate", "50") as two:
+        smoked = cli.run("smoke", f"{two}/v1", "--json", pair=False)
+        done = cli.run("micro", f"{two},{plain}", "--steps", "12", "--measurement-runs", "1", "--plain", pair=False)
+    assert smoked.returncode == 0 and json.loads(smoked.stdout)["role"] == "spec-2", smoked.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    assert [c.cell.role.name for c in run.cells] == ["baseline", "spec-2"], done.stdout + done.stderr
+    speedup, acceptance = run.comparisons[0].speedup.value, run.cells[1].acceptance
+    # accepted drafts of steps: 2, 1, 2, 0, 2, 2, again and again
+    assert acceptance is not None and acceptance.acceptance_length == pytest.approx(1 + 9 / 6, rel=0.1)
+    assert speedup == pytest.approx(acceptance.acceptance_length, rel=0.15)
+    assert "served-tokenizer" not in done.stderr and "the server's own" in done.stderr
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("http://a:1",), "two sides are needed"),
+        (("http://a:1", "http://a:2", "--base", "main"), "two sides are needed, said in one way"),
+    ],
+)
+def test_two_sides_of_servers_are_said_in_one_way(arguments: tuple[str, ...], sentence: str, cli: Cli) -> None:
+    done = cli.run("ab", *arguments, pair=False)
+    assert done.returncode == 2 and sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "right"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("cpu-1k-single", "--scenario cpu-1k-single"),
+        ("vllm", "--backend vllm"),
+        ("questions.jsonl", "--prompts questions.jsonl"),
+        ("nonsense", "http://HOST:PORT"),
+        ("https//x", "http://HOST:PORT"),
+    ],
+)
+def test_an_argument_that_is_no_url_is_refused_with_what_would_be_right(argument: str, right: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Urls().convert(argument, None, None)
+    assert error.value.hint is not None and error.value.hint.startswith(right)
+
+
+@pytest.mark.parametrize("argument", ["user:pass-word-1@host:80", "host:80?key=sk-abcdefghijklmnopqrstuv"])
+def test_an_argument_that_may_hold_a_key_is_not_repeated(argument: str, cli: Cli, tmp_path: Path) -> None:
+    for text in (argument, f"http://{argument}"):
+        done = cli.run("micro", text, pair=False)
+        assert done.returncode == 2
+        assert "pass-word-1" not in done.stdout + done.stderr and "sk-abc" not in done.stdout + done.stderr

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 VARIABLES: Mapping[str, Mapping[str, str]] = {
     "specgate": {
         "SPECGATE_CACHE": "folder of fetched packages, converted checkpoints and tuned configurations",
+        "HF_HOME": "cache of Hugging Face, where the tokenizer of a served model may lie",
         "SPECGATE_LOAD_PLUGINS": "the only distributions searched for plug-ins, comma separated; unset: all",
         "SPECGATE_PASS_ENV": "names of further variables that an engine's process gets",
         "CUDA_VISIBLE_DEVICES": "the first GPU named is measured; empty or `-1`: no GPU",

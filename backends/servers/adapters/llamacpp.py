@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported, integer, integers, part
+from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling
+from specgate.contract.protocols import TextOrChat
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -31,6 +33,7 @@ class LlamaCpp:
     name = "llamacpp"
     description = "llama.cpp's server (-o target_gguf=FILE -o draft_gguf=FILE)"
     program = "llama-server"
+    owner = "llamacpp"
     versions = "b11434"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
@@ -78,7 +81,7 @@ class LlamaCpp:
             "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
             "--alias", SERVED_NAME, "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)))
 
@@ -108,7 +111,27 @@ class LlamaCpp:
         return str(client.json("/props")["build_info"])
 
     def reported(self, client: Client, log: Sequence[str]) -> Reported:
-        return Reported(path=text_of(client.json("/props"), "model_path"))
+        props = client.json("/props")
+        most = openai.positive(props.get("total_slots")) if isinstance(props, Mapping) else None
+        return Reported(path=text_of(props, "model_path"), max_requests=most)
+
+    def recognises(self, client: Client) -> bool:
+        return text_of(client.json("/props", may_be_missing=True), "build_info") is not None
+
+    def running_speculation(self, client: Client) -> Speculation:
+        return counted_speculation(client, self.meter())
+
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        """A chat becomes text by `/apply-template` first, which has the special tokens of its template."""
+        if isinstance(text, str):
+            body: Json = {"content": text, "add_special": special}
+        else:
+            rendered = client.json("/apply-template", body={"messages": list(text)}, may_be_missing=True)
+            if not isinstance(rendered, Mapping) or not isinstance(prompt := rendered.get("prompt"), str):
+                return None
+            body = {"content": prompt, "add_special": False}
+        answer = client.json("/tokenize", body={**body, "parse_special": True}, may_be_missing=True)
+        return None if answer is None else openai.listed_tokens(client, answer)
 
     def forget(self, client: Client) -> None:
         """Nothing to do: every request says whether it may reuse what is cached."""
@@ -140,7 +163,7 @@ class LlamaCpp:
         top = replace(ranking(event), forbidden=forbidden(event))
         return replace(top, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
 
-    def meter(self) -> Meter:
+    def meter(self) -> PrometheusMeter:
         return PrometheusMeter(
             path="/metrics",
             flag="--metrics",

@@ -25,11 +25,12 @@ from specgate.backends.servers.adapter import (
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.served import no_ids
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation, has_metrics
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
+from specgate.contract.protocols import TextOrChat
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Lmdeploy:
     name = "lmdeploy"
     description = "LMDeploy's server (-o engine=pytorch or turbomind)"
     program = "lmdeploy"
+    owner = "lmdeploy"
     versions = "0.18"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3",)
@@ -119,7 +121,7 @@ class Lmdeploy:
             "--dtype", launch.dtype, "--session-len", str(launch.max_positions),
             "--max-batch-size", str(launch.max_batch),
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]
             argv += ["--speculative-num-draft-tokens", str(launch.role.k)]
         if engine == "pytorch":
@@ -134,6 +136,19 @@ class Lmdeploy:
     def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """Nothing: it has no path for that."""
         return Reported()
+
+    def recognises(self, client: Client) -> bool:
+        return has_metrics(client, "/metrics", "lmdeploy:")
+
+    def running_speculation(self, client: Client) -> Speculation:
+        return counted_speculation(client, self.meter())
+
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        """Its `/v1/encode` puts a BOS token before a text. It knows no template."""
+        if not isinstance(text, str):
+            return None
+        answer = client.json("/v1/encode", body={"input": text, "add_bos": special}, may_be_missing=True)
+        return None if answer is None else integers(answer if isinstance(answer, dict) else {}, "input_ids")
 
     def forget(self, client: Client) -> None:
         """Not possible over HTTP. The prefix cache is off unless someone switched it on."""
@@ -166,7 +181,7 @@ class Lmdeploy:
             usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,
         )
 
-    def meter(self) -> Meter:
+    def meter(self) -> PrometheusMeter:
         """Its gauges of running and waiting requests are brought up to date every 10 s only, so they tell nothing."""
         return PrometheusMeter(
             path="/metrics",

@@ -16,17 +16,19 @@ from specgate.backends.servers.adapter import (
     last_ranking,
     part,
 )
+from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json, MissingFields, SpecCounts, Usage
 from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.reported import sglang_settings, text_of
 from specgate.backends.servers.facts.served import nested_ids
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.meter import MOST_POSITIONS, Meter, PrometheusMeter, Speculation, has_metrics
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling
+from specgate.contract.protocols import TextOrChat
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -42,6 +44,7 @@ class Sglang:
     name = "sglang"
     description = "SGLang's server"
     program = "python3"
+    owner = "sglang"
     versions = "0.5.17, 0.5.23"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
@@ -93,7 +96,7 @@ class Sglang:
             argv.append("--disable-radix-cache")
         if not launch.has_tokenizer:
             argv.append("--skip-tokenizer-init")
-        if launch.role.speculative:
+        if launch.drafts:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
 
@@ -128,7 +131,19 @@ class Sglang:
         answer, model = info_of(client, "server_info"), info_of(client, "model_info")
         path, architecture = text_of(answer, "model_path"), text_of(model, "architectures")
         on_cpu = text_of(answer, "device") == "cpu"
-        return Reported(sglang_settings(answer), path, architecture, sglang_answer(answer), on_cpu)
+        most = openai.positive(answer.get("max_running_requests")) if isinstance(answer, Mapping) else None
+        return Reported(sglang_settings(answer), path, architecture, sglang_answer(answer), on_cpu, most)
+
+    def recognises(self, client: Client) -> bool:
+        return text_of(info_of(client, "server_info"), "model_path") is not None or has_metrics(
+            client, "/metrics", "sglang:"
+        )
+
+    def running_speculation(self, client: Client) -> Speculation:
+        return sglang_speculation(info_of(client, "server_info"))
+
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        return openai.token_ids(client, model, text, special=special)
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")
@@ -179,6 +194,17 @@ class Sglang:
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return nested_ids(draft, target_layers)
+
+
+def sglang_speculation(info: object) -> Speculation:
+    """Read its server arguments: the longest accepted path is that of the steps; n-grams state their tokens alone."""
+    if not isinstance(info, Mapping) or "speculative_algorithm" not in info:
+        return Speculation()
+    if (method := text_of(info, "speculative_algorithm")) is None:
+        return Speculation(0)
+    steps, tokens = (info.get(f"speculative_num_{name}") for name in ("steps", "draft_tokens"))
+    length = steps or (tokens - 1 if isinstance(tokens, int) else None)
+    return Speculation(length if isinstance(length, int) and 0 < length < MOST_POSITIONS else None, method.lower())
 
 
 def own_sampling_fields(sampling: Sampling) -> dict[str, object]:

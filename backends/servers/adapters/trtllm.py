@@ -10,11 +10,12 @@ from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
 from specgate.backends.servers.facts.served import nested_ids
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter, Samples
+from specgate.backends.servers.meter import Meter, Samples, Speculation, has_metrics
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
+from specgate.contract.protocols import TextOrChat
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Trtllm:
     name = "trtllm"
     description = "TensorRT-LLM's server"
     program = "trtllm-serve"
+    owner = "tensorrt_llm"
     versions = "1.2"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3",)
@@ -77,7 +79,7 @@ class Trtllm:
             "enable_iter_perf_stats": True,
             "return_perf_metrics": True,
         }
-        if launch.role.speculative:
+        if launch.drafts:
             drafting = {
                 "decoding_type": "Eagle3",
                 "max_draft_len": launch.role.k,
@@ -92,6 +94,17 @@ class Trtllm:
     def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """Nothing: it has no path for that."""
         return Reported()
+
+    def recognises(self, client: Client) -> bool:
+        return has_metrics(client, "/prometheus/metrics", "trtllm_")
+
+    def running_speculation(self, client: Client) -> Speculation:
+        """Not told before a request: the statistics of an iteration have it."""
+        return Speculation()
+
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        """None: it has no path for that."""
+        return None
 
     def forget(self, client: Client) -> None:
         """Not possible over HTTP. Cache hits are counted where the usage record reports them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,16 +12,17 @@ from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Repo
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
-from specgate.backends.servers.facts.reported import vllm_answer, vllm_on_cpu, vllm_settings
+from specgate.backends.servers.facts.reported import vllm_answer, vllm_method, vllm_on_cpu, vllm_settings
 from specgate.backends.servers.facts.served import top_level_ids
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation, has_metrics
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Role
+from specgate.contract.protocols import TextOrChat
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -32,6 +34,7 @@ class Vllm:
     name = "vllm"
     description = "vLLM's server"
     program = "vllm"
+    owner = "vllm"
     versions = "0.25.1, 0.32, 0.33"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
@@ -89,7 +92,7 @@ class Vllm:
             "--enable-prefix-caching" if launch.options.prefix_cache == "on" else "--no-enable-prefix-caching",
             "--enable-prompt-tokens-details",
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             spec = self.speculation_of(launch.role, launch.pair.draft, launch.options)
             argv += ["--speculative-config", json.dumps(spec)]
         if not launch.has_tokenizer:
@@ -120,8 +123,18 @@ class Vllm:
         """
         if log:
             return Reported(vllm_settings(log), kv=vllm_log(log))
-        metrics, info = client.text("/metrics", may_be_missing=True), client.json("/server_info", may_be_missing=True)
+        metrics, info = client.text("/metrics", may_be_missing=True), info_of(client)
         return Reported(vllm_answer(info), kv=vllm_metrics(metrics), on_cpu=vllm_on_cpu(info))
+
+    def recognises(self, client: Client) -> bool:
+        return has_metrics(client, "/metrics", "vllm:")
+
+    def running_speculation(self, client: Client) -> Speculation:
+        """Its counters, which are there from the start; its method, if it is in development mode."""
+        return replace(counted_speculation(client, self.meter()), method=vllm_method(info_of(client)))
+
+    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
+        return openai.token_ids(client, model, text, special=special)
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.
@@ -141,7 +154,7 @@ class Vllm:
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
 
-    def meter(self) -> Meter:
+    def meter(self) -> PrometheusMeter:
         return PrometheusMeter(
             path="/metrics",
             flag="its metrics: leave out --disable-log-stats",
@@ -156,6 +169,11 @@ class Vllm:
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return top_level_ids(draft, target_layers)
+
+
+def info_of(client: Client) -> object:
+    """The config that a server in development mode tells; None of others."""
+    return client.json("/server_info", may_be_missing=True)
 
 
 ADAPTER = Vllm()

@@ -31,6 +31,7 @@ VLLM_CHOICES: Final = {
     "moe": re.compile(r"Using '?([^']+?)'? (?:\w+ )?(?:\w+ )?MoE backend", re.IGNORECASE),
 }
 ON_CPU: Final = re.compile(r"(?<!\w)device_config=cpu\b")
+METHOD: Final = re.compile(r"SpeculativeConfig\(method='([\w.\-]{1,40})'")
 FLASH: Final = re.compile(r"Using FlashAttention version (\d+)")
 SGLANG: Final = {
     "moe": "moe_runner_backend",
@@ -73,6 +74,13 @@ def vllm_on_cpu(answer: object) -> bool:
     """True if that text names the CPU as its device."""
     text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
     return isinstance(text, str) and ON_CPU.search(text) is not None
+
+
+def vllm_method(answer: object) -> str | None:
+    """The method of speculation in that text; None if it has none."""
+    text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
+    match = METHOD.search(text) if isinstance(text, str) else None
+    return match[1] if match else None
 
 
 def sglang_settings(answer: object) -> dict[str, str]:

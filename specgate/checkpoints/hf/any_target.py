@@ -72,8 +72,12 @@ def read_served_target(tokenizer: Path) -> AnyTarget:
 
     Raises CheckpointError for a file that is no tokenizer, and as `read_any_target` does.
     """
+    has_config = (tokenizer.parent / "config.json").is_file()
+    if has_config and not tokenizer.is_file():  # as a server tells of its model
+        config = read_config(tokenizer.parent)
+        return AnyTarget(count(config, config, VOCAB), None, positions(config, config), (), (config.file,))
     vocab = ids_of(tokenizer)
-    if (tokenizer.parent / "config.json").is_file():
+    if has_config:
         return read_any_target(tokenizer.parent)
     return AnyTarget(vocab=vocab, layers=None, max_positions=None, eos_token_ids=(), files=(tokenizer,))
 

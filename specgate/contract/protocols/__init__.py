@@ -2,6 +2,7 @@
 
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
+    found_servers.py what answers at a URL, and back ends that find it out
     judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
     renderers.py     Report, and what it may be besides; View for what is made of several stored runs
     sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
@@ -68,6 +69,7 @@ from specgate.contract.protocols.engines import (
     Text,
     block_marker,
 )
+from specgate.contract.protocols.found_servers import FindsServers, FoundServer, TextOrChat
 from specgate.contract.protocols.judges import (
     ChecksRules,
     ContrastGate,
@@ -106,8 +108,10 @@ __all__ = [
     "Engine",
     "ExplainsLogs",
     "ExtendsText",
+    "FindsServers",
     "FollowsText",
     "Format",
+    "FoundServer",
     "Gate",
     "GrantsNearTies",
     "GrantsRounding",
@@ -145,6 +149,7 @@ __all__ = [
     "SwitchesPrefixCache",
     "Tabular",
     "Text",
+    "TextOrChat",
     "TunesItself",
     "UsesGpus",
     "View",

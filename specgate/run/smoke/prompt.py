@@ -83,7 +83,9 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
         return next(random_prompts("smoke", wish.context or PLANTED_LENGTH, vocab)).token_ids
     tokenizer_file = pair.tokenizer
     if not tokenizer_file.is_file():
-        hint = "give the prompt as token ids: --prompt-file FILE with a JSON list"
+        hint = (
+            "--tokenizer FILE|DIR; or token ids, --prompt-file FILE with a JSON list; or --prompts FILE with a server"
+        )
         raise UsageError(f"{tokenizer_file}: no such file, and the prompt is text", hint=hint)
     from specgate.checkpoints.tokenizer_file import read_tokenizer
 

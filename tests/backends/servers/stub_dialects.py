@@ -7,10 +7,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub
+from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub, ids_of, written
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""
+
+OWNERS: Final = {
+    "vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llamacpp": "llamacpp",
+}  # fmt: skip
+"""What engines call the owner of their models."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -40,7 +45,9 @@ def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], we
         return web.Response()
 
     async def models(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"object": "list", "data": [{"id": stub.model, "object": "model"}]})
+        owner = {} if stub.has("gateway") else {"owned_by": OWNERS[stub.dialect]}
+        root = {"root": stub.source} if stub.source and stub.dialect != "llamacpp" else {}
+        return web.json_response({"object": "list", "data": [{"id": stub.model, "object": "model", **owner, **root}]})
 
     async def read_metrics(request: web.Request) -> web.StreamResponse:
         return web.Response(status=404) if stub.has("no_metrics") else metrics()
@@ -74,9 +81,20 @@ def answers(path: str, body: dict[str, object]) -> web.RouteDef:
     return web.route("*", path, answer)
 
 
-def written(tokens: Sequence[int]) -> str:
-    """The text of tokens: another character for each."""
-    return "".join(chr(0x400 + token) for token in tokens)
+def tokenizing(stub: Stub) -> web.RouteDef:
+    """`/tokenize` of vLLM and SGLang: of a text, or of a chat whose template adds two tokens."""
+
+    async def tokenize(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if stub.has("no_tokenizer"):
+            return web.Response(status=404)
+        if "prompt" in body:
+            return web.json_response({"tokens": ids_of(body["prompt"])})
+        if stub.has("no_template"):
+            return web.json_response({"error": {"message": "the model has no chat template"}}, status=400)
+        return web.json_response({"tokens": [3, *ids_of("".join(turn["content"] for turn in body["messages"])), 4]})
+
+    return web.post("/tokenize", tokenize)
 
 
 def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict[str, Any]:
@@ -103,7 +121,7 @@ def openai_handler(stub: Stub) -> Handler:
         body = await request.json()
         if body["model"] != stub.model:
             return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
-        prompt, salt = body["prompt"], body.get("cache_salt")
+        prompt, salt = ids_of(body["prompt"]), body.get("cache_salt")
         cached = stub.reused(prompt, salt)
         planned = stub.plan(prompt, body["max_tokens"], cached, body)
         stub.remember(prompt, salt, planned)
@@ -123,6 +141,9 @@ def openai_handler(stub: Stub) -> Handler:
                 "choices": [choice],
                 "usage": None,
             }
+            own = own_drafts(stub, planned) if last else {}
+            if stub.dialect == "trtllm":
+                choice |= own
             if not last or stub.has("no_usage"):
                 return [chunk]
             used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
@@ -132,11 +153,29 @@ def openai_handler(stub: Stub) -> Handler:
                 "total_tokens": used["prompt"] + used["completion"],
                 "prompt_tokens_details": {"cached_tokens": used["cached"]},
             }
-            return [chunk, {"object": "text_completion", "choices": [], "usage": final}]
+            end = {"object": "text_completion", "choices": [], "usage": final}
+            return [chunk, {**end, **({"metrics": own} if stub.dialect == "vllm" else {})}]
 
         return await stub.stream(request, planned, write)
 
     return complete
+
+
+def own_drafts(stub: Stub, planned: Sequence[Step]) -> dict[str, object]:
+    """With `per_request=summary` or `detailed`: what vLLM 0.29 and TensorRT-LLM tell of one request's drafts."""
+    if not stub.has("per_request"):
+        return {}
+    drafting, total = [s for s in planned if s.drafted], "total" if stub.dialect == "trtllm" else "num"
+    counts = {
+        "acceptance_histogram": [sum(s.accepted == i for s in drafting) for i in range(stub.k + 1)],
+        "num_spec_steps": len(drafting),
+        f"{total}_accepted_draft_tokens": sum(s.accepted for s in drafting),
+        f"{total}_draft_tokens": sum(s.drafted for s in drafting),
+        "num_spec_tokens": stub.k,
+    }
+    if stub.faults["per_request"] == "detailed":
+        counts |= {"per_step_drafted": [s.drafted for s in drafting]}
+    return {"speculative_decoding": counts if stub.k else None}
 
 
 def hits(stub: Stub) -> int:
@@ -174,7 +213,7 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
         return web.json_response({"version": f"0.33.0{heard}"})
 
     # Without /reset_prefix_cache: only servers in development mode have it.
-    extra = [web.get("/version", version)]
+    extra = [web.get("/version", version), tokenizing(stub)]
     return [*common(stub, "/v1/completions", openai_handler(stub), metrics), *extra]
 
 
@@ -203,7 +242,8 @@ def generate_handler(
         body = await request.json()
         sampling = body.get("sampling_params", body)
         limit = sampling.get("max_new_tokens") or sampling["max_tokens"]
-        prompt, key = body["input_ids"], body.get("extra_key")
+        prompt = body.get("input_ids") or ids_of(body.get("text") or body["prompt"])
+        key = body.get("extra_key")
         cached = stub.reused(prompt, key)
         planned = stub.plan(prompt, limit, cached, sampling)
         stub.remember(prompt, key, planned)
@@ -254,8 +294,15 @@ def sglang(stub: Stub) -> list[web.RouteDef]:
             }
         )
 
-    info = {"version": "0.5.23", "max_total_num_tokens": 65536 - 8192 * bool(stub.k)}
-    extra = [answers("/server_info", info), answers("/flush_cache", {})]
+    drafts = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": stub.k} if stub.k else {}
+    info = {
+        "version": "0.5.23",
+        "max_total_num_tokens": 65536 - 8192 * bool(stub.k),
+        "max_running_requests": 8,
+        **({"model_path": stub.source} if stub.source else {}),
+        **(drafts or {"speculative_algorithm": None}),
+    }
+    extra = [answers("/server_info", info), answers("/flush_cache", {}), tokenizing(stub)]
     return [*common(stub, "/generate", generate_handler(stub, meta_of, cumulative=True), metrics), *extra]
 
 
@@ -284,7 +331,7 @@ def listed(stub: Stub, prompt: Sequence[int], step: Step, number: int) -> dict[s
 def llamacpp(stub: Stub) -> list[web.RouteDef]:
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        prompt = body["prompt"]
+        prompt = ids_of(body["prompt"])
         cached = stub.reused(prompt, None, may=body["cache_prompt"])
         forbidden = [END] if stub.chain is not None and body["ignore_eos"] else []
         planned = stub.plan(prompt, body["n_predict"], cached, body, forbidden)
@@ -339,7 +386,16 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
             }
         )
 
-    return [*common(stub, "/completion", complete, metrics), answers("/props", {"build_info": "b11434-2f3a1c"})]
+    async def tokenize(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"tokens": ids_of((await request.json())["content"])})
+
+    async def apply_template(request: web.Request) -> web.StreamResponse:
+        turns = (await request.json())["messages"]
+        return web.json_response({"prompt": "".join(f"<{turn['role']}>{turn['content']}" for turn in turns)})
+
+    props = {"build_info": "b11434-2f3a1c", "total_slots": 4, **({"model_path": stub.source} if stub.source else {})}
+    own = [web.post("/tokenize", tokenize), web.post("/apply-template", apply_template), answers("/props", props)]
+    return [*common(stub, "/completion", complete, metrics), *own]
 
 
 DIALECTS: Final[dict[str, Callable[[Stub], list[web.RouteDef]]]] = {

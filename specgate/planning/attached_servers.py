@@ -1,0 +1,302 @@
+"""Servers that a command line names by their URLs: found out, and put into the options that say the same.
+
+`specgate micro URL,URL` is `specgate micro --backend NAME -o url.baseline=URL -o url.spec-K=URL --tokenizer DIR
+--prompts FILE`. Whatever the command line says itself, stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from specgate import plugins
+from specgate.contract import BASELINE, Role
+from specgate.contract.protocols import FindsServers, FoundServer, TextOrChat, cleaned
+from specgate.contract.scenarios.workload import FormatName
+from specgate.errors import BackendError, UsageError
+from specgate.files.cache import cache_dir
+from specgate.pairs.resolve import SERVED_KEY
+from specgate.planning.prompt_files.chat import Chat
+from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, recognise
+from specgate.planning.scenario import SHIPPED
+
+FIRST_PROMPTS: Final = SHIPPED / "first_prompts.jsonl"
+"""Prompts of a command line that names a server and no prompts."""
+MOST_TOKENISED: Final = 512
+"""Prompts of a file that a server turns into tokens, unless all are asked for."""
+ANY_VOCABULARY: Final = 1 << 24
+"""Vocabulary of a target that nothing tells the size of."""
+TOKENIZER: Final = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The part of a command line that servers decide on.
+
+    `urls`: in the order of the command line. `options`: of the back end; `url.ROLE` among them names a role's server.
+    `spec`: draft lengths. `pair`: whether it names a pair or a tokenizer. `prompts`, `format`, `chat`: as in
+    `ad_hoc.Question`. `every`: all prompts of the file are measured. `named`: it names scenarios. `smoke`: a server
+    that does not speculate is welcome. `sides`: they are one side of a comparison, whose other side has the same roles.
+    """
+
+    urls: tuple[str, ...] = ()
+    backend: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    spec: tuple[int, ...] | None = None
+    batch: tuple[int, ...] | None = None
+    baseline: bool = True
+    pair: bool = False
+    tokenizer: Path | None = None
+    prompts: Path | None = None
+    format: FormatName | None = None
+    chat: bool | None = None
+    every: bool = False
+    named: bool = False
+    smoke: bool = False
+    sides: bool = False
+
+
+def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
+    """Return the command line with what its servers tell, and lines about it.
+
+    Raises UsageError where they cannot be measured together, or something is missing that they do not tell; and what
+    `FindsServers.find_server` raises.
+    """
+    finder = finding_backend()
+    by_role = {key.partition(".")[2]: url for key, url in servers.options.items() if key.startswith("url.")}
+    urls = list(dict.fromkeys([*servers.urls, *by_role.values()]))
+    shared = {key: value for key, value in servers.options.items() if key.partition(".")[0] != "url"}
+    found_servers = {url: finder.find_server(url, shared) for url in urls}
+    every = list(found_servers.values())
+    refuse_unlike(every, servers)
+    roles = by_role or roles_of([found_servers[url] for url in servers.urls], servers)
+    if by_role and servers.urls:
+        raise UsageError(
+            f"{servers.urls[0]} together with -o url.{next(iter(by_role))}", hint="name servers in one way"
+        )
+    speculating = tuple(Role.parse(name).k for name in roles if name != BASELINE.name)
+    options = {**shared, **{f"url.{name}": url for name, url in roles.items()}}
+    whole = replace(
+        servers,
+        urls=(),
+        backend=every[0].backend,
+        options=options,
+        spec=servers.spec or speculating,
+        baseline=servers.baseline and BASELINE.name in roles,
+    )
+    lines = [in_words(found_servers[url], name) for name, url in roles.items()]
+    if BASELINE.name not in roles and not servers.smoke and not servers.sides:
+        lines.append("acceptance alone is measured; for a speed-up add the URL of a server that does not speculate")
+    return with_tokens(whole, finder, every[0], lines)
+
+
+def finding_backend() -> FindsServers:
+    """The first back end that finds servers. Raises UsageError where there is none."""
+    for name in plugins.registered("specgate.backends"):
+        if isinstance(backend := plugins.backend(name), FindsServers):
+            return backend
+    raise UsageError("no back end finds out what serves at a URL", hint="name one: --backend NAME -o url.ROLE=URL")
+
+
+def in_words(server: FoundServer, role: str) -> str:
+    """One line about a server."""
+    method = f"{server.method}, " if server.method else ""
+    drafts = {None: "does not say what it drafts", 0: "no speculation"}.get(
+        server.draft_length, f"{method}drafts of up to {server.draft_length} tokens"
+    )
+    return f"{role}: {server.engine} at {server.url} serves {server.model}; {drafts}"
+
+
+def refuse_unlike(servers: Sequence[FoundServer], line: Servers) -> None:
+    """Raise UsageError for servers of several engines or models, for another engine than `--backend` names, and for
+    more requests at a time than they take.
+    """
+    first = servers[0]
+    if line.backend not in (None, first.backend):
+        raise UsageError(f"--backend {line.backend}: {first.url} is {first.engine}", hint="leave --backend out")
+    for other in servers[1:]:
+        if other.backend != first.backend:
+            raise UsageError(
+                f"{first.url} is {first.engine}, and {other.url} is {other.engine}",
+                hint="a speed-up is one engine's against itself: two servers of one engine",
+            )
+        if not same_model(first, other) and not any(key.startswith("url.") for key in line.options):
+            raise UsageError(
+                f"{first.url} serves {model_of(first)}, and {other.url} serves {model_of(other)}: two models",
+                hint="two servers of one model; if these are: -o url.baseline=URL -o url.spec-K=URL",
+            )
+    most = min((s.max_requests for s in servers if s.max_requests is not None), default=None)
+    if line.batch and most is not None and max(line.batch) > most:
+        raise UsageError(
+            f"--batch {max(line.batch)}: a server takes {most} requests at a time", hint=f"at most --batch {most}"
+        )
+
+
+def same_model(first: FoundServer, other: FoundServer) -> bool:
+    """True if both have loaded a model of one name, or tell no source and call it alike."""
+    if first.source and other.source:
+        return Path(first.source).name.lower() == Path(other.source).name.lower()
+    return first.model == other.model
+
+
+def model_of(server: FoundServer) -> str:
+    return cleaned(server.source or server.model)
+
+
+def roles_of(servers: Sequence[FoundServer], line: Servers) -> dict[str, str]:
+    """Role name → URL. A server that does not speculate is the baseline. Raises UsageError where there is none to
+    measure, or two have one role.
+    """
+    roles: dict[str, str] = {}
+    for server in servers:
+        length = server.draft_length
+        if length is None:
+            length = stated_length(server, servers, line)
+        role = Role(length)
+        if not role.speculative and len(servers) == 1:
+            if not line.smoke:
+                raise UsageError(
+                    f"{server.url} ({server.engine}, {server.model}) does not speculate",
+                    hint="add the URL of a server that does: URL,URL; `specgate smoke URL` looks for the cause",
+                )
+            role = Role(line.spec[0] if line.spec else 3)
+        elif role.speculative and line.spec is not None and length not in line.spec:
+            raise UsageError(f"--spec {line.spec[0]}: {server.url} drafts up to {length}", hint="leave --spec out")
+        if role.name in roles:
+            both = "neither speculates" if not role.speculative else f"both draft up to {length} tokens"
+            raise UsageError(
+                f"{roles[role.name]} and {server.url}: {both}",
+                hint="one of them with speculation and one without; `specgate ab URL URL` compares two like these",
+            )
+        roles[role.name] = server.url
+    return dict(sorted(roles.items(), key=lambda item: Role.parse(item[0]).k))
+
+
+def stated_length(server: FoundServer, servers: Sequence[FoundServer], line: Servers) -> int:
+    """The draft length of a server that does not tell it: that of `--spec`, if no other server needs it."""
+    unknown = sum(s.draft_length is None for s in servers)
+    if line.spec is not None and len(line.spec) == unknown == 1:
+        return line.spec[0]
+    why = f": {' '.join(server.unknown.split())}" if server.unknown else ""
+    raise UsageError(
+        f"{server.url} ({server.engine}) does not say what it drafts{why}",
+        hint="say it: -o url.baseline=URL for one that does not speculate, -o url.spec-K=URL for one that does",
+    )
+
+
+# ── tokens and prompts ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_tokens(
+    line: Servers, finder: FindsServers, server: FoundServer, lines: list[str]
+) -> tuple[Servers, list[str]]:
+    """The command line with prompts, and with the tokenizer of the served model: a file on this machine, or else the
+    server's own, which turns the prompts into tokens here and now.
+    """
+    folder = None if line.pair else tokenizer_folder(server)
+    cut = line.smoke and (line.pair or folder is not None)  # smoke has a text of its own, which needs a tokenizer
+    if line.prompts is None and not line.named and not cut:
+        line = replace(line, prompts=FIRST_PROMPTS)
+        lines.append("prompts: short ones that come along; --prompts FILE measures yours")
+    if line.pair:
+        return line, lines
+    if folder is not None:
+        lines.append(f"tokenizer: {folder}")
+        return replace(line, pair=True, tokenizer=folder), lines
+    if line.prompts is None and not line.smoke:
+        raise UsageError(
+            f"{server.url}: the tokenizer of {model_of(server)} is not on this machine, and scenarios cut texts by it",
+            hint="--tokenizer FILE|DIR, or --prompts FILE: the server turns them into tokens",
+        )
+    folder, file = tokenised(line, finder, server)
+    lines.append("tokenizer: the server's own")
+    line = replace(line, pair=True, tokenizer=folder)
+    return (line if file is None else replace(line, prompts=file, format=None, chat=None)), lines
+
+
+def tokenizer_folder(server: FoundServer) -> Path | None:
+    """The folder with the tokenizer of the served model, if it is on this machine: the folder that a server here has
+    loaded, or the repository in the cache of Hugging Face's hub.
+    """
+    source = server.source
+    if source is None:
+        return None
+    if urlsplit(server.url).hostname in ("localhost", "127.0.0.1", "::1") and (Path(source) / TOKENIZER).is_file():
+        return Path(source)
+    owner, slash, name = source.partition("/")
+    if not slash or "/" in name or ".." in source:
+        return None
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    hub = home / "hub" / f"models--{owner}--{name}" / "snapshots"
+    snapshots = sorted(hub.glob(f"*/{TOKENIZER}"), key=lambda file: file.stat().st_mtime)
+    return snapshots[-1].parent if snapshots else None
+
+
+def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None]:
+    """(a folder that says what the server tells of its model, the file of prompts in token ids), both in the cache.
+
+    Raises UsageError where the server has no tokenizer end point.
+    """
+    config = {
+        SERVED_KEY: server.model,
+        "vocab_size": server.vocab or ANY_VOCABULARY,
+        **({"max_position_embeddings": server.max_positions} if server.max_positions else {}),
+    }
+    files = {"config.json": json.dumps(config)}
+    if line.prompts is not None:
+        files[f"{line.prompts.name.partition('.')[0]}.jsonl"] = "\n".join(in_ids(line, finder, server, line.prompts))
+    digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()[:16]
+    folder = cache_dir() / "served" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder, next((folder / name for name in files if name.endswith(".jsonl")), None)
+
+
+def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> Iterator[str]:
+    """Yield the prompts of `file` as JSON lines of token ids."""
+    kind = recognise(file, line.format or "auto")
+    entries = prompts_in(file, *kind).entries
+    entries = entries if line.every else entries[:MOST_TOKENISED]
+    question = line.chat is not False and (FORMATS[kind.format].question or bool(line.chat))
+    tokens = server_tokens(finder, server, line.options, entries, question)
+    for entry, ids in zip(entries, tokens, strict=True):
+        yield json.dumps({"ids": ids, **({"category": entry.category} if entry.category is not None else {})})
+
+
+def server_tokens(
+    finder: FindsServers, server: FoundServer, options: Mapping[str, str], entries: Sequence[Entry], question: bool
+) -> list[tuple[int, ...]]:
+    """The token ids of every entry by the server's tokenizer. A question becomes a chat, if the server's model has a
+    template, else it stays a text.
+    """
+    missing = UsageError(
+        f"{server.url}: the tokenizer of {model_of(server)} is neither on this machine nor behind an end point of it",
+        hint="--tokenizer FILE|DIR: the tokenizer.json of the served model",
+    )
+    texts = [entry for entry in entries if not isinstance(entry.content, tuple)]
+    for as_chat in (True, False) if question else (False,):
+        try:
+            tokens = finder.server_tokens(server, options, [content_of(entry, as_chat=as_chat) for entry in texts])
+        except BackendError as error:
+            if as_chat:  # a model without a template
+                continue
+            raise UsageError(error.message, hint=missing.hint) from error
+        if tokens is not None:
+            by_number = {entry.number: ids for entry, ids in zip(texts, tokens, strict=True)}
+            return [e.content if isinstance(e.content, tuple) else by_number[e.number] for e in entries]
+    raise missing
+
+
+def content_of(entry: Entry, *, as_chat: bool) -> TextOrChat:
+    """The text or the chat of an entry, as a server is asked for its tokens."""
+    if isinstance(entry.content, Chat):
+        return list(entry.content.turns)
+    assert isinstance(entry.content, str)
+    return [{"role": "user", "content": entry.content}] if as_chat else entry.content

@@ -1,0 +1,54 @@
+"""What answers at a URL: recognised by paths and metrics, described by itself, with its own tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+
+from specgate.backends.servers.engines import find_server, server_tokens
+from specgate.errors import BackendError, UsageError
+from tests.backends.servers.helpers import ENGINES, running_stub
+from tests.backends.servers.raw_server import answer, raw_server
+
+CHAT = [{"role": "user", "content": "ab"}]
+A, B = 2 + ord("a"), 2 + ord("b")
+TOKENS = {
+    "vllm": [(A, B), (3, A, B, 4)],
+    "sglang": [(A, B), (3, A, B, 4)],
+    "llamacpp": [(A, B), tuple(2 + byte for byte in b"<user>ab")],
+    "lmdeploy": None,
+    "trtllm": None,
+}
+"""The tokens of a text and of a chat, by the tokenizer of the stub: one for each byte, and two around a chat."""
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_behind_a_gateway_that_renames_it_is_told_by_its_paths_and_counters(name: str) -> None:
+    """TensorRT-LLM does not say what it drafts: a short text shows it."""
+    with running_stub(name, 3, "--model-name", "prod", "--source", "org/model", "--fault", "gateway") as url:
+        server = find_server(url, {})
+        assert (server.backend, server.model, server.draft_length) == (name, "prod", 3)
+        assert server.source == "org/model"
+        assert server_tokens(server, {}, ["ab", CHAT]) == TOKENS[name]
+
+
+@pytest.mark.parametrize(("name", "most"), [("vllm", None), ("sglang", 8)])
+def test_a_server_without_speculation_says_so_and_names_its_limit(name: str, most: int | None) -> None:
+    with running_stub(name, 0) as url:
+        server = find_server(url, {})
+    assert (server.draft_length, server.method, server.max_requests) == (0, None, most)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "sentence"),
+    [
+        ("404 Not Found", b"<html>", UsageError, r"no engine that is known: its /v1/models: HTTP 404\n"),
+        ("200 OK", b"<html>", UsageError, r"no engine that is known"),
+        ("200 OK", b'{"data": []}', UsageError, r"its /v1/models lists no models"),
+        ("200 OK", b'{"data": [{"id": "m", "owned_by": "acme"}]}', UsageError, r"belong to 'acme'"),
+        ("401 Unauthorized", b"who?", BackendError, r"HTTP 401"),
+        ("429 Too Many Requests", b"later", BackendError, r"HTTP 429"),
+    ],
+)
+def test_a_url_that_is_no_engine_is_named(status: str, body: bytes, error: type[Exception], sentence: str) -> None:
+    with raw_server(lambda path: answer(body, status=status)) as (url, _), pytest.raises(error, match=sentence):
+        find_server(url, {})

@@ -1,0 +1,128 @@
+"""URLs on a command line: which server has which role, and what is asked for when servers do not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.contract.protocols import FoundServer, TextOrChat
+from specgate.errors import UsageError
+from specgate.planning import attached_servers
+from specgate.planning.attached_servers import FIRST_PROMPTS, Servers, tokenizer_folder, with_servers
+from specgate.planning.prompt_files.formats import prompts_in, recognise
+
+PLAIN = FoundServer("http://127.0.0.1:1", "vllm", "vLLM 1", "m", "org/m", 0)
+DRAFTS = replace(PLAIN, url="http://127.0.0.1:2", draft_length=5, method="ngram", max_requests=4)
+FIVE = {"url.baseline": PLAIN.url, "url.spec-5": DRAFTS.url}
+
+
+class Finder:
+    """A back end that knows these servers, and a tokenizer of one token per character."""
+
+    def __init__(self, *servers: FoundServer) -> None:
+        self.servers = {server.url: server for server in servers}
+        self.texts: list[TextOrChat] = []
+
+    def find_server(self, url: str, options: Mapping[str, str]) -> FoundServer:
+        return self.servers[url]
+
+    def server_tokens(
+        self, server: FoundServer, options: Mapping[str, str], texts: Sequence[TextOrChat]
+    ) -> list[tuple[int, ...]] | None:
+        self.texts += texts
+        return [(len(text),) for text in texts] if server.vocab else None
+
+
+def line_of(monkeypatch: pytest.MonkeyPatch, *servers: FoundServer, **changes: object) -> Servers:
+    """The command line that names these servers and a tokenizer, after it was completed."""
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: Finder(*servers))
+    urls = () if "options" in changes else tuple(server.url for server in servers)
+    line, lines = with_servers(replace(Servers(urls=urls, pair=True), **changes))  # type: ignore[arg-type]
+    assert all(isinstance(text, str) for text in lines)
+    return line
+
+
+@pytest.mark.parametrize("servers", [(PLAIN, DRAFTS), (DRAFTS, PLAIN)], ids=["in order", "the other way round"])
+def test_the_server_that_does_not_speculate_is_the_baseline(
+    servers: tuple[FoundServer, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = line_of(monkeypatch, *servers)
+    assert (line.backend, line.options, line.spec, line.baseline) == ("vllm", FIVE, (5,), True)
+    assert line.prompts == FIRST_PROMPTS
+
+
+def test_one_server_is_measured_by_itself_and_one_that_drafts_nothing_is_for_smoke(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = line_of(monkeypatch, DRAFTS)
+    assert (alone.options, alone.baseline) == ({"url.spec-5": DRAFTS.url}, False)
+    assert line_of(monkeypatch, PLAIN, smoke=True).options == {"url.spec-3": PLAIN.url}
+    with pytest.raises(UsageError, match="does not speculate"):
+        line_of(monkeypatch, PLAIN)
+
+
+def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_are_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = line_of(monkeypatch, PLAIN, DRAFTS, options={**FIVE, "stall_s": "9"})
+    assert (line.backend, line.options, line.spec) == ("vllm", {**FIVE, "stall_s": "9"}, (5,))
+
+
+@pytest.mark.parametrize(
+    ("servers", "changes", "sentence"),
+    [
+        ((PLAIN, replace(PLAIN, url="u")), {}, "neither speculates"),
+        ((DRAFTS, replace(DRAFTS, url="u")), {}, "both draft up to 5 tokens"),
+        ((PLAIN, replace(DRAFTS, backend="sglang", engine="SGLang 2")), {}, "is vLLM 1, and .* is SGLang 2"),
+        ((PLAIN, replace(DRAFTS, source="org/other")), {}, "serves org/m, and .* serves org/other: two models"),
+        ((PLAIN, DRAFTS), {"spec": (3,)}, "--spec 3: .* drafts up to 5"),
+        ((PLAIN, DRAFTS), {"batch": (1, 8)}, "--batch 8: a server takes 4 requests at a time"),
+        ((PLAIN, DRAFTS), {"backend": "sglang"}, "--backend sglang: .* is vLLM 1"),
+        ((PLAIN, replace(DRAFTS, draft_length=None)), {}, r"(?s)does not say what it drafts.*-o url.spec-K=URL"),
+        ((PLAIN, DRAFTS), {"pair": False}, r"(?s)is neither on this machine nor behind an end point.*--tokenizer"),
+        ((PLAIN, DRAFTS), {"pair": False, "named": True}, r"(?s)scenarios cut texts by it.*--prompts FILE"),
+    ],
+)
+def test_servers_that_do_not_fit_are_named_with_what_mends_it(
+    servers: tuple[FoundServer, ...], changes: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError) as error:
+        line_of(monkeypatch, *servers, **changes)
+    assert error.match(sentence)
+
+
+def test_a_draft_length_that_is_not_told_is_that_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = line_of(monkeypatch, PLAIN, replace(DRAFTS, draft_length=None), spec=(4,))
+    assert line.options["url.spec-4"] == DRAFTS.url
+
+
+def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_their_categories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"instruction": "abc", "category": "c"}\n{"instruction": "abcde"}\n')
+    finder = Finder(*(replace(server, vocab=99) for server in (PLAIN, DRAFTS)))
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: finder)
+    line, _ = with_servers(Servers(urls=(PLAIN.url, DRAFTS.url), prompts=file))
+    assert finder.texts == [[{"role": "user", "content": text}] for text in ("abc", "abcde")]
+    assert line.prompts is not None and line.prompts.name == "mine.jsonl" and line.tokenizer == line.prompts.parent
+    entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
+    assert [(entry.content, entry.category) for entry in entries] == [((1,), "c"), ((1,), None)]
+
+
+def test_the_tokenizer_is_that_of_the_folder_that_a_server_here_has_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    here = replace(PLAIN, source=str(tmp_path))
+    assert tokenizer_folder(here) == tmp_path
+    assert tokenizer_folder(replace(here, url="http://10.0.0.7:8000")) is None, "another machine's folder"
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    snapshot = tmp_path / "hf/hub/models--org--m/snapshots/1"
+    snapshot.mkdir(parents=True)
+    (snapshot / "tokenizer.json").write_text("{}")
+    assert tokenizer_folder(PLAIN) == snapshot
