@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache, SpecCounts
+from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Speculation
 from specgate.backends.servers.options import Options
@@ -29,7 +29,13 @@ TOKENIZER_FILES: Final = (
 )  # fmt: skip
 """What the tokenizers of Hugging Face folders are stored in."""
 
-Drafter = Literal["eagle3", "ngram"]
+Drafter = Literal["given", "eagle3", "ngram"]
+"""The method of speculation: the server's own, by its own flags; or one that specgate asks for when it starts it."""
+OWN_LENGTHS_OF: Final[Mapping[Drafter, str]] = {
+    "given": "up to K, or none, as the server's method has it",
+    "ngram": "up to K where an n-gram of the text repeats, else none",
+}
+"""Drafter → the lengths of its drafts, where it may draft fewer than K tokens in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,11 @@ class Launch:
     folder: Path
     lists_all: bool = False
     """Whether it is to list log-probabilities of all tokens, where it is asked for them."""
+
+    @property
+    def drafts(self) -> bool:
+        """True if the adapter's own flags ask for speculation; the user's do for the drafter `given`."""
+        return self.role.speculative and self.options.drafter_of(self.role) != "given"
 
     @property
     def draft(self) -> Path:
@@ -103,6 +114,8 @@ class Adapter(Protocol):
     """Whether its counters of speculation count one step per output that it hands over, and events are these outputs.
     An output of several steps is then counted as its last one.
     """
+    counts_events: bool
+    """Whether nothing else counts its steps than the events of its streams."""
     draft_counter: str
     """The name under which it counts the steps with drafts."""
     expresses: Expresses
@@ -158,9 +171,6 @@ class Adapter(Protocol):
 
     def chat_fields(self, ask: Ask) -> Json:
         """Fields of a chat request (`adapters/chat.py`) that other engines do not have."""
-
-    def chat_counts(self, event: Json) -> SpecCounts | None:
-        """The counts of speculation in an event of a chat stream; None where it has none."""
 
     def meter(self) -> Meter: ...
 

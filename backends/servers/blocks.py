@@ -8,12 +8,14 @@ from functools import reduce
 from operator import add
 from typing import Final, TypeVar
 
+from specgate.analysis.requests.arrivals import step_sizes
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, SpecCounts
+from specgate.backends.servers.texts import ENCODED, SLICED
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
-from specgate.contract.acceptance import AcceptanceRecord, Totals
+from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.samples.counters import (
     AS_TEXTS,
@@ -104,44 +106,72 @@ def own_counts(answers: Sequence[Answer]) -> SpecCounts | None:
 
 
 def record_of(
-    k: int, counts: SpecCounts, answers: Sequence[Answer], where: str, *, tree: bool = False
+    k: int, counts: SpecCounts, answers: Sequence[Answer], where: str, *, tree: bool = False, skips: bool = False
 ) -> tuple[AcceptanceRecord, int]:
-    """(the acceptance record, the request-steps without a draft) of a block.
+    """(the acceptance record, the request-steps that should have had a draft and had none) of a block.
 
-    Decode steps emit all tokens of a request but the first. Their number should be steps + accepted − truncated, plus
-    one for each step without a draft. Servers count neither truncated tokens nor such steps. So the difference is taken
-    for one of the two, never for both: a surplus is truncated tokens, a deficit is steps without a draft. At most `k`
-    tokens per request can be truncated, beside the end token that some engines do not return.
+    `counts`: of all answers; where each answer has its own, the record is the sum of theirs. `DraftCounts.record` tells
+    steps without a draft from tokens that were cut off. At most `k` tokens per request can be cut off, beside the end
+    token that some engines do not return.
 
     Of a `tree` only one path can be accepted: the record counts K draft tokens a step at most, and no positions.
+    `skips`: its method need not draft in every step.
 
     Raises BackendError, with the numbers, where an identity of the record does not hold. More draft tokens of a chain
     than K × steps are left in the record: they contradict it, and the cell is INVALID.
     """
-    emitted = sum(len(a.tokens) - 1 for a in answers)
-    kept_back = sum(a.usage.completion - len(a.tokens) for a in answers)
-    surplus = counts.steps + counts.accepted - emitted
-    truncated, undrafted = max(0, surplus), max(0, -surplus)
-    if truncated > k * len(answers) + kept_back:
-        raise BackendError(
-            f"{where}: the server counted {counts.steps} steps with {counts.accepted} accepted drafts, "
-            f"{truncated} more than the {emitted} tokens that came; at most {k} per request can have been cut",
-            hint="other traffic, or a server with another draft length",
+    own = [answer.spec for answer in answers if answer.spec is not None]
+    if len(own) < len(answers):
+        own, groups = [counts], [answers]
+    else:
+        groups = [[answer] for answer in answers]
+    records, undrafted = list[AcceptanceRecord](), 0
+    for part, group in zip(own, groups, strict=True):
+        emitted = sum(len(a.tokens) - 1 for a in group)
+        arrivals = [step_sizes(a.times) for a in group] if skips else None
+        record, without = draft_counts(part, tree=tree).record(k, emitted, arrivals)
+        refuse_cut(
+            record, part, emitted, k * len(group) + sum(a.usage.completion - len(a.tokens) for a in group), where
         )
-    drafted = min(counts.drafted, k * counts.steps) if tree else counts.drafted
-    full = drafted == k * counts.steps and not tree
-    hist = (counts.hist + (0,) * (k + 1 - len(counts.hist))) if counts.hist else ()
-    record = AcceptanceRecord(
-        k=k,
-        hist=hist,
-        drafted_at_pos=(counts.steps,) * k if full else (),
-        emitted=emitted - undrafted,
-        truncated=truncated,
-        totals=None if full and hist else Totals(counts.steps, drafted, counts.accepted),
-    )
+        records.append(record)
+        undrafted += without
+    record = reduce(add, records)
     if counts.steps:
         check(within_k(record), counts, where)
     return record, undrafted
+
+
+def refuse_cut(record: AcceptanceRecord, counts: SpecCounts, emitted: int, most: int, where: str) -> None:
+    """Raise BackendError where more than `most` tokens were counted that did not come."""
+    if record.truncated > most:
+        raise BackendError(
+            f"{where}: the server counted {counts.steps} steps with {counts.accepted} accepted drafts, "
+            f"{record.truncated} more than the {emitted} tokens that came; at most {most} can have been cut",
+            hint="other traffic, or a server with another draft length",
+        )
+
+
+def shape_of(most: int, counts: SpecCounts, where: str) -> tuple[int, bool]:
+    """(the longest draft that the counts show, in tokens on its accepted path; whether it may be a tree's) of a method
+    that sets the lengths of its drafts. The length is 1 at least, and `most` at most.
+
+    Raises BackendError where a step had more than `most`.
+    """
+    longest = max((i for part in (counts.hist, counts.lengths) for i, n in enumerate(part) if n), default=0)
+    if longest > most:
+        raise BackendError(
+            f"{where}: a step had {longest} draft tokens, and {most} are the most here",
+            hint=f"--spec {max(longest, len(counts.hist) - 1)}",
+        )
+    drafted = -(-counts.drafted // counts.steps) if counts.steps else 0
+    k, known = max(1, min(most, max(len(counts.hist) - 1, longest, drafted))), max(len(counts.hist) - 1, longest)
+    return k, drafted > k or known < k < most
+
+
+def draft_counts(counts: SpecCounts, *, tree: bool) -> DraftCounts:
+    """The counts as stored with a request."""
+    hist, lengths = (tuple((i, n) for i, n in enumerate(part) if n) for part in (counts.hist, counts.lengths))
+    return DraftCounts(Totals(counts.steps, counts.drafted, counts.accepted), hist, lengths, tree)
 
 
 def within_k(record: AcceptanceRecord) -> AcceptanceRecord:
@@ -176,12 +206,13 @@ def decoded(
     *,
     counts_outputs: bool = False,
     tree: bool = False,
+    own_lengths: bool = False,
 ) -> Decoded:
     """The block that the answers amount to. Raises BackendError where its counts or times contradict the role.
 
     `counts_outputs`: the server's counters count one step per output (`Adapter.counts_outputs`). Where outputs hold the
     tokens of several steps, what its counters do not explain is lost steps, and never steps without a draft. `tree`:
-    it drafts trees.
+    it drafts trees. `own_lengths`: its method sets the lengths of its drafts.
     """
     spec, own = counted.spec, own_counts(answers)
     if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
@@ -190,15 +221,19 @@ def decoded(
         raise BackendError(
             f"{where}: it drafts, and is to be the baseline", hint="-o url.baseline=URL of a server that does not"
         )
-    acceptance, undrafted = (
-        record_of(role.k, own or spec, answers, where, tree=tree) if role.speculative else (None, None)
-    )
     joined = joined_outputs(role.k, own or spec, answers) if counts_outputs and role.speculative else 0
+    acceptance, undrafted = None, None
+    if role.speculative:
+        own_lengths &= not joined
+        k, unclear = shape_of(role.k, own or spec, where) if own_lengths else (role.k, False)
+        acceptance, undrafted = record_of(k, own or spec, answers, where, tree=tree or unclear, skips=own_lengths)
+        answers = with_drafts(answers, tree=tree or unclear)
+        tree |= own_lengths and (own or spec).drafted > acceptance.drafted
     refuse_unstreamed(answers, where)
     cached = cache_hits(answers, counted)
     uncounted = role.speculative and own is None and counted.speculative is False
     counters = {
-        **({"undrafted_steps": undrafted} if undrafted is not None and not joined else {}),
+        **({"undrafted_steps": undrafted} if undrafted is not None and not joined and not own_lengths else {}),
         **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
         **({"cache_hit_tokens": cached} if cached is not None else {}),
         **({AS_TEXTS: made} if (made := sum(a.made is not None for a in answers)) else {}),
@@ -208,6 +243,37 @@ def decoded(
     }
     # The beginning is one for all of a block.
     return replace(request_block(answers, counters, acceptance), began_ns=answers[0].began_ns)
+
+
+def counted_by_events(answer: Answer, role: Role, where: str) -> Answer:
+    """The answer with counts of its own, if nothing else counts than the events of its stream: one step each, with a
+    draft of K tokens. Raises BackendError where events cannot be steps.
+    """
+    sizes = step_sizes(answer.times)
+    if not role.speculative:
+        if sum(sizes) >= SEVERAL * len(sizes) > 0:
+            raise BackendError(
+                f"{where}: {len(sizes)} events hold {sum(sizes)} tokens of a server that is to be the baseline",
+                hint="does it speculate? If not, it sends several steps together, and nothing else counts its steps",
+            )
+        return answer
+    if answer.made in (SLICED, ENCODED):  # how many tokens an event holds is a guess, and their sum is not
+        return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes)))
+    if max(sizes, default=0) > role.k + 1:
+        raise BackendError(
+            f"{where}: an event holds {max(sizes)} tokens, more than a step with a draft of {role.k} gives",
+            hint=f"--spec {max(sizes) - 1}, if its drafts are that long; else a proxy sends several steps together",
+        )
+    hist = tuple(sizes.count(accepted + 1) for accepted in range(role.k + 1))
+    return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes), hist))
+
+
+def with_drafts(answers: Sequence[Answer], *, tree: bool) -> Sequence[Answer]:
+    """The answers with their own counts of drafts beside their times, if each has its own."""
+    counts = [draft_counts(answer.spec, tree=tree) for answer in answers if answer.spec is not None]
+    if len(counts) < len(answers):
+        return answers
+    return [replace(a, times=replace(a.times, drafts=c)) for a, c in zip(answers, counts, strict=True)]
 
 
 SEVERAL: Final = 1.5

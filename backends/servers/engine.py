@@ -37,7 +37,8 @@ from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
 from specgate.backends.servers.texts import ENCODED, TextTokens, encoder
-from specgate.checkpoints.spec_config.launch_checks import check_named
+from specgate.checkpoints.spec_config.launch_checks import check_named, stated_method
+from specgate.checkpoints.spec_config.terms import NAMES
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
@@ -94,7 +95,8 @@ class ServerEngine:
                 self.server(role)
             if options.start == "parallel":
                 check_uncut(adapter, options, self._cache_tokens())
-            self._facts = server_facts(adapter, request, options, list(self.reports.values()), tree)
+            reports = list(self.reports.values())
+            self._facts = server_facts(adapter, request, options, reports, tree, self._method())
             if self._talks():
                 details = {**self._facts.details, ENDPOINT: chat.PATH}
                 warnings = (*self._facts.warnings, *self.chats.warnings())
@@ -200,8 +202,15 @@ class ServerEngine:
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
         with server.explained():
             refuse_silent(role, answers, counted, server.where, self.adapter.draft_counter)
-        tree = self._tree(role) is not None
-        return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs, tree=tree)
+        return decoded(
+            role,
+            answers,
+            counted,
+            server.where,
+            counts_outputs=self.adapter.counts_outputs,
+            tree=self._tree(role) is not None,
+            own_lengths=self._facts.sets_lengths,
+        )
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode a block under the server's own profiler (-o profile=on), and read what its log says."""
@@ -374,6 +383,19 @@ class ServerEngine:
             if self.options.url_of(role) is None and self.request.pair.weights == "here":
                 _, self._trees[role] = checked_command(self.adapter, self._launch(role, port=0))
         return self._trees.get(role)
+
+    def _method(self) -> tuple[str | None, str | None]:
+        """Return (name of the method, place of its draft) where flags of the user choose it, or a server tells it; None
+        for what is not known.
+        """
+        role = Role(self.request.max_k)
+        if not role.speculative or self.options.drafter_of(role) != "given":
+            return None, None
+        if self.options.url_of(role):
+            method = self.adapter.running_speculation(self.server(role).client).method
+            return (NAMES.get(method.lower().replace("-", "_"), method) if method else None), None
+        command, _ = checked_command(self.adapter, self._launch(role, port=0))
+        return stated_method(self.adapter.name, command.argv, f"{self.adapter.name} {role}")
 
     def _launched(self, role: Role) -> Running:
         """Start the server of `role`, and do not wait for it."""

@@ -79,13 +79,15 @@ class KvCache:
 class SpecCounts:
     """Request-steps with a draft, and their drafted and accepted tokens.
 
-    `hist[i]` is the number of steps that accepted i draft tokens; () where the engine does not count that.
+    `hist[i]` is the number of steps that accepted i draft tokens, `lengths[i]` of those that proposed i; () where the
+    engine does not count that.
     """
 
     steps: int
     drafted: int
     accepted: int
     hist: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
 
     @classmethod
     def of_survivals(cls, steps: int, drafted: int, accepted: int, at_pos: tuple[int, ...]) -> SpecCounts:

@@ -36,6 +36,8 @@ LARGEST_JSON: Final = 1 << 20
 """Bytes of a JSON object in a file that an option names."""
 SERVERS_OWN: Final = "server"
 """The value of `chat_template` that holds a server to no template."""
+METHOD_FLAGS: Final = ("--speculative-config", "-sc", "--spec-method", "--speculative-algorithm", "--spec-type")
+"""Flags of a server that choose its method of speculation."""
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 
@@ -62,7 +64,7 @@ class Options:
     program: str | None = None
     port: int | None = None
     servers: Literal["together", "apart"] = "together"
-    drafter: Literal["eagle3", "ngram"] = "eagle3"
+    drafter: Literal["given", "eagle3", "ngram"] | None = None
     force_al: float | None = None
     prompts: Literal["ids", "text"] = "ids"
     start: Literal["serial", "parallel"] = "serial"
@@ -87,6 +89,13 @@ class Options:
 
     def url_of(self, role: Role) -> str | None:
         return self.url.get(role.name, self.url.get(""))
+
+    def drafter_of(self, role: Role) -> Literal["given", "eagle3", "ngram"]:
+        """Return the method of speculation of a role. Unless it is named: the server's own where one runs already, or
+        where flags in `args` choose it; else EAGLE-3.
+        """
+        by_flag = any(word.partition("=")[0] in METHOD_FLAGS for word in self.args_of(role))
+        return self.drafter or ("given" if by_flag or self.url_of(role) else "eagle3")
 
     def profile_dir_of(self, role: Role) -> Path | None:
         return self.profile_dir.get(role.name, self.profile_dir.get(""))
@@ -114,7 +123,7 @@ class Options:
             program=raw.get("program"),
             port=port_of(raw["port"]) if "port" in raw else None,
             servers="apart" if choice(raw, "servers", ("together", "apart")) == "apart" else "together",
-            drafter="ngram" if choice(raw, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
+            drafter=drafter_in(raw),
             force_al=number(raw, "force_al", 1.0) if "force_al" in raw else None,
             prompts="text" if choice(raw, "prompts", ("ids", "text")) == "text" else "ids",
             start="parallel" if choice(raw, "start", ("serial", "parallel")) == "parallel" else "serial",
@@ -142,6 +151,12 @@ class Options:
 
     def check_together(self) -> None:
         """Raise UsageError where options contradict each other."""
+        given = any(word.partition("=")[0] in METHOD_FLAGS for words in self.args.values() for word in words)
+        if (given or self.drafter == "given") and self.force_al is not None and not self.url:
+            raise UsageError(
+                "option force_al with drafter = given: the flags of the server's own method force its acceptance",
+                hint="write it into them, as rejection_sample_method of --speculative-config, or leave force_al out",
+            )
         if self.url and self.force_al is not None:
             raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
         of_chats = ("chat_template", "chat_template_kwargs", "response_format", "system", "logprobs")
@@ -155,6 +170,12 @@ class Options:
                 f"option port = {self.port}: every role has a server of its own, and they run side by side",
                 hint="leave it out (free ports are found), or add -o servers=apart",
             )
+
+
+def drafter_in(raw: Mapping[str, str]) -> Literal["given", "eagle3", "ngram"] | None:
+    """Return the drafter that is named; None if none is."""
+    name = choice(raw, "drafter", ("eagle3", "given", "ngram")) if "drafter" in raw else None
+    return "given" if name == "given" else "ngram" if name == "ngram" else "eagle3" if name else None
 
 
 def check_key(key: str, own: tuple[str, ...]) -> None:

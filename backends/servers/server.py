@@ -52,7 +52,8 @@ def checked_command(adapter: Adapter, launch: Launch) -> tuple[Command, str | No
 
     Raises UsageError for flags of the user that contradict the role or the pair (`check_command`).
     """
-    own = adapter.command(replace(launch, options=replace(launch.options, args={})))
+    bare = replace(launch.options, args={}, drafter=launch.options.drafter_of(launch.role))
+    own = adapter.command(replace(launch, options=bare))
     command, where = adapter.command(launch), f"{adapter.name} {launch.role}"
     return command, check_command(adapter.name, command.argv, launch.role.k, where, own.argv)
 
@@ -209,9 +210,7 @@ class Server:
         return chat.PATH, chat.body(ask, sorted(self.adapter.expresses.settings), self.adapter.chat_fields(ask))
 
     def _reading(self, ask: Ask) -> Read:
-        if ask.chat is None:
-            return self.adapter.read
-        return lambda event, so_far: chat.read(event, self.adapter.chat_counts)
+        return self.adapter.read if ask.chat is None else chat.read
 
     def _understood(
         self, recordings: Sequence[Recording | TurnedAway], asks: Sequence[Ask], prompt_tokens: Sequence[int | None]
@@ -224,7 +223,9 @@ class Server:
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                outcomes.append(understand(recording, ask, self._reading(ask), where, length, self.texts))
+                answer = understand(recording, ask, self._reading(ask), where, length, self.texts)
+                by_events = self.adapter.counts_events
+                outcomes.append(blocks.counted_by_events(answer, self.role, where) if by_events else answer)
             except LostIds as error:
                 lost[slot] = error
         if lost:

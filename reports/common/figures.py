@@ -10,7 +10,7 @@ from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Point, Role
 from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
-COUNTED = ("steps", "blocks", "slots", "requests", "tok")
+COUNTED = ("steps", "blocks", "slots", "requests", "tok", "answers")
 """Units of counts. Whole numbers of them are written without decimals; means of them have decimals."""
 
 

@@ -26,6 +26,7 @@
     machine/                what the machine did while each point was measured, and which rounds it disturbed
     environment_diff.py     what differs between two records of an environment
     parity/                 two engines' stages for one prompt: how far apart, and which departs first
+    quality/                exact-match scores of answers, baseline beside speculation
     prefix_cache.py        a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same

@@ -72,7 +72,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
         raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
     options = dict(key_value(o) for o in wish.pop("options"))
     isolate = wish.pop("isolate")
-    request = Wish(prompt=prompt, options=options, k=one("--spec", wish.pop("spec"), 3) or 3, **wish)
+    request = Wish(prompt=prompt, options=options, k=one("--spec", wish.pop("spec"), None), **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
     folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))

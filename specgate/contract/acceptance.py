@@ -240,28 +240,62 @@ class DraftCounts:
 
     `hist`: a sparse histogram: (accepted draft tokens, request-steps that accepted so many), ascending; () where an
         engine does not count it.
+    `lengths`: the same of the draft tokens that were proposed.
+    `tree`: they are those of trees, or of a shape that is not known. The record counts their accepted paths, of at most
+        K tokens a step, and no positions.
     """
 
     totals: Totals
     hist: tuple[tuple[Count, Count], ...] = ()
+    lengths: tuple[tuple[Count, Count], ...] = ()
+    tree: bool = False
 
-    def record(self, k: int, emitted: int, *, skips: bool = False) -> tuple[AcceptanceRecord, int]:
+    def record(
+        self, k: int, emitted: int, arrivals: Sequence[Sequence[int]] | None = None
+    ) -> tuple[AcceptanceRecord, int]:
         """Return (the acceptance record, the request-steps without a draft that they should have had) of requests that
-        emitted `emitted` tokens behind their first ones, with drafts of at most `k` tokens. `skips`: their method need
-        not draft in every step.
+        emitted `emitted` tokens behind their first ones, with drafts of at most `k` tokens.
+
+        `arrivals`: of a method that need not draft in every step, the tokens of each arrival behind the first tokens,
+        request by request.
 
         Their steps should be `emitted` tokens, plus those cut off at the end, less the accepted ones. Engines count
-        neither steps without a draft nor tokens cut off. So the difference is taken for one of the two, never for both.
+        neither steps without a draft nor tokens cut off. Arrivals that can be steps tell the two apart. Else, the
+        difference is taken for one of the two, never for both.
         """
-        steps, surplus = self.totals.steps, self.totals.steps + self.totals.accepted - emitted
-        undrafted, whole, counted = max(0, -surplus), self.totals.drafted == k * steps, bool(self.hist) or not steps
-        counts = dict(self.hist)
+        steps, counts, totals = self.totals.steps, dict(self.hist), self.totals
+        if self.tree:
+            totals = Totals(steps, min(totals.drafted, k * steps), totals.accepted)
+        surplus, counted = steps + totals.accepted - emitted, bool(counts) or not steps
+        undrafted = self.undrafted(k, arrivals) if arrivals is not None else None
+        if undrafted is None:
+            undrafted = max(0, -surplus)
+        at_pos = (steps,) * k if totals.drafted == k * steps and not self.tree else ()
+        if self.lengths and not self.tree:
+            at_pos = tuple(sum(n for length, n in self.lengths if length > i) for i in range(k))
         return AcceptanceRecord(
             k=k,
             hist=tuple(counts.get(i, 0) for i in range(max(k, 0, *counts) + 1)) if counted else (),
-            drafted_at_pos=(steps,) * k if whole else (),
+            drafted_at_pos=at_pos,
             emitted=emitted - undrafted,
-            truncated=max(0, surplus),
-            totals=None if counted and whole else self.totals,
-            skipped=undrafted if skips else None,
-        ), 0 if skips else undrafted
+            truncated=surplus + undrafted,
+            totals=None if counted and at_pos else totals,
+            skipped=None if arrivals is None else undrafted,
+        ), undrafted if arrivals is None else 0
+
+    def undrafted(self, k: int, arrivals: Sequence[Sequence[int]]) -> int | None:
+        """Return how many arrivals are steps without a draft; None if arrivals cannot be steps.
+
+        There is one for each step. Those before the last of a request have a token more than their step accepted, and
+        at most `k` tokens of a request are cut off.
+        """
+        steps = sum(map(len, arrivals))
+        cut = self.totals.accepted + steps - sum(map(sum, arrivals))
+        whole = Counter(size - 1 for sizes in arrivals for size in sizes[:-1] if size > 1)
+        if (
+            steps < self.totals.steps
+            or not 0 <= cut <= k * len(arrivals)
+            or (self.hist and whole - Counter(dict(self.hist)))
+        ):
+            return None
+        return steps - self.totals.steps

@@ -26,7 +26,7 @@ class Metric:
     note: str = ""
 
 
-PERCENTILES: Final = (50, 90, 99)
+PERCENTILES: Final = (50, 90, 95, 99)
 """The percentiles that are stored of every quantity in `PER_REQUEST`."""
 
 PER_REQUEST: Final[Mapping[str, str]] = {
@@ -96,6 +96,13 @@ _METRICS = (
         "the level of load (clients, or requests per second) at which spec / baseline falls to 1, interpolated",
     ),
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
+    Metric(
+        "limit_use",
+        "ratio",
+        "lower",
+        "latency over the scenario's limit, of the limit that a request came nearest to: the quantile at the limits' "
+        "`share`",
+    ),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
     Metric(
@@ -206,6 +213,18 @@ _METRICS = (
         "own; by the GPU's counter, where every block lasts 0.5 s",
     ),
     Metric("energy_per_token_ratio", "ratio", "lower", "geometric mean over pairs of spec / baseline joules_per_token"),
+    Metric(
+        "exact_match", "ratio", "higher", "share of the questions whose answer is the key's, by a rule per kind of key"
+    ),
+    Metric(
+        "exact_match_change",
+        "ratio",
+        "higher",
+        "exact_match of a spec cell less its baseline's, on the same questions, with Newcombe's interval for pairs",
+    ),
+    Metric("answers_lost", "answers", "lower", "questions that the baseline answers rightly and the spec cell wrongly"),
+    Metric("answers_won", "answers", "none", "questions that the spec cell answers rightly and the baseline wrongly"),
+    Metric("answers_cut", "answers", "none", "texts that end at the token budget, so that an answer may be missing"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"

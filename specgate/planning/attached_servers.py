@@ -183,9 +183,10 @@ def stated_length(server: FoundServer, servers: Sequence[FoundServer], line: Ser
     unknown = sum(s.draft_length is None for s in servers)
     if line.spec is not None and len(line.spec) == unknown == 1:
         return line.spec[0]
+    why = f": {' '.join(server.unknown.split())}" if server.unknown else ""
     raise UsageError(
-        f"{server.url} ({server.engine}) does not say what it drafts",
-        hint="say it: -o url.baseline=URL for one that does not speculate, -o url.spec-K=URL for one that does",
+        f"{server.url} ({server.engine}) does not say what it drafts{why}",
+        hint="--spec K; or, of each: -o url.baseline=URL if it does not speculate, -o url.spec-K=URL if it does",
     )
 
 

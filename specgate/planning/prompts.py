@@ -22,9 +22,11 @@ from specgate.checkpoints.chat_template import Chat
 from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
 from specgate.contract import Scenario
 from specgate.contract.protocols import ChatPrompt
+from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.workload import PromptSource
 from specgate.contract.tape import sha256_of_ids
 from specgate.errors import CheckpointError, UsageError
+from specgate.files.json_text import to_plain
 from specgate.planning.contradictions import MIN_PROMPTS
 from specgate.planning.prompt_files.choosing import Draw, OwnPrompts, check_categories
 
@@ -123,7 +125,7 @@ class Prompts:
         """Yield the chats among the prompts, for an engine that talks to a chat end point."""
         for prompt in chain.from_iterable(s.prompts for s in (*self.measured, *self.warmup)):
             if prompt.chat is not None:
-                yield ChatPrompt(sha256_of_ids([prompt.token_ids]), json.dumps(prompt.chat.request))
+                yield ChatPrompt(sha256_of_ids([prompt.token_ids]), json.dumps(prompt.chat.request, default=str))
 
     def describe(self) -> dict[str, object]:
         """Return what a result stores about its prompts: hashes and origins, but no text."""
@@ -238,12 +240,13 @@ def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> 
 
 
 def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> dict[str, object]:
-    """Return what a result stores of prompts from a file: its hash, and of every prompt line, length and category.
-
-    Neither text nor ids of lines are stored.
+    """Return what a result stores of prompts from a file: its hash, and of every prompt line, length, category and
+    key of its answer. Neither text nor ids of lines are stored.
     """
     lengths = [len(c.token_ids) for c in draw.measured]
     categories = [c.entry.category for c in draw.measured]
+    keys = [c.entry.answer and to_plain(AnswerKey, c.entry.answer) for c in draw.measured]
+    later = sum(bool(c.entry.later) for c in draw.measured)
     rendered = Counter(c.how for c in draw.measured)
 
     def sets(values: Sequence[object]) -> list[Sequence[object]]:
@@ -267,6 +270,8 @@ def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> di
         "lengths": sets(lengths),
         "lines": sets([c.entry.number for c in draw.measured]),
         **({"categories": sets(categories)} if any(categories) else {}),
+        **({"answers": sets(keys)} if any(keys) else {}),
+        **({"later_turns": later} if later else {}),
         **({"repeated": len({c.entry.number for c in draw.measured})} if draw.repeated else {}),
         **({"warmup": "repeats measured prompts: the file has no others"} if draw.reused else {}),
         **({"shared_prefix": shared_prefix} if shared_prefix else {}),

@@ -56,7 +56,7 @@ def test_a_sweep_says_where_speculation_stops_paying_in_every_report_and_can_be_
     assert done.returncode == 0, done.stdout + done.stderr
     (break_even,) = RunFolder.open(sweep.newest()).read_run().break_even
     assert break_even.outcome == "crosses" and break_even.value is not None and 2 < break_even.value < 16
-    message = f"peculation stops paying at {break_even.value:.3g} clients, 95 % interval"
+    message = f"peculation pays up to {break_even.value:.3g} clients, 95 % interval"
     assert message in done.stdout
     assert message in (sweep.newest() / "summary.md").read_text().replace("\\", "")
     page = (sweep.newest() / "report.html").read_text()

@@ -75,10 +75,28 @@ def test_a_requests_own_counts_become_its_record_and_steps_without_a_draft_are_c
     assert (kept.hist, kept.accepted, undrafted) == (
         record_of(k, steps).hist, totals.accepted, len(steps) - len(drafted)
     )  # fmt: skip
-    apart, left = DraftCounts(totals, hist).record(k, emitted, skips=True)
+    apart, left = DraftCounts(totals, hist).record(k, emitted, [[a + 1 for _, a in steps]])
     assert (apart.skipped, left) == (undrafted, 0) and replace(apart, skipped=None) == kept
     if drafted:
         assert apart.acceptance_length == pytest.approx(emitted / len(steps))
+
+
+@given(steps_of, st.data())
+def test_arrivals_tell_steps_without_a_draft_from_tokens_that_were_cut_off(
+    case: tuple[int, list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    k, steps = case
+    cut = data.draw(st.integers(0, steps[-1][1]))
+    sizes = [a + 1 for _, a in steps]
+    sizes[-1] -= cut
+    drafted = [(d, a) for d, a in steps if d]
+    totals = Totals(len(drafted), sum(d for d, _ in drafted), sum(a for _, a in drafted))
+    hist, lengths = (tuple(sorted(Counter(step[i] for step in drafted).items())) for i in (1, 0))
+    record, _ = DraftCounts(totals, hist, lengths).record(k, sum(sizes), [sizes])
+    assert (record.skipped, record.truncated) == (len(steps) - len(drafted), cut)
+    assert replace(record, skipped=None) == AcceptanceRecord.from_steps(
+        k, [[a] for _, a in steps], [[d] for d, _ in steps], sum(sizes) - len(steps) + len(drafted), cut
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,18 @@ tokens whose log-probabilities were asked for name them, and else the text of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from specgate.backends.servers.adapter import integer, integers, part
+from specgate.backends.servers.adapter import integer, integers
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts
+from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.sampling import sampling_fields
 
 PATH: Final = "/v1/chat/completions"
 IDS: Final = ("token_ids", "gen_tokens")
 """Keys of a choice, or of its delta, that hold token ids."""
-
-Counts = Callable[[Json], SpecCounts | None]
-"""The counts of speculation in an event, if an engine tells them per request."""
 
 
 def body(ask: Ask, settings: Sequence[str], own: Json) -> Json:
@@ -46,28 +43,23 @@ def body(ask: Ask, settings: Sequence[str], own: Json) -> Json:
     }
 
 
-def read(event: Json, counts: Counts) -> Chunk:
+def read(event: Json, tokens_so_far: int) -> Chunk:
     """One event of the stream: a choice with a delta, a usage record, or both."""
-    choices = event.get("choices") or []
-    if not isinstance(choices, list) or len(choices) > 1:
-        raise TypeError("choices must be a list of one")
-    chunk = Chunk(
-        usage=openai.usage_of(part(event, "usage")) if event.get("usage") else None,
-        prompt=integers(event, "prompt_token_ids"),
-        spec=counts(event),
-    )
-    if not choices:
+    chunk = replace(openai.read(event, tokens_so_far), prompt=integers(event, "prompt_token_ids"))
+    choices = event.get("choices")
+    if not isinstance(choices, list) or not choices:
         return chunk
     choice = choices[0]
-    finish = choice.get("finish_reason") or None
-    if not isinstance(finish, str | None):
-        raise TypeError(f"finish_reason = {finish!r} is no text")
-    places = [choice, choice.get("delta") or {}]
-    ids = next((found for place in places for key in IDS if (found := integers(place, key))), ())
-    prompt = integers(choice, "prompt_token_ids") or chunk.prompt
-    # Its usage record repeats itself in each event of some servers: only the one at the end counts everything.
-    named = named_tokens(choice.get("logprobs"))
-    return replace(named, tokens=ids or named.tokens, finish=finish, usage=chunk.usage, prompt=prompt, spec=chunk.spec)
+    named, places = named_tokens(choice.get("logprobs")), [choice, choice.get("delta") or {}]
+    return replace(
+        chunk,
+        tokens=next((ids for place in places for key in IDS if (ids := integers(place, key))), named.tokens),
+        prompt=integers(choice, "prompt_token_ids") or chunk.prompt,
+        top=named.top,
+        top_tokens=named.top_tokens,
+        names=named.names,
+        top_names=named.top_names,
+    )
 
 
 def named_tokens(logprobs: object) -> Chunk:

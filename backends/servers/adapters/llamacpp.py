@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported, integer, integers, part
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation
@@ -42,6 +42,7 @@ class LlamaCpp:
     cumulative = False
     names_all = False
     counts_outputs = False
+    counts_events = False
     draft_counter = "llamacpp:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),
@@ -81,7 +82,7 @@ class LlamaCpp:
             "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
             "--alias", SERVED_NAME, "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)))
 
@@ -168,9 +169,6 @@ class LlamaCpp:
             **(own_sampling_fields(ask.sampling, replace(ask, prompt=())) if ask.sampling else {"top_k": 1}),
             "cache_prompt": ask.reuse,
         }
-
-    def chat_counts(self, event: Json) -> SpecCounts | None:
-        return None
 
     def meter(self) -> PrometheusMeter:
         return PrometheusMeter(

@@ -22,7 +22,7 @@ from specgate.backends.servers.adapter import (
     last_ranking,
     part,
 )
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.served import no_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation, has_metrics
@@ -56,6 +56,7 @@ class Lmdeploy:
     cumulative = False
     names_all = True
     counts_outputs = True
+    counts_events = False
     draft_counter = "lmdeploy:spec_decode_num_drafts_total"
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
@@ -121,7 +122,7 @@ class Lmdeploy:
             "--dtype", launch.dtype, "--session-len", str(launch.max_positions),
             "--max-batch-size", str(launch.max_batch),
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]
             argv += ["--speculative-num-draft-tokens", str(launch.role.k)]
         if engine == "pytorch":
@@ -183,9 +184,6 @@ class Lmdeploy:
 
     def chat_fields(self, ask: Ask) -> Json:
         return {"return_token_ids": True, **({} if ask.sampling else {"top_k": 1})}
-
-    def chat_counts(self, event: Json) -> SpecCounts | None:
-        return None
 
     def meter(self) -> PrometheusMeter:
         """Its gauges of running and waiting requests are brought up to date every 10 s only, so they tell nothing."""

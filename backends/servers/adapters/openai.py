@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import integer, integers, part
-from specgate.backends.servers.exchange import Ask, Chunk, Json, OtherForm, Usage
+from specgate.backends.servers.exchange import Ask, Chunk, Json, OtherForm, SpecCounts, Usage
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.sampling import sampling_fields
 from specgate.contract import ServedModel
@@ -44,15 +45,45 @@ def read(event: Json, tokens_so_far: int) -> Chunk:
     choices = event.get("choices") or []
     if not isinstance(choices, list) or len(choices) > 1:
         raise TypeError("choices must be a list of one")
-    usage = usage_of(part(event, "usage")) if event.get("usage") else None
+    usage, choice = usage_of(part(event, "usage")) if event.get("usage") else None, choices[0] if choices else {}
+    spec = drafts_of(event, choice)
     if not choices:
-        return Chunk(usage=usage)
-    choice = choices[0]
+        return Chunk(usage=usage, spec=spec)
     finish = choice.get("finish_reason") or None
     if not isinstance(finish, str | None):
         raise TypeError(f"finish_reason = {finish!r} is no text")
     top = ranking(choice.get("logprobs"))
-    return replace(top, tokens=integers(choice, "token_ids"), finish=finish, usage=usage)
+    return replace(top, tokens=integers(choice, "token_ids"), finish=finish, usage=usage, spec=spec)
+
+
+DRAFTS: Final = (
+    ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram"),
+    ("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens", "acceptance_histogram"),
+    ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts", "spec_correct_drafts_histogram"),
+)
+"""Keys of steps with drafts, of proposed and accepted draft tokens, and of steps by accepted ones, bonus tokens not
+included: of vLLM 0.29 (`--per-request-spec-decode-metrics`), TensorRT-LLM (`per_request_spec_decode_stats`) and SGLang
+0.5.19 (`return_spec_tokens_details`).
+"""
+
+
+def drafts_of(event: Json, choice: Mapping[str, object]) -> SpecCounts | None:
+    """The counts of an answer's drafts, which come with its end; None where there are none."""
+    places = (event.get("metrics"), choice.get("speculative_decoding"), event.get("sglext"))
+    for place in places:
+        inner = place if isinstance(place, Mapping) else {}
+        counts = inner.get("speculative_decoding") or inner.get("spec_tokens_details") or inner
+        for steps, drafted, accepted, hist in DRAFTS if isinstance(counts, Mapping) else ():
+            if steps in counts and drafted in counts and accepted in counts:
+                lengths = Counter(integers(counts, "per_step_drafted"))
+                return SpecCounts(
+                    integer(counts, steps),
+                    integer(counts, drafted),
+                    integer(counts, accepted),
+                    integers(counts, hist),
+                    tuple(lengths[i] for i in range(max(lengths) + 1)) if lengths else (),
+                )
+    return None
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:

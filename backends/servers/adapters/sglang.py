@@ -53,6 +53,7 @@ class Sglang:
     cumulative = True
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "spec_verify_ct in meta_info"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),
@@ -96,7 +97,7 @@ class Sglang:
             argv.append("--disable-radix-cache")
         if not launch.has_tokenizer:
             argv.append("--skip-tokenizer-init")
-        if launch.role.speculative:
+        if launch.drafts:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
 
@@ -185,14 +186,6 @@ class Sglang:
     def chat_fields(self, ask: Ask) -> Json:
         sampling = own_sampling_fields(ask.sampling) if ask.sampling else {}
         return {**sampling, "return_spec_tokens_details": True, **({"extra_key": ask.salt} if ask.salt else {})}
-
-    def chat_counts(self, event: Json) -> SpecCounts | None:
-        """The request's counts, which releases since 0.5.19 tell in `sglext` where they are asked for."""
-        choices = event.get("choices")
-        places = [event, choices[0]] if isinstance(choices, list) and choices else [event]
-        own = next((place["sglext"] for place in places if place.get("sglext")), None)
-        details = own.get("spec_tokens_details") if isinstance(own, Mapping) else None
-        return counts_of(details) if isinstance(details, Mapping) else None
 
     def meter(self) -> Meter:
         return PrometheusMeter(

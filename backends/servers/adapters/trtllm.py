@@ -37,6 +37,7 @@ class Trtllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "specDecodingStats in /metrics"
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     own_options: frozenset[str] = frozenset()
@@ -79,7 +80,7 @@ class Trtllm:
             "enable_iter_perf_stats": True,
             "return_perf_metrics": True,
         }
-        if launch.role.speculative:
+        if launch.drafts:
             drafting = {
                 "decoding_type": "Eagle3",
                 "max_draft_len": launch.role.k,
@@ -117,9 +118,6 @@ class Trtllm:
 
     def chat_fields(self, ask: Ask) -> Json:
         return {}
-
-    def chat_counts(self, event: Json) -> SpecCounts | None:
-        return None
 
     def meter(self) -> Meter:
         return IterationMeter()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts
+from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.reported import vllm_answer, vllm_method, vllm_on_cpu, vllm_settings
 from specgate.backends.servers.facts.served import top_level_ids
@@ -43,6 +43,7 @@ class Vllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "vllm:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
@@ -92,7 +93,7 @@ class Vllm:
             "--enable-prefix-caching" if launch.options.prefix_cache == "on" else "--no-enable-prefix-caching",
             "--enable-prompt-tokens-details",
         ]  # fmt: skip
-        if launch.role.speculative:
+        if launch.drafts:
             spec = self.speculation_of(launch.role, launch.pair.draft, launch.options)
             argv += ["--speculative-config", json.dumps(spec)]
         if not launch.has_tokenizer:
@@ -161,9 +162,6 @@ class Vllm:
         if ask.sampling:
             own["min_p"] = ask.sampling.min_p
         return {**own, **({"cache_salt": ask.salt} if ask.salt else {})}
-
-    def chat_counts(self, event: Json) -> SpecCounts | None:
-        return None
 
     def meter(self) -> PrometheusMeter:
         return PrometheusMeter(

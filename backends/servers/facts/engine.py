@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.analysis.speculation.drafting import TREE
-from specgate.backends.servers.adapter import Adapter
+from specgate.backends.servers.adapter import OWN_LENGTHS_OF, Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings, warning, window_warning
@@ -20,7 +20,16 @@ from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.planted import from_seed
 from specgate.checkpoints.turbomind import converted_weights, is_draft, read_either
-from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, PREFIX_CACHE, AcceptanceSource, EngineFacts, PairRef
+from specgate.contract import (
+    FORCED_LENGTH,
+    MAY_NOT_DRAFT,
+    OWN_LENGTHS,
+    PREFIX_CACHE,
+    AcceptanceSource,
+    EngineFacts,
+    PairRef,
+    Role,
+)
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
 
@@ -54,12 +63,13 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
                 )
             check_converted(folder, config)
     elsewhere = request.pair.weights == "server"
-    if request.max_k and request.pair.draft is None and options.drafter == "eagle3" and not elsewhere:
+    drafter = options.drafter_of(Role(request.max_k))
+    if request.max_k and request.pair.draft is None and drafter == "eagle3" and not elsewhere:
         raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     if options.force_al is not None and not adapter.forces_acceptance:
         raise UsageError(f"option force_al: {adapter.name} has no way to force acceptance")
-    if options.drafter not in adapter.drafters:
-        raise UsageError(f"option drafter = {options.drafter}: {adapter.name} has {', '.join(adapter.drafters)}")
+    if drafter != "given" and drafter not in adapter.drafters:
+        raise UsageError(f"option drafter = {drafter}: {adapter.name} has given, {', '.join(adapter.drafters)}")
 
 
 def sizes_of(pair: PairRef) -> AnyTarget:
@@ -73,9 +83,11 @@ def server_facts(
     options: Options,
     servers: Sequence[ServerReport],
     tree: str | None = None,
+    method: tuple[str | None, str | None] = (None, None),
 ) -> EngineFacts:
     """Collect facts from this machine and from the reports of the `servers`. The weights that a server really loaded
-    cannot be checked. `tree`: the shape of the trees that are drafted; None for chains.
+    cannot be checked. `tree`: the shape of the trees that are drafted; None for chains. `method`: its name and
+    the place of its draft, where they are known of a server's own.
 
     Raises BackendError if servers differ in version, or if one serves something else than the pair.
     """
@@ -83,7 +95,11 @@ def server_facts(
     identity = identity_of(adapter.name, servers, options.build)
     check_served(adapter.name, servers, sizes, request)
     here = pair.weights == "here"
-    draft = pair.draft if request.max_k and options.drafter == "eagle3" else None
+    role = Role(request.max_k)
+    drafter = options.drafter_of(role)
+    of_pair = drafter == "eagle3" or (drafter == "given" and options.url_of(role) is not None)
+    draft = pair.draft if request.max_k and of_pair else None
+    hashed = Path(method[1]) if method[1] is not None and Path(method[1], "config.json").is_file() else draft
     meant = engines = window = None
     if draft is not None and sizes.layers is not None:
         config = read_either(draft)
@@ -99,7 +115,7 @@ def server_facts(
         max_positions=request.max_positions,
         eos_token_ids=sizes.eos_token_ids,
         target_sha256=checkpoint_sha256(pair.target, sizes.files) if here else None,
-        draft_sha256=draft_sha256(draft) if draft is not None else None,
+        draft_sha256=draft_sha256(hashed) if hashed is not None else None,
         capture_rule=engines.rule if engines else None,
         has_draft=request.max_k > 0,
         details={
@@ -108,17 +124,18 @@ def server_facts(
             **{f"{one.role} listens as": one.listener for one in servers if one.listener},
             **({"servers run on": "cpu"} if all(one.on_cpu for one in servers) else {}),
             **({TREE: tree} if tree is not None else {}),
-            "drafter": options.drafter if here else "as the server has it",
+            "drafter": method[0] or drafter,
+            **({OWN_LENGTHS: own} if request.max_k and (own := OWN_LENGTHS_OF.get(drafter)) else {}),
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **({PREFIX_CACHE: "on"} if options.prefix_cache == "on" else {}),
             **options.own,
             **dict(details_of(adapter, request.sampling)),
         },
-        acceptance=source_of(options),
+        acceptance=source_of(options, pair),
         engine_version=version,
         warnings=(
             *served_warnings(adapter.name, servers, sizes, request),
-            *warnings_of(adapter, options, meant, engines, window),
+            *warnings_of(adapter, options, pair, meant, engines, window),
         ),
         identity=identity,
     )
@@ -131,16 +148,17 @@ def draft_sha256(draft: Path) -> str:
     return checkpoint_sha256(draft, [] if is_draft(draft) else [draft / "config.json"])
 
 
-def source_of(options: Options) -> AcceptanceSource | None:
-    """Return the source of the acceptance lengths, or None if they are the pair's own."""
+def source_of(options: Options, pair: PairRef) -> AcceptanceSource | None:
+    """Return the source of the acceptance lengths; None if they are the pair's own, or of a method without a draft."""
     if options.force_al is not None:
         return "forced"
-    return "stand-in" if options.drafter == "ngram" else None
+    return "stand-in" if options.drafter == "ngram" and pair.draft is not None else None
 
 
 def warnings_of(
     adapter: Adapter,
     options: Options,
+    pair: PairRef,
     meant: AuxiliaryLayers | None,
     engines: AuxiliaryLayers | None,
     window: int | None,
@@ -150,9 +168,14 @@ def warnings_of(
         yield text
     if meant is not None and options.own.get("engine") == TURBOMIND:
         yield f"{MAY_NOT_DRAFT}TurboMind takes no draft in LMDeploy's releases, only in builds that add EAGLE-3 to it"
+    if adapter.counts_events:
+        yield (
+            "nothing of this server is known but its streams: an event is taken for a step with K draft tokens, and "
+            "acceptance and steps are wrong if it sends several steps together"
+        )
     if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text
-    if options.drafter == "ngram":
+    if options.drafter == "ngram" and pair.draft is not None:
         yield "n-grams of the prompt stand in for the pair's draft: acceptance says nothing of the pair"
     if options.prefix_cache == "on":
         yield "its prefix cache is on: prompts that were sent before are not prefilled anew"

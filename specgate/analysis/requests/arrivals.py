@@ -136,7 +136,8 @@ def of_answers(
     skips, counts = record.skipped is not None, [request.drafts for request in requests if request.drafts is not None]
     if len(counts) < len(requests):
         return None
-    return tuple(c.record(record.k, len(t) - 1, skips=skips)[0] for c, t in zip(counts, tokens, strict=True))
+    pieces = [[step_sizes(request)] if skips else None for request in requests]
+    return tuple(c.record(record.k, len(t) - 1, p)[0] for c, t, p in zip(counts, tokens, pieces, strict=True))
 
 
 def record_of(k: int, accepted: Sequence[int], emitted: int) -> AcceptanceRecord:

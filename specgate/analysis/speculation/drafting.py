@@ -171,7 +171,7 @@ def drafting_of(block: Block) -> Drafting:
     steps = record.steps
     seconds = block.decoding_ns / len(block.tokens) / 1e9
     return Drafting(
-        k=block.role.k,
+        k=record.k,
         num_drafts=steps,
         undrafted=block.steps_without_draft,
         drafted=record.drafted,

@@ -9,7 +9,10 @@ from specgate.analysis.speculation.configs import found, ruled_out, unchecked
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.contract.types import DRAFT_TOKENS
 
-_BINS: Final = re.compile(r"k = (\d+) needs \d+ histogram bins and \d+ positions, got (\d+)")
+_BINS: Final = re.compile(
+    r"k = (?P<k>\d+) needs \d+ histogram bins and \d+ positions, got (?P<bins>\d+)"
+    r"|a step had (?P<drafted>\d+) draft tokens, and (?P<most>\d+) are the most here"
+)
 _NO_COMPLETIONS: Final = re.compile(r"/(?:v1/completions|completion|generate)\b[^\n]*: HTTP 404\b(?![^\n]*\bmodel\b)")
 _MISFIT: Final = re.compile(r"[^\n]*(?:tensors do not fit the config|(?<![\w/.-])missing: )[^\n]*")
 
@@ -18,10 +21,13 @@ def other_k(e: Evidence) -> Finding:
     """The engine drafts another number of tokens per step than was asked for."""
     check = "draft tokens per step that the engine counts, against --spec"
     match = _BINS.search(e.error or "")
-    if match is None or (drafted := int(match[2]) - 1) < 1:
+    drafted = int(match["drafted"] or int(match["bins"]) - 1) if match else 0
+    if match is None or drafted < 1:
         return ruled_out("other_k", check, "no counts of another draft length")
     todo = f"--spec {drafted}" if drafted <= DRAFT_TOKENS else f"{DRAFT_TOKENS} draft tokens per step are the most here"
-    return found("other_k", check, f"it drafts up to {drafted} tokens per step, --spec says {match[1]}", todo)
+    return found(
+        "other_k", check, f"it drafts up to {drafted} tokens per step, --spec says {match['k'] or match['most']}", todo
+    )
 
 
 def chat_only(e: Evidence) -> Finding:

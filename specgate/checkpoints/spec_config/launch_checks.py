@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from specgate.checkpoints.geometry import DraftGeometry, TargetSizes
 from specgate.checkpoints.spec_config.sizes import SpecConfig, check
 from specgate.checkpoints.spec_config.sources import FORMATS, read_source
-from specgate.checkpoints.spec_config.terms import StatedConfig
+from specgate.checkpoints.spec_config.terms import NAMES, StatedConfig
 from specgate.errors import UsageError
 
 OPTION = "spec_config"
@@ -79,6 +79,18 @@ def check_command(engine: str, argv: Sequence[str], k: int, where: str, own: Seq
     return tree_in(config, k)
 
 
+def stated_method(engine: str, argv: Sequence[str], where: str) -> tuple[str | None, str | None]:
+    """Return (the method of speculation by its name in the field, the place of its draft) that a server's command line
+    states. None for what it does not state.
+    """
+    read = FORMATS[engine].flags if engine in FORMATS else None
+    config = read(argv, where) if read is not None else None
+    if config is None or not config.speculative:
+        return None, None
+    method = config.value("method")
+    return (NAMES.get(method, method) if isinstance(method, str) else None), config.places.get("draft_model")
+
+
 def check_mapping(engine: str, values: Mapping[str, object], k: int, where: str) -> str | None:
     """As `check_command`, of the speculative config that a library of spec-`k` is about to be opened with."""
     read = FORMATS[engine].mapping
@@ -104,7 +116,9 @@ def refuse_other(config: StatedConfig, k: int, where: str, tp: int | None = None
     wrong = [*config.broken(), *other_sizes(config, k, tp)]
     if wrong:
         on = f" on {tp} GPUs" if tp is not None and tp > 1 else ""
-        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} drafts {k} tokens on a path{on}")
+        stated = config.count("k")
+        other = f"; --spec {stated} measures what it states" if stated not in (None, k) else ""
+        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} drafts {k} tokens on a path{on}{other}")
 
 
 def other_sizes(config: StatedConfig, k: int, tp: int | None = None) -> Iterator[str]:

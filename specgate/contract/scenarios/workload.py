@@ -56,6 +56,7 @@ FormatName = Literal[
     "lines",
     "plain-lines",
     "mt-bench",
+    "speed-bench",
     "humaneval",
     "mbpp",
     "gsm8k",

@@ -1,8 +1,8 @@
 """Meaning of the records of prompt files: specgate's own lines, plain lines, and local copies of public data sets.
 
 Nothing is downloaded. A data set's own prompt templates are not applied: what becomes the prompt stands below and in
-docs/scenarios.md. Of a conversation only the first question is asked. A record that is in order and has no prompt is
-left out and counted; any other one is refused with file, line, key and value.
+docs/scenarios.md. Of a conversation, the first question is the prompt, and the later ones stand beside it. A record
+that is in order and has no prompt is left out and counted; any other one is refused with file, line, key and value.
 """
 
 from __future__ import annotations
@@ -11,15 +11,26 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
+from typing import Any, Final, NamedTuple
 
-from specgate.checkpoints.chat_template import FIELDS, VARIABLES, Chat, Message
+from specgate.analysis.quality.exact_match import boxed, key_of
+from specgate.checkpoints.chat_template import Chat
+from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
-from specgate.files.json_text import parse_json, shown
+from specgate.planning.prompt_files.conversations import (
+    CONVERSATIONS,
+    first_question,
+    later_questions,
+    messages,
+    turns_of,
+    with_system,
+)
+from specgate.planning.prompt_files.fields import Content, Fields, LeftOut, Question, is_chat, is_texts
 from specgate.planning.prompt_files.records import (
     ONE_PER_LINE,
     Record,
@@ -31,28 +42,29 @@ from specgate.planning.prompt_files.records import (
 )
 from specgate.planning.prompt_files.trace import HASHED, NO_STAMP, HashedPrompt, Stamp
 
-CATEGORY: Final = 80
-"""Characters of a category, which becomes a part of metrics' names."""
-
 REASONS: Final = 16
 """Reasons that are counted each by itself."""
 
-Content = tuple[int, ...] | str | Chat | HashedPrompt
-"""Token ids, text, a chat, or the hashes of its parts."""
 
-
-class LeftOut(Exception):
-    """A record that is in order and has no prompt; its text says why."""
+UNRESOLVED: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED"
+"""Beginning of a turn of SPEED-Bench whose text lies in another data set."""
+SPEED_BENCH_KEYS: Final = frozenset(("turns", "category", "sub_category"))
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Names of the choices of a question that has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One prompt of a file, before it has tokens. `where`, `number`: as in `Record`. `stamp`: as the record has it."""
+    """One prompt of a file, before it has tokens. `where`, `number`: as in `Record`. The rest: as in `Question`, and
+    `stamp` as the record has it.
+    """
 
     where: str
     number: int
     content: Content
     category: str | None = None
+    later: tuple[str, ...] = ()
+    answer: AnswerKey | None = None
     stamp: Stamp = NO_STAMP
 
 
@@ -69,175 +81,24 @@ class PromptFile:
         return sum(isinstance(e.content, Chat) and e.content.answered for e in self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The keys of one record. Whatever is wrong raises UsageError with file, line, key and value."""
-
-    where: str
-    data: Mapping[str, Any]
-
-    def has(self, key: str) -> bool:
-        """Return whether there is such a key, and it is not null."""
-        return self.data.get(key) is not None
-
-    def wrong(self, key: str, value: object, why: str) -> NoReturn:
-        """Refuse the value of `key`."""
-        raise UsageError(f"{self.where}: {key}: {shown(value)}: {why}")
-
-    def of(self, key: str) -> Any:
-        """The value of `key`, which must be there."""
-        if key not in self.data:
-            raise UsageError(f"{self.where}: {key}: this key is required; there are: {self.keys}")
-        return self.data[key]
-
-    @property
-    def keys(self) -> str:
-        """The first keys, for a message."""
-        return ", ".join(shown(k, 40) for k in list(self.data)[:8]) or "none"
-
-    def first(self, *keys: str) -> str:
-        """The first of `keys` that has a value, or else the first one."""
-        return next(filter(self.has, keys), keys[0])
-
-    def text(self, *keys: str) -> str:
-        """A text that is not empty, in the first of `keys` that is there."""
-        key = self.first(*keys)
-        value = self.of(key)
-        if not isinstance(value, str) or not value:
-            self.wrong(key, value, "a text was expected, of one character or more")
-        return value
-
-    def category(self, *keys: str) -> str | None:
-        """The category, from the first of `keys` that is there: a short printable text or a whole number, as text."""
-        if (value := self.data.get(key := self.first(*keys))) is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            self.wrong(key, value, "a text or a whole number was expected")
-        text = shown(value, CATEGORY + 2) if isinstance(value, int) else value
-        if not text or len(text) > CATEGORY or not text.isprintable():
-            self.wrong(key, value, f"1 to {CATEGORY} printable characters were expected")
-        if set(text) & set("[]"):
-            self.wrong(key, value, "no [ or ] in a category, please: it becomes a part of metrics' names")
-        return text
+Reading = Callable[[Fields], Question]
+"""A record → its prompt with what stands beside it. Raises LeftOut where it has none."""
 
 
-# ── chats ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-CONVERSATIONS: Final = ("conversations", "conversation", "dialogue", "dialog", "chat", "turns", "messages")
-"""Keys that data sets have for the turns of a conversation."""
-ROLES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("human", "user", "prompter"), "user"),
-    **dict.fromkeys(("gpt", "chatgpt", "assistant", "bot", "model", "bing", "bard"), "assistant"),
-    **dict.fromkeys(("function", "tool", "observation"), "tool"),
-    "system": "system",
-}
-"""Names that data sets have for the roles of a chat → those of a chat template."""
-SPEAKER: Final = ("role", "from")
-WORDS: Final = ("content", "value", "text")
-NO_TEXT: Final = ("image", "images", "video", "videos", "audio", "audios")
-"""Keys of a conversation about something that is no text."""
-
-
-def turns_of(fields: Fields, key: str) -> list[Message]:
-    """The turns of a chat as `{"role": …, "content": …}` with their other keys. Raises LeftOut for a chat about more
-    than text.
-    """
-    value = fields.of(key)
-    if other := next((name for name in NO_TEXT if fields.data.get(name)), None):
-        raise LeftOut(f"{other} in it")
-    if not isinstance(value, list) or not all(isinstance(t, dict) for t in value):
-        fields.wrong(key, value, 'a list of {"role": …, "content": …} was expected')
-    turns = list[Message]()
-    for index, turn in enumerate(value):
-        place, usual = f"{fields.where}: {key}[{index}]", "assistant" if index % 2 else "user"
-        pair = bool(turn) and turn.keys() <= ROLES.keys()  # {"human": …, "assistant": …}
-        single = [{"from": role, "value": text} for role, text in turn.items()] if pair else [turn]
-        turns += [turn_of(Fields(place, data), usual) for data in single]
-    return turns
-
-
-def turn_of(fields: Fields, usual: str) -> Message:
-    """One turn. `usual`: its role where none is said."""
-    speaker, words = fields.first(*SPEAKER), fields.first(*WORDS)
-    role, content = fields.data.get(speaker, usual), fields.data.get(words)
-    if not isinstance(role, str) or not role:
-        fields.wrong(speaker, role, "a text was expected")
-    role = ROLES.get(role.lower(), role) if speaker == "from" else role
-    if isinstance(content, list):
-        for part in content:
-            kind = part.get("type") if isinstance(part, dict) else None
-            if not isinstance(part, dict) or not isinstance(kind, str):
-                fields.wrong(words, content, "a text or a list of parts with a type was expected")
-            if kind != "text" or not isinstance(part.get("text"), str):
-                raise LeftOut(f"content of type {shown(kind, 40)}")
-    elif not isinstance(content, str) and not (content is None and fields.has("tool_calls")):
-        fields.wrong(words, content, "a text was expected")
-    others = {key: value for key, value in fields.data.items() if key not in (*SPEAKER, *WORDS)}
-    return {"role": role, "content": content, **others}
-
-
-def messages(fields: Fields, key: str) -> Chat:
-    """A chat whose last message gets answered. An answer at its end is not a part of the prompt."""
-    turns = turns_of(fields, key)
-    count = len(turns)
-    while turns and turns[-1]["role"] == "assistant":
-        turns.pop()
-    if not turns:
-        raise LeftOut("no question before the answer" if fields.of(key) else "no turns")
-    variables = {name: fields.data[name] for name in VARIABLES if fields.has(name)}
-    if isinstance(tools := variables.get("tools"), str):  # some data sets have JSON in a text there
-        try:
-            variables["tools"] = parse_json(tools)
-        except ValueError as error:
-            fields.wrong("tools", tools, f"not JSON: {error}")
-    more = fields.data.get("chat_template_kwargs") or {}
-    if not isinstance(more, dict):
-        fields.wrong("chat_template_kwargs", more, "an object was expected")
-    if fields.data.get("tool_choice") == "none" or variables.get("tools") == []:
-        variables.pop("tools", None)
-    asked = (name for name in FIELDS if fields.has(name))
-    beside = {name: fields.data[name] for name in asked if name != "tool_choice" or "tools" in variables}
-    return Chat(tuple(turns), {**variables, **more}, answered=len(turns) < count, fields=beside)
-
-
-def first_question(turns: Sequence[Message]) -> str | Chat:
-    """The first question, with what the system says before it. Raises LeftOut where the chat begins otherwise."""
-    before = list[Message]()
-    for turn in turns:
-        role, content = turn["role"], turn["content"]
-        if role == "user":
-            if not content:
-                raise LeftOut("the question is empty")
-            plain = isinstance(content, str) and not before
-            return content if plain else Chat((*before, {"role": "user", "content": content}))
-        if role != "system":
-            known = role in ROLES.values()
-            raise LeftOut(f"first turn is the {role}'s" if known else f"first turn is that of {shown(role, 40)}")
-        if content:
-            before.append({"role": "system", "content": content})
-    raise LeftOut("no question" if turns else "no turns")
-
-
-# ── the formats ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-Reading = Callable[[Fields], tuple[Content, str | None]]
-"""A record → (prompt, category). Raises LeftOut where it has none."""
-
-
-def own_line(fields: Fields) -> tuple[Content, str | None]:
-    """`{"ids": …}`, `{"text": …}`, `{"prompt": …}` or `{"messages": …}`, with `category` or `subset`."""
+def own_line(fields: Fields) -> Question:
+    """`{"ids": …}`, `{"text": …}`, `{"prompt": …}` or `{"messages": …}`, with `category` or `subset`, and `answer`."""
     there = [key for key in OWN_KEYS if fields.has(key)]
     category = fields.category("category", "subset")
     if there == ["prompt", "messages"]:  # the prompt once more, with its answer
         chat = messages(fields, "messages")
         if any(turn["content"] == fields.data["prompt"] for turn in chat.turns):
-            return chat, category
+            return Question(chat, category)
     if len(there) != 1:
         what = f"{' and '.join(there)} together" if there else "none of them"
         raise UsageError(
             f"{fields.where}: exactly one of {', '.join(OWN_KEYS)} is needed, here: {what} ({fields.keys})"
         )
-    return content_in(fields, there[0]), category
+    return Question(content_in(fields, there[0]), category, answer=fields.own_answer)
 
 
 def content_in(fields: Fields, key: str) -> Content:
@@ -246,16 +107,6 @@ def content_in(fields: Fields, key: str) -> Content:
     if key == "ids" or (key == "prompt" and isinstance(value, list) and value and type(value[0]) is int):
         return token_ids(fields, key)
     return messages(fields, key) if key == "messages" or is_chat(value) else fields.text(key)
-
-
-def is_chat(value: object) -> bool:
-    """Return whether the value is a list of one object or more, as turns of a chat are."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-
-
-def is_texts(value: object) -> TypeGuard[list[str]]:
-    """Return whether the value is a list of texts, as the choices of a question are."""
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
@@ -269,7 +120,7 @@ def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def openai_batch(fields: Fields) -> tuple[Content, str | None]:
+def openai_batch(fields: Fields) -> Question:
     """A request of OpenAI's batch interface: `body` with `messages` or `prompt`."""
     body = fields.of("body")
     if not isinstance(body, dict):
@@ -277,30 +128,33 @@ def openai_batch(fields: Fields) -> tuple[Content, str | None]:
     return own_line(Fields(f"{fields.where}: body", body))
 
 
-def mt_bench(fields: Fields) -> tuple[Content, str | None]:
-    """MT-Bench and Spec-Bench: the first of `turns` (on Hugging Face: of `prompt`)."""
+def mt_bench(fields: Fields) -> Question:
+    """MT-Bench, Spec-Bench and SPEED-Bench: the first of `turns` (on Hugging Face: of `prompt`), with `system`."""
     key = fields.first("turns", "prompt")
     turns = fields.of(key)
-    if not isinstance(turns, list) or not turns or not isinstance(turns[0], str) or not turns[0]:
+    if not is_texts(turns) or not turns or not turns[0]:
         fields.wrong(key, turns, "a list of questions was expected")
-    return turns[0], fields.category("category")
+    if any(turn.startswith(UNRESOLVED) for turn in turns):
+        raise LeftOut("turns still to be fetched, by prepare_data.py of specdec_bench")
+    return Question(with_system(fields, turns[0]), fields.category("category"), tuple(filter(None, turns[1:])))
 
 
-def longbench(fields: Fields) -> tuple[Content, str | None]:
+def longbench(fields: Fields) -> Question:
     """LongBench: `context`, an empty line, `input`; the category is `dataset`."""
     question = fields.of("input")
     if not isinstance(question, str):
         fields.wrong("input", question, "a text was expected")
-    return "\n\n".join(filter(None, (fields.text("context"), question))), fields.category("dataset")
+    return Question("\n\n".join(filter(None, (fields.text("context"), question))), fields.category("dataset"))
 
 
-def sharegpt(fields: Fields) -> tuple[Content, str | None]:
+def sharegpt(fields: Fields) -> Question:
     """ShareGPT and its like: the first question of the conversation, with what the system says before it."""
-    key = fields.first(*CONVERSATIONS)
-    return first_question(turns_of(fields, key)), fields.category("category", "subset")
+    turns = turns_of(fields, fields.first(*CONVERSATIONS))
+    question = with_system(fields, first_question(turns))
+    return Question(question, fields.category("category", "subset"), later_questions(turns))
 
 
-def mooncake(fields: Fields) -> tuple[Content, str | None]:
+def mooncake(fields: Fields) -> Question:
     """A request of Mooncake's traces: `input_length` tokens, with a hash for every `HASHED` of them."""
     length, hashes = fields.of("input_length"), fields.of("hash_ids")
     if type(length) is not int or length < 1:
@@ -309,7 +163,7 @@ def mooncake(fields: Fields) -> tuple[Content, str | None]:
         fields.wrong("hash_ids", hashes, "a list of whole numbers was expected")
     if len(hashes) != -(-length // HASHED):
         fields.wrong("hash_ids", hashes, f"{len(hashes)} hashes of {HASHED} tokens each, for {length} tokens")
-    return HashedPrompt(length, tuple(hashes)), None
+    return Question(HashedPrompt(length, tuple(hashes)))
 
 
 def question_in(*keys: str, before: str = "", behind: Sequence[str] = (), category: Sequence[str] = ()) -> Reading:
@@ -317,13 +171,54 @@ def question_in(*keys: str, before: str = "", behind: Sequence[str] = (), catego
     stand around it, if there are any, with empty lines between them.
     """
 
-    def reading(fields: Fields) -> tuple[Content, str | None]:
+    def reading(fields: Fields) -> Question:
         parts = [fields.data.get(before), fields.text(*keys), *map(fields.data.get, behind)]
         texts = ["\n".join(part) if is_texts(part) else part for part in parts]
         text = "\n\n".join(part for part in texts if isinstance(part, str) and part)
-        return text, fields.category("category", "subset", *category)
+        return Question(text, fields.category("category", "subset", *category))
 
     return reading
+
+
+def gsm8k(fields: Fields) -> Question:
+    """GSM8K and questions with choices (MMLU, MMLU-Pro, ARC): `context`, `question`, and the choices by letter.
+
+    The key is `answer` or `answerKey`: of choices a letter, a place from 0, or the text of one of them.
+    """
+    choices = choices_of(fields)
+    parts = (fields.data.get("context"), fields.text("question"), "\n".join(f"{a}. {b}" for a, b in choices.items()))
+    text = "\n\n".join(part for part in parts if isinstance(part, str) and part)
+    return Question(text, fields.category("category", "subset", "subject"), answer=answer_to(fields, choices))
+
+
+def choices_of(fields: Fields) -> Mapping[str, str]:
+    """Letter → choice, of a list or of ARC's `{"label": […], "text": […]}`; {} where there are none."""
+    value = fields.data.get(fields.first("choices", "options"))
+    if isinstance(value, dict) and is_texts(texts := value.get("text")):
+        labels: object = value.get("label")
+        if is_texts(labels) and len(labels) == len(texts):
+            return dict(zip(labels, texts, strict=True))
+        value = texts
+    return dict(zip(LETTERS, value, strict=False)) if is_texts(value) else {}
+
+
+def answer_to(fields: Fields, choices: Mapping[str, str]) -> AnswerKey | None:
+    """The key of a question with these choices; of one without, that in `answer`."""
+    if not choices:
+        return fields.own_answer
+    stated, letters = fields.data.get(fields.first("answer", "answerKey")), list(choices)
+    if type(stated) is int and 0 <= stated < len(letters):
+        return AnswerKey("choice", letters[stated])
+    letter = stated if stated in choices else next((a for a, choice in choices.items() if choice == stated), None)
+    return AnswerKey("choice", letter) if isinstance(letter, str) else None
+
+
+def math_problem(fields: Fields) -> Question:
+    """MATH: `problem`; the key is `answer`, else what is boxed in `solution`."""
+    solution = fields.data.get("solution")
+    in_box = boxed(solution) if isinstance(solution, str) else None
+    key = fields.own_answer or (key_of(in_box) if in_box else None)
+    return Question(fields.text("problem"), fields.category("category", "subset", "subject", "type"), answer=key)
 
 
 class Format(NamedTuple):
@@ -342,19 +237,21 @@ OWN_KEYS: Final = ("ids", "text", "prompt", "messages")
 LINES: Final[FormatName] = "lines"
 PLAIN: Final[FormatName] = "plain-lines"
 MT_BENCH: Final[FormatName] = "mt-bench"
+SPEED_BENCH: Final[FormatName] = "speed-bench"
 SHAREGPT: Final[FormatName] = "sharegpt"
 FORMATS: Final[Mapping[str, Format]] = {
     f.name: f
     for f in (
         Format(MT_BENCH, mt_bench, (), True),
+        Format(SPEED_BENCH, mt_bench, (), True),
         Format(SHAREGPT, sharegpt, (), True),
         Format("openai-batch", openai_batch, ("custom_id", "body"), False),
         Format("mooncake", mooncake, ("input_length", "hash_ids"), False),
         Format("humaneval", question_in("prompt"), ("task_id", "prompt", "entry_point"), False),
         Format("mbpp", question_in("text", "prompt"), ("code", "test_list"), True),
         Format("longbench", longbench, ("context", "input", "dataset"), False),
-        Format("gsm8k", question_in("question", before="context", behind=("choices", "options")), ("question",), True),
-        Format("math", question_in("problem", category=("subject", "type")), ("problem",), True),
+        Format("gsm8k", gsm8k, ("question",), True),
+        Format("math", math_problem, ("problem",), True),
         Format("alpaca", question_in("instruction", behind=("input", "context")), ("instruction",), True),
         Format("vllm-custom", question_in("prompt"), (), True),
         Format(LINES, own_line, (), False),
@@ -370,7 +267,7 @@ def format_of(data: Mapping[str, Any]) -> FormatName | None:
         return SHAREGPT
     lists = [key for key in ("turns", "prompt") if isinstance(data.get(key), list)]
     if "turns" in lists or (lists and "category" in data and not is_chat(data["prompt"])):
-        return MT_BENCH
+        return SPEED_BENCH if data.keys() >= SPEED_BENCH_KEYS else MT_BENCH
     if data.get("messages") is not None:
         return LINES
     named = (f.name for f in FORMATS.values() if f.keys and set(f.keys) <= data.keys())
@@ -399,11 +296,34 @@ def recognise(path: Path, stated: FormatName) -> Recognised:
     if record is None:
         raise UsageError(f"{path}: no prompts in it", hint=ONE_PER_LINE)
     if (name := format_of(record.data)) is None:
+        like = nearest(record.data)
         raise UsageError(
-            f"{record.where}: not a prompt in a known format; its keys: {Fields(record.where, record.data).keys}",
+            f"{record.where}: not a prompt in a known format{like}; its keys: {Fields(record.where, record.data).keys}",
             hint=f"a line has one of {', '.join(OWN_KEYS)}; or say the format: {', '.join(FORMATS)}",
         )
     return Recognised(sha256, name)
+
+
+EXPECTED: Final[Mapping[str, tuple[FormatName, tuple[str, ...]]]] = {
+    "turns": (SPEED_BENCH, ("question_id", "category", "sub_category")),
+    "conversations": (SHAREGPT, ()),
+    "question": ("gsm8k", ("answer", "choices", "answerKey")),
+    "prompt": ("humaneval", ("task_id", "canonical_solution", "entry_point")),
+    "text": ("mbpp", ("task_id", "code", "test_list")),
+    "problem": ("math", ("solution", "level")),
+}
+"""Key of a data set's prompts → (its format, other keys of its records), for a message about records without it."""
+
+
+def nearest(data: Mapping[str, Any]) -> str:
+    """Return the data set that a record is most like, and the key of its prompts; empty where it is like none."""
+    keys = [key.lower() for key in data]
+    likeness = {
+        key: 2 * bool(get_close_matches(key, keys, cutoff=0.75)) + sum(other in keys for other in others)
+        for key, (_, others) in EXPECTED.items()
+    }
+    key = max(likeness, key=lambda key: likeness[key])
+    return f"; like {EXPECTED[key][0]}, whose prompt is in {key!r}" if likeness[key] else ""
 
 
 @lru_cache(maxsize=1)  # a run reads the same file for every point
@@ -431,8 +351,8 @@ def read_prompts(records: Iterable[Record], reading: Reading) -> PromptFile:
     entries, left_out = list[Entry](), Counter[str]()
     for record in records:
         try:
-            content, category = reading(Fields(record.where, record.data))
-            entries.append(Entry(record.where, record.number, content, category, Stamp.of(record.data)))
+            question = reading(Fields(record.where, record.data))
+            entries.append(Entry(record.where, record.number, *question, stamp=Stamp.of(record.data)))
         except LeftOut as reason:
             left_out[str(reason) if str(reason) in left_out or len(left_out) < REASONS else "other reasons"] += 1
     return PromptFile(tuple(entries), left_out)
@@ -444,7 +364,8 @@ def spelt(entry: Entry) -> bytes:
         case str() as text:
             return b"text " + text.encode()
         case Chat() as chat:
-            return b"messages " + json.dumps([chat.turns, chat.variables, chat.fields], sort_keys=True).encode()
+            spelt_out = json.dumps([chat.turns, chat.variables, chat.fields], sort_keys=True, default=str)
+            return b"messages " + spelt_out.encode()
         case HashedPrompt() as prompt:
             return f"hashes {prompt}".encode()
         case ids:

@@ -1,7 +1,7 @@
-"""The records of a prompt file: JSON objects, texts or lists, one per line or in one list, or plain lines.
+"""The records of a prompt file: JSON objects, texts or lists, one per line or in one list; plain lines; Parquet rows.
 
-Every odd file ends in a UsageError that names file and line: a folder, a pipe, a Parquet file, other encodings than
-UTF-8, a line that is not JSON, a record that is a number, a line of 300 MB. A byte order mark, CRLF line ends and empty
+Every odd file ends in a UsageError that names file and line: a folder, a pipe, an archive, other encodings than UTF-8,
+a line that is not JSON, a record that is a number, a line of 300 MB. A byte order mark, CRLF line ends and empty
 lines are fine.
 """
 
@@ -24,13 +24,14 @@ LARGEST: Final = 1 << 30
 """Bytes of a file, after decompression. The largest public copy of ShareGPT has 0.7 GB."""
 LONGEST: Final = 64 << 20
 """Bytes of one line: a prompt of 16 Mi tokens, the longest that is measured."""
+PARQUET: Final = b"PAR1"
+PARQUET_EXTRA: Final = "pip install '.[parquet]' in the checkout, or save it as JSON lines"
 GZIP: Final = b"\x1f\x8b"
 NOT_SPACE: Final = re.compile(rb"\S")
 MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark of UTF-8. Files that were put together have it within."""
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 OTHER_FILES: Final[Mapping[bytes, str]] = {
-    b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
     b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "a file compressed with zstd",
@@ -44,6 +45,8 @@ NOT_LINES: Final[Mapping[str, str]] = {
     ".html": "HTML", ".htm": "HTML", ".md": "Markdown", ".rst": "a document", ".py": "Python", ".sh": "a script",
 }  # fmt: skip
 """Suffix of a text whose lines are no prompts → what it is."""
+ROWS: Final = 1024
+"""Rows of a table that are read at a time."""
 HOLDERS: Final = ("data", "rows", "examples", "instances", "prompts", "questions", "train", "test")
 """Keys of a JSON object that has the list of records, if the file is one object."""
 ONE_PER_LINE: Final = "one JSON object per line, one JSON list of objects, or one plain prompt per line"
@@ -52,8 +55,8 @@ ONE_PER_LINE: Final = "one JSON object per line, one JSON list of objects, or on
 class Record(NamedTuple):
     """A JSON object of a prompt file.
 
-    `where`: its place for a message: `prompts.jsonl:17`, or `sharegpt.json[16]` in a list.
-    `number`: its line, or its place in a list; both count from 1.
+    `where`: its place for a message: `prompts.jsonl:17`, or `sharegpt.json[16]` in a list or a table.
+    `number`: its line, or its place in a list or a table; all count from 1.
     """
 
     where: str
@@ -85,6 +88,9 @@ def sha256_of(content: bytes) -> str:
 
 def records_of(path: Path, content: bytes) -> Iterator[Record]:
     """The records in the content of `path`, in order. Raises UsageError at the first that is none."""
+    if content.startswith(PARQUET):
+        yield from in_table(path, content)
+        return
     text = utf8(path, content)
     start = match.start() if (match := NOT_SPACE.search(text)) else 0
     end = text.find(b"\n", start) + 1 or len(text)
@@ -126,6 +132,8 @@ def is_plain(path: Path, content: bytes) -> bool:
     """Return whether the content of `path` begins as text does, and not as JSON. Raises UsageError for a text whose
     lines are no prompts.
     """
+    if content.startswith(PARQUET):
+        return False
     first = utf8(path, content).lstrip()[:1]
     plain = bool(first) and first not in b'{["'
     if plain and (kind := NOT_LINES.get(path.suffix.lower())):
@@ -180,6 +188,27 @@ def in_list(where: str, items: object) -> Iterator[Record]:
         yield Record(place, index + 1, data_of(place, item))
 
 
+def in_table(path: Path, content: bytes) -> Iterator[Record]:
+    """The rows of a Parquet file. Raises UsageError where nothing here reads such files, or this one is none."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise UsageError(f"{path}: a Parquet file, which pyarrow reads", hint=PARQUET_EXTRA) from None
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content))
+        size = sum(table.metadata.row_group(n).total_byte_size for n in range(table.metadata.num_row_groups))
+        if size > LARGEST:
+            raise UsageError(f"{path}: {size} bytes after decompression; at most {LARGEST} are read")
+        number = 0
+        for batch in table.iter_batches(batch_size=ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                yield Record(f"{path}[{number - 1}]", number, row)
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"{path}: not a whole Parquet file: {shown(str(error), 200)}") from None
+
+
 def text_at(where: str, line: bytes) -> Mapping[str, Any]:
     """Return a plain line as the record `{"text": line}`. Raises UsageError where it is not UTF-8."""
     if (at := line.find(b"\0")) >= 0:
@@ -199,6 +228,8 @@ def data_of(where: str, value: object) -> Mapping[str, Any]:
     """The object that a record is. A text or a list is that of a prompt. Raises UsageError for other values."""
     if isinstance(value, str | list):
         return {"prompt": value}
+    if isinstance(value, dict) and isinstance(value.get("row"), dict) and "row_idx" in value:
+        return data_of(where, value["row"])  # as the data set server of Hugging Face has it
     if not isinstance(value, dict):
         raise UsageError(f"{where}: {shown(value)}: not a JSON object", hint=ONE_PER_LINE)
     return value

@@ -17,7 +17,8 @@ from specgate.analysis.speculation.drafting import drafting_of
 from specgate.analysis.speculation.evidence import Evidence, Finding, PairConfigs
 from specgate.checkpoints.spec_config.sources import FORMATS
 from specgate.contract import BASELINE, Block, Budget, LogCause, PairRef, Point, Role, Round
-from specgate.contract.protocols import Decoded, ExplainsLogs, OpenRequest
+from specgate.contract.protocols import Decoded, DrivesAnotherEngine, ExplainsLogs, OpenRequest
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import BackendError, ExitCode, InvalidResult, UsageError
 from specgate.machine.inventory import has_cuda_gpu
 from specgate.planning.request import Request
@@ -28,6 +29,8 @@ from specgate.run.smoke.prompt import PromptWish, chats_of, prompt_ids
 from specgate.run.worker import EngineWorker
 
 LOG: Final = "worker-0.log"
+USUAL: Final = 3
+"""Draft tokens per step of an engine that is started here."""
 READ_AT_MOST: Final = 1 << 20
 """Bytes at the end of a log that are looked at."""
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -38,7 +41,8 @@ class Wish:
     """Settings of a smoke run.
 
     `pair`, `target`, `draft`, `tokenizer`: as for a run; the demo pair where nothing is named and no server runs
-    already. `tokens`: how many are decoded. `timeout_s`: of one call of the engine.
+    already. `k`: the draft length; None for 3, and of a server that runs already for what it drafts. `tokens`: how many
+    are decoded. `timeout_s`: of one call of the engine.
     """
 
     pair: str | None = None
@@ -46,7 +50,7 @@ class Wish:
     draft: Path | None = None
     tokenizer: Path | None = None
     backend: str | None = None
-    k: int = 3
+    k: int | None = None
     prompt: PromptWish = field(default_factory=PromptWish)
     tokens: int = 64
     ignore_eos: bool = False
@@ -93,7 +97,7 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
     """
     backend, pair = resolved(wish, logs)
     ids = prompt_ids(wish.prompt, pair)
-    role, budget = Role(wish.k), Budget(new_tokens=wish.tokens, ignore_eos=wish.ignore_eos)
+    role, budget = Role(wish.k or USUAL), Budget(new_tokens=wish.tokens, ignore_eos=wish.ignore_eos)
     evidence = Evidence(
         backend=backend,
         role=role,
@@ -103,10 +107,11 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
         options=wish.options,
         stated=stated_by(backend, wish.options),
     )
-    say(f"{backend}: opening {pair.name} for {role}, {len(ids)} prompt tokens")
+    wanted = role if wish.k is not None else Role(length_of(backend, wish.options))
+    say(f"{backend}: opening {pair.name}, drafts of up to {wanted.k} tokens, {len(ids)} prompt tokens")
     began = time.monotonic()
     try:
-        evidence = decoded(evidence, wish, pair, ids, logs, say)
+        evidence = decoded(evidence, wanted, wish, pair, ids, logs, say)
     except (BackendError, InvalidResult) as error:
         evidence = replace(evidence, error=str(error))
     say(f"done after {time.monotonic() - began:.0f} s")
@@ -116,6 +121,15 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
     findings = findings_of(evidence)
     went_on = any(line.silent for line in evidence.log or ())
     return Smoke(evidence, findings, failed=evidence.drafting is None and not went_on)
+
+
+def length_of(backend: str, options: Mapping[str, str]) -> int:
+    """The draft length to ask for where none is named: at most so many of a server that runs already."""
+    engine = plugins.backend(backend)
+    if not isinstance(engine, DrivesAnotherEngine) or not engine.attaches(options):
+        return USUAL
+    named = [Role.parse(key.removeprefix("url.")).k for key in options if key.startswith("url.spec-")]
+    return max(named, default=DRAFT_TOKENS)
 
 
 def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:
@@ -137,10 +151,20 @@ def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:
 
 
 def decoded(
-    evidence: Evidence, wish: Wish, pair: PairRef, ids: tuple[int, ...], logs: Path, say: Callable[[str], None]
+    evidence: Evidence,
+    role: Role,
+    wish: Wish,
+    pair: PairRef,
+    ids: tuple[int, ...],
+    logs: Path,
+    say: Callable[[str], None],
 ) -> Evidence:
-    """`evidence` with the engine's facts and a block of every role. Raises BackendError, InvalidResult, UsageError."""
-    backend, role, budget = evidence.backend, evidence.role, evidence.budget
+    """`evidence` with the engine's facts and a block of every role. `role`: what is asked for; where no draft length
+    was named, the role of the result is that of the longest draft seen.
+
+    Raises BackendError, InvalidResult, UsageError.
+    """
+    backend, budget = evidence.backend, evidence.budget
     request = OpenRequest(
         pair=pair,
         dtype=wish.dtype or ("bfloat16" if has_cuda_gpu() else "float32"),
@@ -160,7 +184,9 @@ def decoded(
         prefill_ns = engine.prefill([ids], draft=True)
         block = block_of(backend, len(ids), role, prefill_ns, engine.decode(role, budget, facts.eos_token_ids))
         check_block(block, budget, facts)
-        evidence = replace(evidence, block=block, drafting=drafting_of(block))
+        drafting = drafting_of(block)
+        seen = role if wish.k is not None else Role(drafting.k)
+        evidence = replace(evidence, block=block, drafting=drafting, role=seen)
         if wish.baseline:
             say("the baseline, for its text")
             prefill_ns = engine.prefill([ids], draft=False)

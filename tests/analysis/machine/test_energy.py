@@ -51,8 +51,8 @@ def test_joules_per_token_are_those_that_the_gpu_drew_in_the_blocks() -> None:
         assert value.n == len(mine)
     ratio = next(v for v in comparison.beside if v.metric == "energy_per_token_ratio")
     assert ratio.value == pytest.approx(per_token["spec-3"] / per_token["baseline"], rel=0.02)
-    assert ratio.ci_low is not None and ratio.ci_high is not None and ratio.ci_low < ratio.value < ratio.ci_high
-    (sentence,) = sentences(replace(run_of(PLAN, BLOCKS), cells=cells, comparisons=(comparison,)))
+    assert ratio.value and ratio.ci_low and ratio.ci_high and ratio.ci_low < ratio.value < ratio.ci_high
+    (sentence,) = sentences(replace(run_of(PLAN, BLOCKS), cells=tuple(cells), comparisons=(comparison,)))
     assert sentence.startswith("energy per token: baseline ") and f"J ({ratio.value:.2f}×" in sentence
 
 

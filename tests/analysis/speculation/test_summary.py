@@ -6,13 +6,14 @@ import math
 import statistics
 from dataclasses import replace
 from itertools import chain
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from specgate.analysis.speculation.summary import Group, Request, counted, summary_of, undrafted_in
+from specgate.analysis.speculation.summary import Group, Request, counted, layouts_of, summary_of, undrafted_in
 from specgate.contract.acceptance import Totals
 from specgate.errors import InvalidResult
 from tests.analysis.speculation.evidence import request, served, stepped
@@ -66,6 +67,39 @@ def test_a_server_that_answers_one_request_per_block_gives_the_same(requests: li
         for blocks in (map(stepped, requests), map(served, histograms))
     )
     assert theirs == mine
+
+
+SPEED_BENCH: Final[list[dict[str, Any]]] = [
+    {"question_id": "a1", "category": "coding", "acceptance_lengths": [[4, 2, 4]]},
+    {"question_id": "a2", "category": "coding", "acceptance_lengths": [[1, 3]]},
+    {"question_id": "a3", "category": "roleplay", "acceptance_lengths": [[2, 2], [1, 4]]},
+]
+"""Lines of `specbench_responses.jsonl`, as SPEED-Bench's specdec_bench stores them, without texts."""
+REPORT: Final[dict[str, Any]] = {
+    "Request_AL": {"a1": 10 / 3, "a2": 2.0, "a3": 2.25},
+    "Category_AL": {"coding": 8 / 3, "roleplay": 2.25},
+    "Average_AL": 2.527777777777778,
+    "Acceptance_Length_Histogram": {"1": 2, "2": 3, "3": 1, "4": 3},
+    "Conditional_Acceptance_Rate": {"1": 1.0, "2": 7 / 9, "3": 4 / 7, "4": 0.75},
+    "Joint_Acceptance_Rate": {"1": 1.0, "2": 7 / 9, "3": 4 / 9, "4": 1 / 3},
+}
+"""Its report on them (`specbench_results.json`), worked out by hand."""
+
+
+def test_the_figures_of_speed_benchs_report_follow_from_its_own_stored_answers() -> None:
+    requests = [
+        replace(request(stepped(accepted), prompt=(line["question_id"], 0)), prompt_class=line["category"])
+        for line in SPEED_BENCH
+        for accepted in [[length - 1 for length in chain(*line["acceptance_lengths"])]]
+    ]
+    whole, by_class = layouts_of(requests, [("class",)])
+    (summary,) = whole.rows
+    assert summary.request_mean_acceptance_length == pytest.approx(REPORT["Average_AL"])
+    means = {str(dict(row.group.values)["class"]): row.request_mean_acceptance_length for row in by_class.rows}
+    assert means == pytest.approx(REPORT["Category_AL"])
+    for length, share in list(REPORT["Conditional_Acceptance_Rate"].items())[1:]:
+        assert summary.value(f"cond_acceptance_at_pos[{int(length) - 1}]") == pytest.approx(share)
+    assert summary.accepted_at_pos == pytest.approx(list(REPORT["Joint_Acceptance_Rate"].values())[1:])
 
 
 def test_an_interval_is_over_prompts_and_not_over_steps() -> None:

@@ -29,6 +29,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2000.0)
     parser.add_argument("--draft-cost", type=float, default=0.0, help="of each draft token, in steps without drafts")
     parser.add_argument("--model-name", "--served-model-name", default="specgate")
+    parser.add_argument("--lengths", default="", help="drafted:accepted tokens of its steps, repeated: 0:0,16:9")
     parser.add_argument("--source", help="what it says that it has loaded")
     parser.add_argument("--fault", action="append", default=[])
     for flag in ("--speculative-config", "--speculative-num-steps", "--spec-draft-n-max", "--config"):
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         print(f"(EngineCore pid=9) INFO [kv_cache_utils.py:2146] GPU KV cache size: {tokens:,} tokens", file=sys.stderr)
     k = draft_length(known)
     stub = Stub(known.dialect, k, known.rate / (1 + known.draft_cost * k), known.model_name, faults)
+    stub.script = [tuple(map(int, step.split(":"))) for step in known.lengths.split(",") if step]
     stub.source = known.source
     if known.reuses and not known.cold:
         stub.cache = PrefixCache()

@@ -14,6 +14,7 @@ ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 
 OWNERS: Final = {
     "vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llamacpp": "llamacpp",
+    "openai": "acme",
 }  # fmt: skip
 """What engines call the owner of their models."""
 
@@ -181,6 +182,9 @@ def openai_handler(stub: Stub, *, chat: bool = False) -> Handler:
                 chunk["prompt_token_ids"] = [*prompt, 1] if stub.has("odd_prompt_ids") else prompt
             details = {"sglext": {"spec_tokens_details": sglang_counts(stub, planned)}}
             chunk |= details if last and stub.k and body.get("return_spec_tokens_details") else {}
+            own = own_drafts(stub, planned) if last else {}
+            if stub.dialect == "trtllm":
+                choice |= own
             if not last or stub.has("no_usage"):
                 return [chunk]
             used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
@@ -190,11 +194,29 @@ def openai_handler(stub: Stub, *, chat: bool = False) -> Handler:
                 "total_tokens": used["prompt"] + used["completion"],
                 "prompt_tokens_details": {"cached_tokens": used["cached"]},
             }
-            return [chunk, {"object": "text_completion", "choices": [], "usage": final}]
+            end = {"object": "text_completion", "choices": [], "usage": final}
+            return [chunk, {**end, **({"metrics": own} if stub.dialect == "vllm" else {})}]
 
         return await stub.stream(request, planned, write)
 
     return complete
+
+
+def own_drafts(stub: Stub, planned: Sequence[Step]) -> dict[str, object]:
+    """With `per_request=summary` or `detailed`: what vLLM 0.29 and TensorRT-LLM tell of one request's drafts."""
+    if not stub.has("per_request"):
+        return {}
+    drafting, total = [s for s in planned if s.drafted], "total" if stub.dialect == "trtllm" else "num"
+    counts = {
+        "acceptance_histogram": [sum(s.accepted == i for s in drafting) for i in range(stub.k + 1)],
+        "num_spec_steps": len(drafting),
+        f"{total}_accepted_draft_tokens": sum(s.accepted for s in drafting),
+        f"{total}_draft_tokens": sum(s.drafted for s in drafting),
+        "num_spec_tokens": stub.k,
+    }
+    if stub.faults["per_request"] == "detailed":
+        counts |= {"per_step_drafted": [s.drafted for s in drafting]}
+    return {"speculative_decoding": counts if stub.k else None}
 
 
 def hits(stub: Stub) -> int:
@@ -247,6 +269,14 @@ def trtllm(stub: Stub) -> list[web.RouteDef]:
 
     extra = [web.get("/prometheus/metrics", requests), answers("/version", {"version": "1.2.1"})]
     return [*common(stub, "/v1/completions", openai_handler(stub), iterations), *extra]
+
+
+def compatible(stub: Stub) -> list[web.RouteDef]:
+    """A server of the OpenAI format that nobody knows: it has a tokenizer, and no counters."""
+    return [
+        *common(stub, "/v1/completions", openai_handler(stub), lambda: web.Response(status=404)),
+        tokenizing(stub),
+    ]
 
 
 # ── formats of their own ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -425,6 +455,7 @@ DIALECTS: Final[dict[str, Callable[[Stub], list[web.RouteDef]]]] = {
     "vllm": vllm,
     "sglang": sglang,
     "trtllm": trtllm,
+    "openai": compatible,
     "lmdeploy": lmdeploy,
     "llamacpp": llamacpp,
 }

@@ -71,14 +71,15 @@ def token(prompt: Sequence[int], index: int) -> int:
     return 2 + (sum(prompt) * 31 + len(prompt) * 17 + index * index * 7 + index * 13) % (VOCAB - 2)
 
 
-def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
-    """The prefill token, then cycles until `limit` tokens are out."""
+def steps(prompt: Sequence[int], limit: int, k: int, script: Sequence[tuple[int, ...]] = ()) -> Iterator[Step]:
+    """The prefill token, then cycles until `limit` tokens are out. `script`: (drafted, accepted) of each, repeated."""
     yield Step([token(prompt, 0)], 0, 0)
     made, cycle = 1, 0
     while made < limit:
-        accepted = min(k, ACCEPT[cycle % len(ACCEPT)])
+        drafted, accepted = script[cycle % len(script)] if k and script else (k, ACCEPT[cycle % len(ACCEPT)])
+        accepted = min(k, accepted)
         tokens = [token(prompt, made + i) for i in range(min(accepted + 1, limit - made))]
-        yield Step(tokens, k, accepted)
+        yield Step(tokens, min(k, drafted), accepted)
         made, cycle = made + len(tokens), cycle + 1
 
 
@@ -134,6 +135,8 @@ class Stub:
         self.cache: PrefixCache | None = None
         self.chain: Chain | None = None
         """What it draws from where it is asked for a temperature; None where it decodes by the script in any case."""
+        self.script: Sequence[tuple[int, ...]] = ()
+        """Drafted and accepted tokens of its steps, repeated; empty where all draft K."""
         self.sent_at: list[list[float]] = []
         self.traces: Path | None = None
         """Where it writes the traces of its profiler."""
@@ -171,7 +174,7 @@ class Stub:
         k = 0 if self.has("no_drafts") else self.k
         if self.chain is not None and data and data["temperature"]:
             return list(self.chain.steps(prompt, limit, k, data, forbidden))
-        planned = list(steps(prompt, limit, k))
+        planned = list(steps(prompt, limit, k, self.script))
         if self.has("other_weights") or (self.k and cached and self.has("corrupts")):
             for step in planned:
                 step.tokens = [2 + (token - 1) % (VOCAB - 2) for token in step.tokens]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from specgate.analysis.requests.arrivals import request_records, step_unit
 from specgate.contract import BASELINE, Block, Budget, DecodeRun, Finish, Point, Role
 from specgate.contract.protocols import Decoded, Engine, FollowsText, RanksAgain, RanksTokens, ScriptedTrace
 from specgate.contract.references import StepUnit
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started
@@ -138,6 +140,46 @@ def test_counters_may_come_later_than_the_answers(name: str, pair: tuple[Path, P
         first, second = (engine.decode(Role(3), STEPS, ()) for _ in range(2))
     assert first.served is not None and second.served is not None
     assert first.served.acceptance == second.served.acceptance and first.counters["undrafted_steps"] == 0
+
+
+NGRAM = ("--lengths", "0:0,4:2,16:9", "--k", "16")
+"""By hand: three steps emit 1 + 3 + 10 tokens. 20 tokens take six steps, two of them without a draft, and eight tokens
+of the last one are cut off.
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "lengths"),
+    [
+        *((name, "none", ()) for name in ENGINES if name != "lmdeploy"),
+        ("vllm", "per_request=summary", ()),
+        ("vllm", "per_request=detailed", ((4, 2), (16, 2))),
+        ("trtllm", "per_request=summary", ()),
+    ],
+)
+def test_a_method_that_drafts_none_to_sixteen_is_counted_right(
+    name: str, fault: str, lengths: tuple[tuple[int, int], ...], pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with running_stub(name, 0) as plain, running_stub(name, 16, *NGRAM, "--fault", fault) as url:
+        options = {"url.baseline": plain, "url": url}
+        request = replace(request_of(pair, tmp_path, options), max_k=DRAFT_TOKENS)
+        with closing(backend(name).open(request)) as engine:
+            engine.prefill(PROMPTS, draft=True)
+            block, facts = engine.decode(Role(DRAFT_TOKENS), STEPS, ()), engine.facts()
+    assert facts.sets_lengths and block.served is not None and "undrafted_steps" not in block.counters
+    record, by_request = block.served.acceptance, "per_request" in fault or name == "sglang"
+    assert record is not None
+    record.check()
+    assert (record.steps, record.drafted, record.accepted, record.skipped) == (8, 4 * 20, 4 * 11, 4)
+    assert record.truncated == 16 and record.acceptance_length == pytest.approx(14 / 3)
+    blind = name == "trtllm" and not by_request
+    assert record.k == (10 if name == "sglang" or blind else 16)
+    assert blind or (record.hist[2], record.hist[9], sum(record.hist)) == (4, 4, 8)
+    for request in block.served.requests:
+        assert (request.drafts is not None) == by_request
+        if request.drafts is not None:
+            assert request.drafts.hist == ((2, 2), (9, 2)) and request.drafts.lengths == lengths
+    assert record.per_position == bool(lengths) and (not lengths or record.drafted_at_pos == (8,) * 4 + (4,) * 12)
 
 
 @pytest.mark.parametrize("servers", ["together", "apart"])
@@ -278,19 +320,23 @@ def test_a_baseline_that_drafts_is_refused(pair: tuple[Path, Path], tmp_path: Pa
 
 def test_a_server_of_another_draft_length_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with running_stub("vllm", 0) as plain, running_stub("vllm", 3) as drafting:
-        options = {"url.baseline": plain, "url.spec-2": drafting}
-        with attached(tmp_path, pair, "vllm", options) as engine:
-            engine.prefill(PROMPTS, draft=True)
-            with pytest.raises(BackendError, match="k = 2 needs 3 histogram bins") as caught:
-                engine.decode(Role(2), STEPS, ())
-            assert "draft length" in str(caught.value)
+        for drafter, message, hint in (
+            ("given", "a step had 3 draft tokens, and 2 are the most here", "--spec 3"),
+            ("eagle3", "k = 2 needs 3 histogram bins", "draft length"),
+        ):
+            options = {"url.baseline": plain, "url": drafting, "drafter": drafter}
+            with attached(tmp_path, pair, "vllm", options) as engine:
+                engine.prefill(PROMPTS, draft=True)
+                with pytest.raises(BackendError, match=message) as caught:
+                    engine.decode(Role(2), STEPS, ())
+                assert hint in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("lmdeploy", {"force_al": "2.5"}, "no way to force acceptance"),
-        ("trtllm", {"drafter": "ngram"}, "trtllm has eagle3"),
+        ("trtllm", {"drafter": "ngram"}, "trtllm has given, eagle3"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_before_a_server_is_started(

@@ -103,7 +103,7 @@ def test_more_drafts_than_k_a_step_are_a_contradiction_but_of_a_tree_that_the_co
     """It is no failure of the server, which answers well. Of a tree, one path is accepted and counted."""
     records = []
     with running_stub(name, 3, "--fault", "padding=4") as url:
-        for options in ({}, {"spec_config": f"{name}:{tree}"}):
+        for options in ({"drafter": "eagle3"}, {"spec_config": f"{name}:{tree}"}):
             with attached(tmp_path, pair, name, {"url": url, "url.baseline": baselines(name), **options}) as engine:
                 engine.prefill(PROMPTS, draft=True)
                 block, details = engine.decode(Role(3), STEPS, ()), engine.facts().details

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,16 @@ from specgate.planning.prompt_files.formats import (
 from specgate.planning.prompt_files.records import records_of
 
 SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "speed-bench": {
+        "question_id": "a2",
+        "category": "roleplay",
+        "sub_category": "chef",
+        "turns": ["You cook.", "And then?"],
+        "source": "own",
+        "src_id": "1",
+        "difficulty": None,
+        "multiturn": True,
+    },
     "mt-bench": {"question_id": 81, "category": "writing", "turns": ["Compose a post.", "Rewrite it."]},
     "humaneval": {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "  1"},
     "mbpp": {"task_id": 1, "text": "Write f.", "code": "def f(): 1", "test_list": ["assert f()"]},
@@ -72,6 +83,7 @@ def test_a_file_is_recognised_by_its_first_record(name: str, tmp_path: Path) -> 
 def test_what_each_data_set_asks_becomes_the_prompt(tmp_path: Path) -> None:
     prompts = {name: entries(tmp_path, sample)[0] for name, sample in SAMPLES.items()}
     assert {name: (e.content, e.category) for name, e in prompts.items()} == {
+        "speed-bench": ("You cook.", "roleplay"),
         "mt-bench": ("Compose a post.", "writing"),
         "humaneval": ("def f():\n", None),
         "mbpp": ("Write f.", None),
@@ -97,7 +109,7 @@ BRIEF = {"role": "system", "content": "Be brief."}
         ({"question": "Who?", "answers": {}, "context": "Long ago."}, "gsm8k", "Long ago.\n\nWho?"),
         ({"instruction": "Sum up.", "context": "Ago.", "response": "x", "category": "qa"}, "alpaca", "Sum up.\n\nAgo."),
         ({"instruction": "Sing.", "input": "", "output": "La"}, "alpaca", "Sing."),
-        ({"question": "Who?", "choices": ["I", "you"], "answer": 0}, "gsm8k", "Who?\n\nI\nyou"),
+        ({"question": "Who?", "choices": ["I", "you"], "answer": 0}, "gsm8k", "Who?\n\nA. I\nB. you"),
         ({"prompt": [ASKED], "chosen": [ANSWER]}, "lines", Chat((ASKED,))),
         ({"prompt": [3, 4]}, "lines", (3, 4)),
         ({"prompt": "Why?", "prompt_id": "0", "messages": [ASKED, ANSWER]}, "lines", Chat((ASKED,), answered=True)),
@@ -132,6 +144,57 @@ BRIEF = {"role": "system", "content": "Be brief."}
 def test_other_forms_that_data_sets_have(record: Any, name: str, content: object, tmp_path: Path) -> None:
     assert recognise(written(tmp_path, record), "auto").format == name
     assert entries(tmp_path, record)[0].content == content
+
+
+def test_the_later_questions_of_a_conversation_stand_beside_the_first(tmp_path: Path) -> None:
+    talk = [BRIEF, ASKED, ANSWER, {"role": "user", "content": "How?"}, ANSWER, {"role": "user", "content": "When?"}]
+    tools = [ASKED, ANSWER, {"role": "tool", "content": "7"}, {"role": "user", "content": "How?"}]
+    speed, mt_bench, long, short = (
+        entries(tmp_path, record)[0]
+        for record in (SAMPLES["speed-bench"], SAMPLES["mt-bench"], {"conversations": talk}, {"conversations": tools})
+    )
+    assert (speed.later, mt_bench.later) == (("And then?",), ("Rewrite it.",))
+    assert (long.content, long.later) == (Chat((BRIEF, ASKED)), ("How?", "When?"))
+    assert short.later == ()
+
+
+@pytest.mark.parametrize("key", ["system", "system_prompt"])
+def test_a_systems_turn_beside_the_conversation_comes_first(key: str, tmp_path: Path) -> None:
+    record = {key: "Be brief.", "conversations": [ASKED, ANSWER]}
+    assert entries(tmp_path, record)[0].content == Chat((BRIEF, ASKED))
+    assert entries(tmp_path, {**record, "conversations": [{**BRIEF, "content": "Be long."}, ASKED]})[0].content == Chat(
+        ({"role": "system", "content": "Be long."}, ASKED)
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "value"),
+    [
+        ({"question": "How many?", "answer": "5 - 3 = <<5-3=2>>2 left.\n#### 1,002"}, "number", "1002"),
+        ({"question": "How many?", "answer": 7}, "number", "7"),
+        ({"question": "Who?", "choices": ["I", "you"], "answer": 1}, "choice", "B"),
+        ({"question": "Who?", "options": ["I", "you"], "answer": "you"}, "choice", "B"),
+        ({"question": "Who?", "choices": {"label": ["1", "2"], "text": ["I", "you"]}, "answerKey": "2"}, "choice", "2"),
+        ({"problem": "1/2?", "solution": "It is $\\boxed{\\frac{1}{2}}$.", "level": "1"}, "text", "\\frac{1}{2}"),
+        ({"text": "The capital of France?", "answer": "Paris"}, "text", "Paris"),
+    ],
+)
+def test_the_key_of_an_answer_travels_with_its_question(record: Any, kind: str, value: str, tmp_path: Path) -> None:
+    answer = entries(tmp_path, record)[0].answer
+    assert answer is not None and (answer.kind, answer.value) == (kind, value)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"question": "Who?", "answers": {"text": ["I"]}},
+        {"question": "Who?", "choices": ["I", "you"], "answer": 2},
+        {"text": "Why?", "answer": "Because " * 20},
+        {"text": "Why?", "answer": True},
+    ],
+)
+def test_what_no_answer_can_equal_is_no_key(record: Any, tmp_path: Path) -> None:
+    assert entries(tmp_path, record)[0].answer is None
 
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {}}, {"type": "text", "text": "What?"}]}
@@ -305,6 +368,43 @@ def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_form_names_the_known_ones(tmp_path: Path) -> None:
     message = refused(tmp_path, {"wish": "a"}, format_="auto")
     assert "p.jsonl:1: not a prompt in a known format; its keys: 'wish'" in message and "sharegpt" in message
+
+
+@pytest.mark.parametrize(
+    ("record", "like"),
+    [
+        (
+            {"Question": "a", "answer": "b"},
+            "; like gsm8k, whose prompt is in 'question'; its keys: 'Question', 'answer'",
+        ),
+        ({"task_id": "HumanEval/0", "entry_point": "f"}, "; like humaneval, whose prompt is in 'prompt'; its keys:"),
+        ({"conversatons": [], "id": "0"}, "; like sharegpt, whose prompt is in 'conversations'; its keys:"),
+        ({"question_id": "a", "category": "b", "turn": ["c"]}, "; like speed-bench, whose prompt is in 'turns'; its"),
+        ({"wish": "a"}, "in a known format; its keys: 'wish'"),
+    ],
+)
+def test_a_data_set_with_another_key_is_told_the_key_of_its_like(record: Any, like: str, tmp_path: Path) -> None:
+    assert like in refused(tmp_path, record, format_="auto")
+
+
+def test_speed_bench_is_read_from_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    file = Path(__file__).parent / "data" / "speed_bench.parquet"
+    result = prompts_in(file, *recognise(file, "auto"))
+    assert recognise(file, "auto").format == "speed-bench"
+    assert [(e.number, e.category, e.later) for e in result.entries] == [
+        (1, "coding", ()),
+        (2, "roleplay", ("And for dessert?",)),
+    ]
+    assert result.left_out == {"turns still to be fetched, by prepare_data.py of specdec_bench": 1}
+
+
+def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "p.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(UsageError, match=r"p\.parquet: a Parquet file, which pyarrow reads") as caught:
+        recognise(tmp_path / "p.parquet", "auto")
+    assert ".[parquet]" in str(caught.value.hint)
 
 
 def test_a_file_that_changed_since_is_refused_with_both_hashes(tmp_path: Path) -> None:

@@ -69,7 +69,6 @@ def test_whatever_the_bytes_are_they_are_records_or_refused_by_name(content: byt
         (b'{"a": 1}\n{"a": "\xe4"}', "prompts.jsonl:2: not UTF-8 at byte 8: 0xe4"),
         ('{"a": 1}'.encode("utf-16"), "prompts.jsonl: UTF-16 text"),
         ('{"a": 1}'.encode("utf-16-le"), "prompts.jsonl: UTF-16 text"),
-        (b"PAR1\x15\x00PAR1", "prompts.jsonl: a Parquet file"),
         (b"\x28\xb5\x2f\xfd\x04", "prompts.jsonl: a file compressed with zstd"),
         (b'{"a": 1\0}', "prompts.jsonl:1: not JSON"),
         (b'{\n"a": 1,\n}', "prompts.jsonl:1: not JSON"),
