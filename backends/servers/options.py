@@ -160,8 +160,8 @@ class Options:
         if self.url and self.force_al is not None:
             raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
         of_chats = ("chat_template", "chat_template_kwargs", "response_format", "system", "logprobs")
-        if self.endpoint == "completions" and (given := [name for name in of_chats if getattr(self, name)]):
-            raise UsageError(f"option {given[0]} with endpoint = completions: it is for chats", hint="endpoint=chat")
+        if self.endpoint == "completions" and (chosen := [n for n in of_chats if getattr(self, n)]):
+            raise UsageError(f"option {chosen[0]} with endpoint = completions: it is for chats", hint="endpoint=chat")
         if self.start == "parallel" and (self.url or self.servers == "apart"):
             other = "url: nothing is started here" if self.url else "servers = apart: one runs at a time"
             raise UsageError(f"option start = parallel with {other}", hint="leave one of them out")

@@ -59,7 +59,7 @@ def test_chat_only_servers_are_asked_by_messages_and_tokens_and_acceptance_are_t
     assert not any("template" in warning for warning in facts.warnings)
     assert spec.tokens == baseline.tokens and {len(tokens) for tokens in spec.tokens} == {21}
     record = spec.served.acceptance if spec.served else None
-    assert record is not None and record.k == 3 and record.steps + record.accepted - record.truncated == 40
+    assert record is not None and (record.k, record.steps, record.accepted) == (3, 14, 28)
     assert spec.counters.get("answers_as_texts", 0) == (0 if dialect in ("vllm", "lmdeploy") else 2)
 
 
