@@ -26,6 +26,7 @@ from specgate.files.writing import json_text
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.machine.software import Software
+from specgate.planning.ad_hoc import PREFIX
 from specgate.promotion.admission import entry_of, lines_on
 from specgate.promotion.claim import software_of
 from specgate.promotion.ending import Ending, begin, cut, finish, sha256_of_text
