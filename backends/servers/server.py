@@ -197,7 +197,9 @@ class Server:
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                outcomes.append(understand(recording, ask, self.adapter.read, where, length, self.texts))
+                answer = understand(recording, ask, self.adapter.read, where, length, self.texts)
+                by_events = self.adapter.counts_events
+                outcomes.append(blocks.counted_by_events(answer, self.role, where) if by_events else answer)
             except LostIds as error:
                 lost[slot] = error
         if lost:

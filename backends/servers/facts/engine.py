@@ -168,6 +168,11 @@ def warnings_of(
         yield text
     if meant is not None and options.own.get("engine") == TURBOMIND:
         yield f"{MAY_NOT_DRAFT}TurboMind takes no draft in LMDeploy's releases, only in builds that add EAGLE-3 to it"
+    if adapter.counts_events:
+        yield (
+            "nothing of this server is known but its streams: an event is taken for a step with K draft tokens, and "
+            "acceptance and steps are wrong if it sends several steps together"
+        )
     if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text
     if options.drafter == "ngram" and pair.draft is not None:
