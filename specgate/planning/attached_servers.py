@@ -186,7 +186,7 @@ def stated_length(server: FoundServer, servers: Sequence[FoundServer], line: Ser
     why = f": {' '.join(server.unknown.split())}" if server.unknown else ""
     raise UsageError(
         f"{server.url} ({server.engine}) does not say what it drafts{why}",
-        hint="say it: -o url.baseline=URL for one that does not speculate, -o url.spec-K=URL for one that does",
+        hint="--spec K; or, of each: -o url.baseline=URL if it does not speculate, -o url.spec-K=URL if it does",
     )
 
 
