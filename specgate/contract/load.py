@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, Length, Range, Requests
+from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, LeavesOut, Length, Range, Requests
 
 EARLY_NS: Final = 1_000_000
 """How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(LeavesOut):
     """Number of requests in a block of a load scenario, and their arrival."""
+
+    LEFT_OUT = frozenset({"arrivals", "burstiness", "ramp_s", "duration_s", "search"})
 
     requests: Requests
     """At least so many requests per block."""
