@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.load.figures import in_words
+from specgate.analysis.load.figures import best_in_words, in_words, most_in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.tradeoff import variation
 from specgate.analysis.verdict import overall
@@ -149,6 +150,15 @@ def break_evens(run: Run) -> list[str]:
         f"{Role(b.k)}" + (f", {b.scenario} c{b.context}" if several else "") + f": {in_words(b)}."
         for b in run.break_even
     ]
+
+
+def beside_break_evens(run: Run) -> Iterator[str]:
+    """Yield the greatest load within the latency limits and the best draft lengths of a load run; none of any other."""
+    for (name, _), roles in groupby(run.max_goodput, key=lambda most: (most.scenario, most.context)):
+        if (limits := run.scenarios[name].goodput) is not None:
+            yield f"W{most_in_words(list(roles), limits)[1:]}."
+    for _, levels in groupby(run.best_drafts, key=lambda best: (best.scenario, best.context)):
+        yield f"B{best_in_words(list(levels))[1:]}."
 
 
 def out_of_order(run: Run) -> str | None:

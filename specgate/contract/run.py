@@ -9,7 +9,7 @@ from typing import Final, Literal
 from specgate.contract.conditions import Conditions
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
 from specgate.contract.draws import DrawCheck
-from specgate.contract.load import BreakEven
+from specgate.contract.load import BestDraft, BreakEven, MaxGoodput
 from specgate.contract.references import Builds, CellTimes, Earlier
 from specgate.contract.results import BetweenRuns, CellResult, Comparison
 from specgate.contract.samples.engine_facts import EngineFacts
@@ -101,6 +101,10 @@ class RunView:
     """Cell key → what the texts amount to that were drawn of it, for the cells of scenarios with `sampling`."""
     break_even: tuple[BreakEven, ...] = ()
     """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
+    max_goodput: tuple[MaxGoodput, ...] = ()
+    """Up to which level of load the scenario's latency limits hold, one entry per sweep and role."""
+    best_drafts: tuple[BestDraft, ...] = ()
+    """The best draft length at every level of load that was measured with several."""
     check_seconds: Mapping[str, float] = field(default_factory=dict)
     """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took;
     `starts`, `first`, `warmup`, `measured` → starts of engines, the first answer of each role after a start, other

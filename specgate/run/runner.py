@@ -20,6 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate import plugins
+from specgate.analysis.load.max_goodput import needless_points
 from specgate.analysis.machine.minutes import seconds_of
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_interim_looks
@@ -174,7 +175,9 @@ class Runner:
         # Last of all, so that no second engine shares the machine with a block that is timed.
         checks = self.config.policy.checks
         self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, checks.rescored_by if checks else "")
-        self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal(), self.evidence)
+        needless = needless_points(self.plan, self.blocks)
+        scored = [p for p in self.plan.points if p.key not in self.failures and p not in needless]
+        self.rescorer.run(scored, self._journal(), self.evidence)
 
     def _journal(self) -> Journal:
         evidence = self.evidence
@@ -225,7 +228,8 @@ class Runner:
             # Traces come after all timed blocks: once a profiler has been attached, the process may stay slower.
             parts = (self._run_point, self._show_logits, self.drawer.draw, self._trace_point)
             for run, point in [(run, p) for run in parts for p in points]:
-                if point.key in self.failures:
+                if point.key in self.failures or point in needless_points(self.plan, self.blocks):
+                    self._ahead[point] = 0
                     continue
                 try:
                     worker = worker or self._open(points)
