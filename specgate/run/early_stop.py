@@ -145,9 +145,12 @@ def look_at(
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing, as it may yet become quiet. Where a point is measured
-    until it is decided, only a required rule on that keeps it open.
+    until it is decided, only a required rule on that keeps it open; a GPU that a required rule reads and that is not
+    there ends it, since no further round could make up for that.
     """
     ties, limits, scenario = near_ties(policy), machine_limits(policy), plan.scenarios[plan.points[0].scenario]
+    if scenario.until_decided and not run.environment.get("gpus") and any(r.required and of.gpu for r, of in limits):
+        return Look(len(plan.rounds), decided=True)
     hosts = judge_hosts(plan, journal.blocks, limits, journal.engines)
     rejecting = [(rule, of) for rule, of in limits if rule.required or not scenario.until_decided]
     if any(host.too_many for host in judge_hosts(plan, journal.blocks, rejecting, journal.engines).values()):

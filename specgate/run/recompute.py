@@ -16,7 +16,7 @@ from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.load.best_draft import best_drafts
 from specgate.analysis.load.max_goodput import greatest_loads
-from specgate.analysis.load.sweeps import break_evens, late_clients
+from specgate.analysis.load.sweeps import break_evens, late_clients, short_blocks
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.machine.energy import metered, with_energy
@@ -120,7 +120,14 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         max_goodput=greatest_loads(plan.scenarios, cells),
         best_drafts=best_drafts(plan.scenarios, comparisons, run.between_runs),
         warnings=tuple(
-            dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
+            dict.fromkeys(
+                (
+                    *run.warnings,
+                    *(w for f in engines.values() for w in warnings_of(f)),
+                    *late_clients(cells),
+                    *short_blocks(plan.scenarios, blocks),
+                )
+            )
         ),
     )
     return with_ceilings(reduced, floors_of(policy))
