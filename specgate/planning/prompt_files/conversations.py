@@ -81,8 +81,8 @@ def messages(fields: Fields, key: str) -> Chat:
         fields.wrong("chat_template_kwargs", more, "an object was expected")
     if fields.data.get("tool_choice") == "none" or variables.get("tools") == []:
         variables.pop("tools", None)
-    asked = (name for name in FIELDS if fields.has(name))
-    beside = {name: fields.data[name] for name in asked if name != "tool_choice" or "tools" in variables}
+    given = (name for name in FIELDS if fields.has(name))
+    beside = {name: fields.data[name] for name in given if name != "tool_choice" or "tools" in variables}
     return Chat(tuple(turns), {**variables, **more}, answered=len(turns) < count, fields=beside)
 
 
