@@ -20,6 +20,11 @@ SPEEDS: Final[Mapping[str, str]] = {
 }
 """Speed-up → the speed that it is the ratio of, spec over baseline."""
 
+WOULD_DECIDE: Final[Mapping[str | None, str]] = {
+    "few_repetitions": "three files of each side, in a folder each; or both in turns: specgate ab URL URL"
+}
+"""Reason for which there is no interval → what would give one."""
+
 
 class ChangeGate:
     """`metric`: the figure to compare. `margin_pct`: how much worse it may be, in percent. `trust_unpaired`: whether
@@ -65,7 +70,8 @@ class ChangeGate:
             return verdict(rule, key, state, change.reason_code or "withheld", f"no ratio: {reason(change)}", evidence)
         if change.ci_low is None or change.ci_high is None:
             message = f"{change.ratio:.3f}x, without an interval: {reason(change)}"
-            return verdict(rule, key, State.INCONCLUSIVE, change.reason_code or "no_interval", message, evidence)
+            code, step = change.reason_code or "no_interval", WOULD_DECIDE.get(change.reason_code)
+            return verdict(rule, key, State.INCONCLUSIVE, code, message, evidence, step)
         summary = f"{change.ratio:.3f}x, 95 % interval {change.ci_low:.3f}–{change.ci_high:.3f}, {change.how}"
         summary += allowed(change)
         if not change.same_prompts:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from specgate.analysis.requests.goodput import limits_in_words
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.contract import CellResult, LatencyLimits, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import CellGate, late_client, verdict
 from specgate.gates.speed import with_source
@@ -52,7 +53,7 @@ class Goodput(CellGate):
             "requests": goodput.n,
             "goodput_req_s": rate.value if rate else None,
         }
-        summary = f"{100 * goodput.value:.1f} % of {goodput.n} requests kept to {in_words(limits)}"
+        summary = f"{100 * goodput.value:.1f} % of {goodput.n} requests kept to {limits_in_words(limits)}"
         if goodput.ci_low is None or goodput.ci_high is None:
             step = "a new run with more --measurement-runs"
             return verdict(rule, key, State.INCONCLUSIVE, "few_samples", f"{summary}: too few", evidence, step)
@@ -67,12 +68,6 @@ class Goodput(CellGate):
             message = f"{summary}: {100 * floor:g} % lies inside"
             made = verdict(rule, key, State.INCONCLUSIVE, "share_not_excluded", message, evidence, step)
         return with_source(made, run)
-
-
-def in_words(limits: LatencyLimits) -> str:
-    """The limits as text."""
-    stated = (("TTFT", limits.ttft_ms), ("TPOT", limits.tpot_ms), ("E2E latency", limits.e2e_ms))
-    return ", ".join(f"{name} ≤ {ms:g} ms" for name, ms in stated if ms is not None)
 
 
 GATE = Goodput()

@@ -151,7 +151,9 @@ def one_draft_a_step(rule: Rule, result: CellResult, record: AcceptanceRecord, r
 def short_drafts(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:
     """Describe the effect of drafts shorter than K on the acceptance rate, if a chain has not its K in every step."""
     facts = run.engines.get(result.cell.point.key)
-    if short_of(record, requests_of(result, run)):
+    if record.skipped is not None:
+        yield f"drafts of {record.drafted / record.steps:.2f} tokens on average, {record.k} at most"
+    elif short_of(record, requests_of(result, run)):
         yield shortness_in_words(record, facts.backend if facts else "")
 
 

@@ -49,6 +49,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),
     ("specgate.backends", "lmdeploy", "specgate.backends.servers.backend:LMDEPLOY"),
     ("specgate.backends", "llamacpp", "specgate.backends.servers.backend:LLAMACPP"),
+    ("specgate.backends", "openai", "specgate.backends.servers.backend:COMPATIBLE"),
     ("specgate.backends", "vllm-offline", "specgate.backends.offline.backend:VLLM"),
     ("specgate.backends", "lmdeploy-pipeline", "specgate.backends.offline.backend:LMDEPLOY"),
     ("specgate.backends", "fake", "specgate.backends.fake.engine:BACKEND"),

@@ -114,6 +114,8 @@ class Adapter(Protocol):
     """Whether its counters of speculation count one step per output that it hands over, and events are these outputs.
     An output of several steps is then counted as its last one.
     """
+    counts_events: bool
+    """Whether nothing else counts its steps than the events of its streams."""
     draft_counter: str
     """The name under which it counts the steps with drafts."""
     expresses: Expresses

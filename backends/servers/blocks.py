@@ -244,6 +244,27 @@ def decoded(
     return replace(request_block(answers, counters, acceptance), began_ns=answers[0].began_ns)
 
 
+def counted_by_events(answer: Answer, role: Role, where: str) -> Answer:
+    """The answer with counts of its own, if nothing else counts than the events of its stream: one step each, with a
+    draft of K tokens. Raises BackendError where events cannot be steps.
+    """
+    sizes = step_sizes(answer.times)
+    if not role.speculative:
+        if sum(sizes) >= SEVERAL * len(sizes) > 0:
+            raise BackendError(
+                f"{where}: {len(sizes)} events hold {sum(sizes)} tokens of a server that is to be the baseline",
+                hint="does it speculate? If not, it sends several steps together, and nothing else counts its steps",
+            )
+        return answer
+    if max(sizes, default=0) > role.k + 1:
+        raise BackendError(
+            f"{where}: an event holds {max(sizes)} tokens, more than a step with a draft of {role.k} gives",
+            hint=f"--spec {max(sizes) - 1}, if its drafts are that long; else a proxy sends several steps together",
+        )
+    hist = tuple(sizes.count(accepted + 1) for accepted in range(role.k + 1))
+    return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes), hist))
+
+
 def with_drafts(answers: Sequence[Answer], *, tree: bool) -> Sequence[Answer]:
     """The answers with their own counts of drafts beside their times, if each has its own."""
     counts = [draft_counts(answer.spec, tree=tree) for answer in answers if answer.spec is not None]

@@ -319,7 +319,8 @@ class Client:
             ) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise BackendError(
-                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}"
+                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}",
+                hint="has it ended? Its log says why; once it serves again, --resume goes on",
             ) from error
 
     def _reason(self, error: Exception) -> str:

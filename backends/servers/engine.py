@@ -36,6 +36,7 @@ from specgate.backends.servers.options import Options
 from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
 from specgate.backends.servers.texts import ENCODED, TextTokens, encoder
 from specgate.checkpoints.spec_config.launch_checks import check_named, stated_method
+from specgate.checkpoints.spec_config.terms import NAMES
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
@@ -351,10 +352,15 @@ class ServerEngine:
         return self._trees.get(role)
 
     def _method(self) -> tuple[str | None, str | None]:
-        """Return (name of the method, place of its draft) where flags of the user choose it; (None, None) elsewhere."""
+        """Return (name of the method, place of its draft) where flags of the user choose it, or a server tells it; None
+        for what is not known.
+        """
         role = Role(self.request.max_k)
-        if not role.speculative or self.options.drafter_of(role) != "given" or self.options.url_of(role):
+        if not role.speculative or self.options.drafter_of(role) != "given":
             return None, None
+        if self.options.url_of(role):
+            method = self.adapter.running_speculation(self.server(role).client).method
+            return (NAMES.get(method.lower().replace("-", "_"), method) if method else None), None
         command, _ = checked_command(self.adapter, self._launch(role, port=0))
         return stated_method(self.adapter.name, command.argv, f"{self.adapter.name} {role}")
 

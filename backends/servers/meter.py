@@ -155,10 +155,13 @@ class PrometheusMeter:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Speculation of a running server. `length`: draft tokens of a step at most; 0: none; None: not told."""
+    """Speculation of a running server. `length`: draft tokens of a step at most; 0: none; None: not told, and `unknown`
+    may say why.
+    """
 
     length: int | None = None
     method: str | None = None
+    unknown: str | None = None
 
 
 def counted_speculation(client: Client, meter: PrometheusMeter) -> Speculation:

@@ -50,7 +50,8 @@ def checked_command(adapter: Adapter, launch: Launch) -> tuple[Command, str | No
 
     Raises UsageError for flags of the user that contradict the role or the pair (`check_command`).
     """
-    own = adapter.command(replace(launch, options=replace(launch.options, args={})))
+    bare = replace(launch.options, args={}, drafter=launch.options.drafter_of(launch.role))
+    own = adapter.command(replace(launch, options=bare))
     command, where = adapter.command(launch), f"{adapter.name} {launch.role}"
     return command, check_command(adapter.name, command.argv, launch.role.k, where, own.argv)
 
@@ -196,7 +197,9 @@ class Server:
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                outcomes.append(understand(recording, ask, self.adapter.read, where, length, self.texts))
+                answer = understand(recording, ask, self.adapter.read, where, length, self.texts)
+                by_events = self.adapter.counts_events
+                outcomes.append(blocks.counted_by_events(answer, self.role, where) if by_events else answer)
             except LostIds as error:
                 lost[slot] = error
         if lost:

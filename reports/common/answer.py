@@ -22,10 +22,9 @@ def answer(run: Run) -> str | None:
         return None
     if wrong := [c for c in run.comparisons if c.tokens.defects]:
         return _difference(run, wrong)
-    if len(run.break_even) == 1:
-        return f"S{in_words(run.break_even[0])[1:]}."
     if run.break_even:
-        return " ".join(summary.break_evens(run))
+        alone = [f"S{in_words(run.break_even[0])[1:]}."] if len(run.break_even) == 1 else summary.break_evens(run)
+        return " ".join((*alone, *summary.beside_break_evens(run)))
     if not any(result.cell.role.speculative for result in run.cells):
         return "No cell with speculation was measured."
     if not run.comparisons:

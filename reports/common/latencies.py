@@ -6,24 +6,25 @@ from collections.abc import Sequence
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.contract import CellResult, Distribution, Run
-from specgate.contract.metrics import per_request
+from specgate.contract import CellResult, Run
+from specgate.contract.metrics import PERCENTILES, per_request
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table, dense
 
 SHOWN: Final = 6
 """Most points."""
 QUANTITIES: Final = ("ttft", "tpot", "itl")
+PERCENTS: Final = " / ".join(f"p{percent}" for percent in PERCENTILES)
 
 
 def table(run: Run, points: Sequence[str]) -> Table:
-    """Return p50, p95 and p99 of TTFT, TPOT and ITL, throughput and request errors of the cells at `points` (keys), the
+    """Return percentiles of TTFT, TPOT and ITL, throughput and request errors of the cells at `points` (keys), the
     baseline before its roles with speculation. No rows of a run whose requests nobody sent.
 
     Columns that no cell fills are left out.
     """
     several = len(points) > 1
-    head = (*(("at",) if several else ()), "role", *(f"{q.upper()}, ms\np50 / p95 / p99" for q in QUANTITIES))
+    head = (*(("at",) if several else ()), "role", *(f"{q.upper()}, ms\n{PERCENTS}" for q in QUANTITIES))
     rows: list[list[str | Entry]] = []
     for key in points[:SHOWN] if served(run) else ():
         for result in (r for r in run.cells if r.cell.point.key == key):
@@ -41,19 +42,11 @@ def served(run: Run) -> bool:
 
 
 def percentiles_of(result: CellResult, quantity: str) -> str:
-    """Return `12.3 / 14.1 / 20.2`, or a dash if the times of the cell may not be quoted."""
-    spread = result.distributions.get(f"{quantity}_ms")
-    middle, last = (result.values.get(per_request(p, quantity)) for p in ("p50", "p99"))
-    if spread is None or middle is None or middle.value is None or last is None:
+    """Return `12.3 / 13.0 / 14.1 / 20.2`, or a dash if the times of the cell may not be quoted."""
+    values = [result.values.get(per_request(f"p{percent}", quantity)) for percent in PERCENTILES]
+    if any(value is None or value.value is None for value in values):
         return figures.NONE
-    return f"{figures.figure(middle)} / {figures.number(between_ranks(spread, 0.95))} / {figures.figure(last)}"
-
-
-def between_ranks(spread: Distribution, share: float) -> float:
-    """Return the quantile, interpolated between the stored order statistics."""
-    at = share * (len(spread.values) - 1)
-    low = spread.values[int(at)]
-    return low + (at - int(at)) * (spread.values[min(int(at) + 1, len(spread.values) - 1)] - low)
+    return " / ".join(map(figures.figure, values))
 
 
 def errors(result: CellResult) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.load.figures import in_words
+from specgate.analysis.load.figures import best_in_words, in_words, most_in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.tradeoff import variation
 from specgate.analysis.verdict import overall
-from specgate.contract import CellResult, Gap, Held, Role, Run, Scenario, State, Verdict
+from specgate.contract import EXPLORED, CellResult, Gap, Held, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS, metric
 from specgate.errors import ExitCode
 from specgate.files.writing import without_home
@@ -60,7 +61,7 @@ def headline(run: Run) -> Headline:
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
     culprit = worst(run.verdicts)
     if lacks_rules(run):
-        return Headline(state.value, code, _unjudged(run), _TO_BE_ALONE if _alone(run) else _OF_A_POLICY)
+        return Headline(state.value, code, _unjudged(run), _to_be_judged(run))
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
     return Headline(state.value, code, f"{about(culprit, run.scenarios)}: {culprit.message}", culprit.next_step)
@@ -68,13 +69,20 @@ def headline(run: Run) -> Headline:
 
 _ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."
 _TO_BE_ALONE = (
-    "A server without speculation beside it (-o url.baseline=URL) gives the speed-up. A run without one is green where "
+    "A server without speculation beside it (URL,URL) gives the speed-up. A run without one is green where "
     "the policy asks for neither, and says why under `not_judged`."
 )
 _OF_A_POLICY = (
     "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
     "an entry under `not_judged` that says why it is not judged."
 )
+
+
+def _to_be_judged(run: Run) -> str:
+    """Return what makes a NOT_JUDGED run one that is judged."""
+    if run.promotion is not None and run.promotion.override == EXPLORED:
+        return f"For a verdict, without --explore: {run.promotion.needed} green micro runs, by {run.promotion.command}"
+    return _TO_BE_ALONE if _alone(run) else _OF_A_POLICY
 
 
 def lacks_rules(run: Run) -> bool:
@@ -144,12 +152,24 @@ def break_evens(run: Run) -> list[str]:
     ]
 
 
+def beside_break_evens(run: Run) -> Iterator[str]:
+    """Yield the greatest load within the latency limits and the best draft lengths of a load run; none of any other."""
+    for (name, _), roles in groupby(run.max_goodput, key=lambda most: (most.scenario, most.context)):
+        if (limits := run.scenarios[name].goodput) is not None:
+            yield f"W{most_in_words(list(roles), limits)[1:]}."
+    for _, levels in groupby(run.best_drafts, key=lambda best: (best.scenario, best.context)):
+        yield f"B{best_in_words(list(levels))[1:]}."
+
+
 def out_of_order(run: Run) -> str | None:
     """The first line of every report of a full run that began before its micro gates were green, else None."""
     promotion = run.promotion
     if promotion is None or promotion.override is None:
         return None
-    return f"ORDER OVERRIDDEN (micro gates green {promotion.streak} of {promotion.needed} times): {promotion.override}"
+    green = f"micro gates green {promotion.streak} of {promotion.needed} times"
+    if promotion.override == EXPLORED:
+        return f"EXPLORATION ({green}): records and tokens are judged, and nothing else; no run is promoted by it"
+    return f"ORDER OVERRIDDEN ({green}): {promotion.override}"
 
 
 def advances(run: Run) -> bool:

@@ -11,9 +11,21 @@ from typing import Any
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
+from specgate.analysis.load.figures import unit_of
 from specgate.contract import CellResult, Comparison, Policy, Run, State, Value, Verdict
+from specgate.contract.metrics import PERCENTILES
 from specgate.contract.protocols import visible
-from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
+from specgate.reports.common import (
+    figures,
+    latencies,
+    machine,
+    memory,
+    own_prompts,
+    provenance,
+    summary,
+    token_checks,
+    variants,
+)
 from specgate.reports.common.answer import answer, which_counts
 from specgate.reports.common.tables import Entry, tokens_entry
 
@@ -57,7 +69,10 @@ def short_lines(run: Run) -> Iterator[Line]:
     """Yield a row per cell, the rules that are not green with what to do, and the answer in words."""
     if warning := summary.out_of_order(run):
         yield "bold red", warning, ""
-    yield from (("", "", row) for row in cell_rows(run))
+    first = answer(run) if run.break_even else None
+    if first:
+        yield "bold", first, ""
+    yield from (("", "", row) for row in (*cell_rows(run), *latency_rows(run)))
     # Of a run that was cut short, the headline says the cause that cells without figures would say again.
     known = {"not_measured"} if run.failures else set()
     open_verdicts = [v for v in run.verdicts if v.state not in summary.QUIET and v.reason_code not in known]
@@ -71,11 +86,13 @@ def short_lines(run: Run) -> Iterator[Line]:
             yield "dim", f"  next: {head.advice}", ""
     gaps = dict.fromkeys(f"Not judged: {gap.kind}: {gap.why}." for gap in run.not_judged if gap.why)
     took = token_checks.cost(run) if "starts" in run.check_seconds else None
+    doubts = (f"Warning: {warning}." for warning in run.warnings if run.break_even)
     sentences = (
         *gaps,
+        *doubts,
         *summary.accepted_breaks(run),
         *which_counts(run),
-        answer(run),
+        None if first else answer(run),
         took and f"{took[0].upper()}{took[1:]}.",
     )
     yield from (("", "", sentence) for sentence in sentences if sentence)
@@ -119,6 +136,22 @@ def cell_rows(run: Run) -> Iterator[str]:
             yield f"  {note}"
     if len(results) > CELLS:
         yield f"  and {figures.counted(len(results) - CELLS, 'more cell')}"
+
+
+def latency_rows(run: Run) -> Iterator[str]:
+    """Yield the latencies and errors of a load run's roles at the first levels, under a head; nothing of any other."""
+    if not run.break_even:
+        return
+    unit, quantities = unit_of(run.break_even[0].open_loop), latencies.QUANTITIES
+    rows = [["", *(f"{quantity.upper()}, ms" for quantity in quantities), "", "request"]]
+    rows.append([unit, *["/".join(f"p{percent}" for percent in PERCENTILES)] * len(quantities), "tok/s", "errors"])
+    for point in list(dict.fromkeys(r.cell.point for r in run.cells))[: latencies.SHOWN]:
+        for result in (r for r in run.cells if r.cell.point == point):
+            percentiles = [latencies.percentiles_of(result, q).replace(" / ", "/") for q in quantities]
+            name = f"{point.level:g} · {result.cell.role_name}"
+            rows.append([name, *percentiles, figures.of(result, *figures.SPEED), latencies.errors(result)])
+    for lines in aligned(rows):
+        yield from lines
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:

@@ -46,7 +46,7 @@ SHORT: Final[Mapping[str, str]] = {
 def sheet(contrast: Contrast) -> Sheet:
     """The page: the changes that decide, verdicts, runs, what differs, then every figure of each cell, and tokens."""
     a, b = contrast.a, contrast.b
-    differing = differences(contrast)
+    differing, means = differences(contrast), any(c.mean_a is not None for c in contrast.changes)
     return Sheet(
         title="Run B against run A",
         subtitle=f"A: {a.id} · B: {b.id}",
@@ -58,7 +58,7 @@ def sheet(contrast: Contrast) -> Sheet:
             Section("Verdicts", verdicts(contrast), None if contrast.verdicts else "Nothing was judged."),
             sides(contrast),
             Section("What differs", difference_table(differing), None if differing else "Nothing that is recorded."),
-            *(changes(contrast, cell, MEANS if n == 0 else None) for n, cell in enumerate(contrast.cells)),
+            *(changes(contrast, cell, MEANS if n == 0 and means else None) for n, cell in enumerate(contrast.cells)),
             Section("Tokens", tokens(contrast.tokens)),
             *alone(contrast),
         ],
@@ -70,7 +70,8 @@ def sheet(contrast: Contrast) -> Sheet:
 
 def in_short(contrast: Contrast) -> Section:
     """The changes that somebody decides by, the gravest verdict first, as a table and as a picture."""
-    judged = [(c, verdict_on(contrast, c)) for c in contrast.changes if c.metric in SHORT]
+    judged = [(c, verdict_on(contrast, c)) for c in contrast.changes]
+    judged = [(c, v) for c, v in judged if c.metric in SHORT or (v is not None and v.required)]
     judged.sort(key=lambda pair: gravity([pair[1]] if pair[1] else ()))
     one_point = len({c.cell.point for c, _ in judged}) == 1
     effects_of = [effect for c, v in judged if (effect := effect_of(c, v, one_point=one_point)) is not None]
@@ -92,13 +93,20 @@ def verdict_on(contrast: Contrast, change: Change) -> Verdict | None:
 
 def short_row(change: Change, verdict: Verdict | None) -> list[str | Entry]:
     changed = figures.NONE if change.ratio is None else percent(change.ratio)
+    note = "unpaired in time" if change.how is How.UNPAIRED and verdict is None else None
+    partner = "" if change.partner.role == change.cell.role else f" → {change.partner.role_name}"
     return [
-        cell_name(change.cell.key),
-        Entry(SHORT[change.metric], "unpaired in time" if change.how is How.UNPAIRED and verdict is None else None),
+        cell_name(change.cell.key) + partner,
+        Entry(name_of(change), note),
         *both(change),
         Entry(changed, percents(change) or (change.reason_code or "").replace("_", " ") or None),
         "not judged" if verdict is None else judged_as(verdict, verdict.reason_code.replace("_", " ")),
     ]
+
+
+def name_of(change: Change) -> str:
+    """The name of a change's figure on top of the page."""
+    return SHORT.get(change.metric, change.metric)
 
 
 def judged_as(verdict: Verdict, why: str | None = None) -> Entry:
@@ -117,7 +125,7 @@ def effect_of(change: Change, verdict: Verdict | None, *, one_point: bool) -> Ef
     margin = verdict.evidence.get("margin_pct") if verdict else None
     words = percent(change.ratio) + (", unpaired" if change.how is How.UNPAIRED else "")
     return Effect(
-        name=f"{change.cell.role if one_point else cell_name(change.cell.key)}: {SHORT[change.metric]}",
+        name=f"{change.cell.role if one_point else cell_name(change.cell.key)}: {name_of(change)}",
         ratio=change.ratio if up else 1 / change.ratio,
         low=ends[0],
         high=ends[1],
@@ -165,7 +173,8 @@ def ending(contrast: Contrast) -> Ending:
         return Ending(code.name, code, next(cut_short(contrast)))
     culprit = worst(contrast.verdicts)
     if culprit is not None:
-        return Ending(state.value, code, f"{about(culprit, contrast.b.scenarios)}: {culprit.message}")
+        step = f"; next: {culprit.next_step}" if culprit.next_step else ""
+        return Ending(state.value, code, f"{about(culprit, contrast.b.scenarios)}: {culprit.message}{step}")
     green = sum(v.required and v.state in (State.PASS, State.IMPROVED) for v in contrast.verdicts)
     words = f"All {green} required verdicts are green." if green else "No required gate judged anything."
     return Ending(state.value, code, words)
@@ -207,7 +216,9 @@ def sides(contrast: Contrast) -> Section:
 
 def engine_of(run: Run) -> str:
     engine = next(iter(run.engines.values()), None)
-    return f"{engine.backend}, {engine.device}, {engine.dtype}" if engine else "none was loaded"
+    if engine is None:
+        return str(run.environment.get("tool", "none was loaded"))
+    return f"{engine.backend}, {engine.device}, {engine.dtype}"
 
 
 def difference_table(differing: Sequence[Difference]) -> Table:

@@ -87,9 +87,11 @@ def expanded(argument: str) -> str:
     return f"{key}{equals}{Path(value).expanduser()}" if value.startswith("~/") else argument
 
 
-def refuse_changes(earlier: Earlier, again: Asked) -> None:
-    """Raise UsageError, which names all differences, where `again` would measure anything else than the comparison."""
-    then, now = (plain(settings) for settings in (earlier.stored, again))
+def refuse_changes(path: Path, stored: Asked, again: Asked) -> None:
+    """Raise UsageError, which names all differences, where `again` would measure anything else than what was `stored`
+    in `path`.
+    """
+    then, now = (plain(settings) for settings in (stored, again))
     changes = [
         difference
         for side in SIDES
@@ -99,7 +101,7 @@ def refuse_changes(earlier: Earlier, again: Asked) -> None:
     changes += [difference for key in OF_ALL for difference in differing(key, then.get(key), now.get(key))]
     if changes:
         hint = "start a new comparison: samples of two builds or machines must not be mixed"
-        raise UsageError(f"{earlier.folder.path}: {'; '.join(changes)}", hint=hint)
+        raise UsageError(f"{path}: {'; '.join(changes)}", hint=hint)
 
 
 def plain(settings: Asked) -> dict[str, dict[str, dict[str, object]]]:

@@ -81,7 +81,7 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
         hiding = isolated(before.request.isolate, path.absolute().parent)
         with hiding, builds(replace(before.request, plain=plain), Path(logs)) as sides:
             again, prompts = asked_of(before.request, sides)
-            refuse_changes(before, again)
+            refuse_changes(path, before.stored, again)
             folder.top.put_manifest_aside()
             folder.top.lines(Sample)
             folder.write_asked(before.asked)

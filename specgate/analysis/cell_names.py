@@ -26,6 +26,8 @@ def cell_name(key: str, scenarios: Mapping[str, Scenario] | None = None) -> str:
     load = scenario is not None and scenario.load is not None
     level = f"{rate} requests/s" if rate else clients(int(batch)) if load else f"batch {batch}"
     length = length_name(int(context), short=True)
+    if not int(context) and not int(batch):  # of another tool
+        length = level = ""
     if scenario is not None and scenario.workload.own:
         file = scenario.workload.file
         length = f"{file.name if file else 'own prompts'}, up to {length_name(int(context))}"

@@ -87,7 +87,7 @@ LOOSE: Final[Mapping[str, Option]] = {
     "--duration": click.option("--duration", type=BUDGET, metavar="TIME", help="Send requests for so long per block."),
     "--ramp": click.option("--ramp", type=BUDGET, metavar="TIME", help="Let the load rise for so long at first."),
     "--goodput": click.option(
-        "--goodput", metavar="LIMITS", help="What a request must keep to: ttft=500,tpot=30,e2e=9000 (ms),share=0.95."
+        "--goodput", metavar="LIMITS", help="What a request must keep to: ttft=500,tpot=30,e2e=9000 (ms),share=0.9."
     ),
     "--find-max-goodput": click.option(
         "--find-max-goodput",

@@ -30,7 +30,7 @@ _RUN: Final = (
         "--budget",
         type=BUDGET,
         metavar="TIME",
-        help="Measure a point until it is decided, for at most 90s, 5m, 2h of blocks.",
+        help="Measure each point (or level) until it is decided, for at most 90s, 5m, 2h of blocks.",
     ),
     click.option(
         "--perf-mode/--no-perf-mode",
@@ -99,6 +99,7 @@ def micro(**options: Any) -> None:
     click.option(
         "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
     ),
+    click.option("--explore", is_flag=True, help="Begin at once: all figures, and never green (exit 8)."),
     click.option("--micro-first", is_flag=True, help="Run the micro gates first, until they are green often enough."),
     click.option("--status", is_flag=True, help="Only say whether it could begin, and which micro runs are missing."),
     click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object."),
@@ -109,12 +110,15 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
     \b
     Example: specgate full --scenario full-32k-single --policy seed
 
-    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; --status says what
-    is missing, and --micro-first runs it. With --override-order it begins nevertheless, and the ledger and the first
-    line of every report state the REASON.
+    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; of a question of
+    your own, the same question in micro runs. --status says what is missing, and --micro-first runs it. --explore
+    begins at once and ends NOT_JUDGED (8) with all figures. With --override-order it begins, too, and the ledger and
+    the first line of every report state the REASON.
     """
     if as_json and not status:
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
+    if options["explore"] and (status or options["override_order"]):
+        raise UsageError(f"--explore with --{'status' if status else 'override-order'}", hint="give one of them")
     if micro_first and (other := next((name for name in NOT_FIRST if status or options.get(name)), None)):
         name = "status" if status else other.replace("_", "-")
         raise UsageError(f"--micro-first with --{name}", hint="give one of them")
@@ -134,7 +138,7 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
     _measure("full", options)
 
 
-NOT_FIRST: Final = ("on", "resume", "override_order")
+NOT_FIRST: Final = ("on", "resume", "override_order", "explore")
 """Options of a full run that leave its micro gates to somebody else."""
 
 

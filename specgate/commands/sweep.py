@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specgate.ab.request import AbRequest
     from specgate.contract.sweeps import Setting
 
-OWN: Final = ("tries", "grid", "budget", "through")
+OWN: Final = ("tries", "grid", "budget", "through", "resume")
 
 
 @command(short_help="Find the fastest setting: options or environment variables.")
@@ -34,6 +34,9 @@ OWN: Final = ("tries", "grid", "budget", "through")
     "--through",
     metavar="WRITES:READS",
     help="Each setting writes a file with one option; reading it with the other is measured.",
+)
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on with a sweep that was cut off."
 )
 @click.option("--budget", type=BUDGET, default="1h", show_default=True, metavar="TIME", help="For everything.")
 @take("--backend", *SIBLINGS, "--scenario", *(name for name in QUESTION if name not in ("--steps", "--new-tokens")))
@@ -53,6 +56,8 @@ def sweep(context: click.Context, /, **options: Any) -> None:
 
     --through env.TM_GEMM_EXPORT:env.TM_GEMM_IMPORT tunes TurboMind's products with each setting of --try
     env.TM_GEMM_TUNE=1, and compares the import with the default.
+
+    --resume FOLDER, with the same command line, goes on: settings keep the process pairs that they had.
 
     A setting whose engine fails or whose texts differ is named and cannot win. The file sweep.json has throughput,
     acceptance length and tile statistics of every setting.
@@ -83,7 +88,8 @@ def carried_out(context: click.Context, grid: Mapping[str, Sequence[str]]) -> tu
     writes, colon, reads = (through or "").partition(":")
     if through is not None and not (writes and reads):
         raise UsageError(f"--through {through}", hint="write it as WRITES:READS, two options of the back end")
-    return carry_out(SweepRequest(comparison, grid, context.params["budget"], (writes, reads) if colon else None))
+    pair = (writes, reads) if colon else None
+    return carry_out(SweepRequest(comparison, grid, context.params["budget"], pair, context.params["resume"]))
 
 
 def arguments(context: click.Context) -> Iterator[str]:

@@ -44,7 +44,7 @@ from specgate.contract.results import (
     Distribution,
     Value,
 )
-from specgate.contract.run import LastGreen, Promotion, Run, RunView
+from specgate.contract.run import EXPLORED, LastGreen, Promotion, Run, RunView
 from specgate.contract.samples.block import (
     ENGINE_DECODE_NS,
     Block,
@@ -104,6 +104,7 @@ __all__ = [
     "ACCEPTANCE_LENGTH",
     "BASELINE",
     "ENGINE_DECODE_NS",
+    "EXPLORED",
     "FORBIDS_ENDS",
     "FORCED_LENGTH",
     "KINDS",

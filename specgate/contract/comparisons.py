@@ -31,6 +31,10 @@ class How(StrEnum):
     """Blocks are paired in time within each run. The two ratios are then compared, by prompt set. The interval allows
     for what differs between processes.
     """
+    REPEATED = "repetitions, apart in time"
+    """Each side was measured several times. The interval is over repetitions, and allows for what differs between
+    processes.
+    """
     UNPAIRED = "unpaired in time"
     """The runs were measured one after the other. The interval allows for what differs between processes. Whatever else
     changed in between is in the ratio, but in no interval.

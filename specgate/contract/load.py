@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, Length, Range, Requests
+from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, LeavesOut, Length, Range, Requests
 
 EARLY_NS: Final = 1_000_000
 """How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(LeavesOut):
     """Number of requests in a block of a load scenario, and their arrival."""
+
+    LEFT_OUT = frozenset({"arrivals", "burstiness", "ramp_s", "duration_s", "search"})
 
     requests: Requests
     """At least so many requests per block."""
@@ -138,3 +140,61 @@ class BreakEven:
     low: float | None
     high: float | None
     confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class LevelUse:
+    """The share of the latency limits that requests used up at one level: `use`, with its 95 % interval.
+
+    At most 1 where the limits held. None where there is no figure. `cell`: key of the cell. `requests`: how many were
+    sent. `goodput_req_s`: those that kept to the limits, per second.
+    """
+
+    level: float
+    cell: str
+    requests: int
+    use: float | None
+    ci_low: float | None
+    ci_high: float | None
+    goodput_req_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MaxGoodput:
+    """The greatest level at which the scenario's latency limits hold, in one sweep of one role.
+
+    `k`: its draft length; 0 for the baseline. `value`: the level at which the estimated use of the limits first exceeds
+    1, interpolated; None where `outcome` is not `crosses`. `low`: up to there the limits hold at `confidence`; None
+    where not even at the smallest level. `high`: from there on they do not; None where that is beyond the sweep.
+    """
+
+    scenario: str
+    context: int
+    k: int
+    open_loop: bool
+    levels: tuple[LevelUse, ...]
+    outcome: Literal["crosses", "everywhere", "nowhere", "unknown"]
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class BestDraft:
+    """The draft length with the greatest speed at one level of load, among several and 0, which is the baseline.
+
+    `ratio`: its speed over the next best one's (`next_k`), with the 95 % interval. `as_good`: draft lengths that are
+    not told from it, the error being shared by all comparisons with it.
+    """
+
+    scenario: str
+    context: int
+    level: float
+    open_loop: bool
+    k: int
+    next_k: int
+    ratio: float
+    ci_low: float
+    ci_high: float
+    as_good: tuple[int, ...]

@@ -26,7 +26,7 @@ class Metric:
     note: str = ""
 
 
-PERCENTILES: Final = (50, 90, 99)
+PERCENTILES: Final = (50, 90, 95, 99)
 """The percentiles that are stored of every quantity in `PER_REQUEST`."""
 
 PER_REQUEST: Final[Mapping[str, str]] = {
@@ -96,6 +96,13 @@ _METRICS = (
         "the level of load (clients, or requests per second) at which spec / baseline falls to 1, interpolated",
     ),
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
+    Metric(
+        "limit_use",
+        "ratio",
+        "lower",
+        "latency over the scenario's limit, of the limit that a request came nearest to: the quantile at the limits' "
+        "`share`",
+    ),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
     Metric(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Final, Literal
 
 from specgate.contract.conditions import Conditions
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
 from specgate.contract.draws import DrawCheck
-from specgate.contract.load import BreakEven
+from specgate.contract.load import BestDraft, BreakEven, MaxGoodput
 from specgate.contract.references import Builds, CellTimes, Earlier
 from specgate.contract.results import BetweenRuns, CellResult, Comparison
 from specgate.contract.samples.engine_facts import EngineFacts
@@ -18,6 +18,9 @@ from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
 from specgate.contract.scenarios.scenario import RunKind, Scenario
 from specgate.contract.traces import Invariant
 from specgate.contract.verdict import Gap, Verdict
+
+EXPLORED: Final = "exploration"
+"""Why a run began that is never green (`Promotion.override`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Promotion:
     `needed`: how many times in a row they must be green.
     `streak`: how many times in a row they have been.
     `command`: the command that adds a green run.
-    `override`: why a full run was allowed to begin without it; None where it was not.
+    `override`: why a full run was allowed to begin without it; EXPLORED: to explore, with nothing promoted; None where
+        it was not.
     """
 
     gates: Mapping[str, str]
@@ -97,6 +101,10 @@ class RunView:
     """Cell key → what the texts amount to that were drawn of it, for the cells of scenarios with `sampling`."""
     break_even: tuple[BreakEven, ...] = ()
     """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
+    max_goodput: tuple[MaxGoodput, ...] = ()
+    """Up to which level of load the scenario's latency limits hold, one entry per sweep and role."""
+    best_drafts: tuple[BestDraft, ...] = ()
+    """The best draft length at every level of load that was measured with several."""
     check_seconds: Mapping[str, float] = field(default_factory=dict)
     """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took;
     `starts`, `first`, `warmup`, `measured` → starts of engines, the first answer of each role after a start, other

@@ -91,6 +91,7 @@ class Sweep:
     """A whole sweep, as stored. `device`: None where no engine ran.
 
     `engine`: what the default's engine tells of itself. `options`: those that all settings and the default share.
+    `pair_s`: mean seconds of a process pair; None where none was measured.
     `verdict`: the result in words. `best`: None where nothing was compared in the end.
     """
 
@@ -104,3 +105,4 @@ class Sweep:
     trials: tuple[Trial, ...]
     best: Best | None
     verdict: Text
+    pair_s: Positive | None = None

@@ -34,13 +34,16 @@ def read_bytes(file: Path, largest: int = LARGEST) -> bytes:
     return content
 
 
-def parse_json(text: str | bytes) -> object:
+def parse_json(text: str | bytes, *, constants: bool = False) -> object:
     """The value of a JSON text. Raises ValueError for anything else, and for what no reader should have to bear: other
     encodings than UTF-8, numbers that are not finite, text that is not Unicode, more than `DEEPEST` levels.
+
+    `constants`: NaN and Infinity, which Python's writer has, are None.
     """
+    refuse = (lambda name: None) if constants else _refuse_constant
     try:
         words = text.decode("utf-8") if isinstance(text, bytes) else text
-        value: object = json.loads(words, parse_constant=_refuse_constant, parse_float=_finite)
+        value: object = json.loads(words, parse_constant=refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError(f"more than {DEEPEST} levels deep") from None
     # Cheap signs that a closer look is needed: most texts hold neither.

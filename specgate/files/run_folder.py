@@ -41,6 +41,11 @@ RUN: Final = "run.json"
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
 
 
+def is_run(path: Path) -> bool:
+    """True if `path` is the folder of a run."""
+    return (path / "config.resolved.yaml").is_file()
+
+
 class RunFolder(Samples):
     """The files of one run: see `OwnFiles` for how they are written, and `Samples` for its journals."""
 
@@ -57,7 +62,7 @@ class RunFolder(Samples):
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> RunFolder:
         """An existing run folder. Raises UsageError where `path` is not one."""
-        if not (path / "config.resolved.yaml").is_file():
+        if not is_run(path):
             raise UsageError(
                 f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
             )

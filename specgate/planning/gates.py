@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from specgate import plugins
 from specgate.contract import AllowedLoss, Cell, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
@@ -66,6 +66,17 @@ def floors_of(policy: Policy) -> list[tuple[Rule, Floor]]:
 def kinds_of(policy: Policy) -> Mapping[str, tuple[Kind, ...]]:
     """Return rule id → the kinds of judgement that its verdicts are."""
     return {rule.id: gate.judges(rule) for rule, gate in rules_with(policy, Gate)}
+
+
+RIGHT: Final[frozenset[Kind]] = frozenset(("validity", "tokens"))
+"""Judgements that a run is wrong without, whatever it is for."""
+
+
+def explored(policy: Policy) -> Policy:
+    """Return `policy` as an exploration is judged: records and tokens must be right, and nothing else is decided."""
+    kinds = kinds_of(policy)
+    rules = [replace(r, required=r.required and bool(kinds[r.id]) and {*kinds[r.id]} <= RIGHT) for r in policy.rules]
+    return replace(policy, rules=tuple(rules), not_judged=())
 
 
 def near_ties(policy: Policy) -> NearTies:

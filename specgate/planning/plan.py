@@ -24,6 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from specgate.analysis.load.max_goodput import search_order
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BASELINE, LEAST_BUDGET_S, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
@@ -41,11 +42,14 @@ def build_plan(scenarios: Sequence[Scenario], backend: str) -> Plan:
 
 
 def points_of(scenario: Scenario, backend: str) -> Iterator[Point]:
-    """The points of a scenario's grid."""
+    """The points of a scenario's grid; the levels of a load in the order of its search."""
     for context in scenario.grid.context:
-        for batch in scenario.grid.batch:
-            for rate in (scenario.load.rates if scenario.load is not None else ()) or (None,):
-                yield Point(scenario.name, backend, context, batch, rate)
+        points = [
+            Point(scenario.name, backend, context, batch, rate)
+            for batch in scenario.grid.batch
+            for rate in (scenario.load.rates if scenario.load is not None else ()) or (None,)
+        ]
+        yield from search_order(points) if scenario.load is not None and scenario.load.search else points
 
 
 def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:

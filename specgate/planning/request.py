@@ -41,6 +41,8 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
     override_order: str | None = None
+    explore: bool = False
+    """Whether a full run begins before its micro gates are green, and is never green itself."""
     archives: Sequence[Path] = ()
     """Folders that run folders of the ledger were moved to."""
     reports: bool = True

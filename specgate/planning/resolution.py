@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specgate import plugins
-from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario, TimeEnd
+from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario, TimeEnd, tape
 from specgate.contract.protocols import (
     Backend,
     ChecksOptions,
@@ -16,6 +16,7 @@ from specgate.contract.protocols import (
     HasUsualPair,
     OffersLoad,
     OffersSampling,
+    StatesDraftOptions,
 )
 from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
@@ -25,6 +26,7 @@ from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_
 from specgate.planning.ad_hoc import MOST_SETS, Question, asked, stretched
 from specgate.planning.contradictions import check_plan
 from specgate.planning.defaults import machine_size, policy_of
+from specgate.planning.gates import explored
 from specgate.planning.plan import room_needed
 from specgate.planning.prompt_files.choosing import OwnPrompts
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts
@@ -94,11 +96,12 @@ def resolve(
     other_target = named or (pair.name != DEMO and {s.pair for s in chosen} == {DEMO})
     chosen = fitted(chosen, pair, other_target=other_target, backend=backend, most_sets=open_sets(request))
     chosen = one_role_at_a_time(chosen, backend, request.options)
+    policy = with_elsewhere(policy_of(request, known_backend(backend), chosen), chosen)
     return Config(
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=with_elsewhere(policy_of(request, known_backend(backend), chosen), chosen),
+        policy=explored(policy) if request.explore else policy,
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
@@ -148,12 +151,18 @@ def usable_backend(request: Request) -> str:
 
 
 def check_options(backend: str, scenarios: Sequence[Scenario], options: Mapping[str, str]) -> None:
-    """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's."""
+    """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's, or
+    if a tape that is to be replayed cannot be read.
+    """
     refuse_double_options(scenarios, options)
     plugin = plugins.backend(backend)
     for scenario in scenarios:
         if scenario.options and isinstance(plugin, ChecksOptions):
             plugin.check_options({**options, **scenario.options})
+    if isinstance(plugin, StatesDraftOptions) and tape.OPTION in plugin.other_drafts:
+        named = (of.get(tape.OPTION) for of in (options, *(scenario.options for scenario in scenarios)))
+        for file in dict.fromkeys(filter(None, named)):
+            tape.Tape.load(Path(file))
 
 
 def refuse_without_load(backend: Backend) -> None:
@@ -229,7 +238,7 @@ def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
     fixed = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
-    fixed = [*fixed, *([] if request.baseline else ["no_baseline"])]
+    fixed = [*fixed, *([] if request.baseline else ["no_baseline"]), *(["explore"] if request.explore else [])]
     if fixed or request.question:
         names = ("--" + name.removesuffix("s").replace("_", "-") for name in fixed)
         options = ", ".join((*names, *request.question.options()))

@@ -15,7 +15,7 @@ import psutil
 
 from specgate.analysis.verdict import dead_rules
 from specgate.analysis.verdict import in_words as not_judged_in_words
-from specgate.contract import EngineFacts, Promotion, Run, State
+from specgate.contract import EXPLORED, EngineFacts, Promotion, Run, State
 from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
@@ -60,7 +60,9 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
         gates, command = micro_gates(request, config)
         if FLEET in software.facts:
             command = command.replace("specgate micro", "specgate micro --on gpus", 1)
-        promotion = Promotion(digests(gates), NEEDED, 0, command, request.override_order)
+        promotion = Promotion(
+            digests(gates), NEEDED, 0, command, EXPLORED if request.explore else request.override_order
+        )
     claim = claim_of(config, promotion.gates, software)
     if request.kind == "full":
         return admit(ledger, claim, promotion)
@@ -153,7 +155,10 @@ def refusal(claim: Claim, promotion: Promotion, current: GreenRuns) -> OrderRefu
         f"full run refused: its micro gates have been green {current.length} of {promotion.needed} times in a row",
         *(f"  {line}" for line in (*missing[:1], *last, *missing[1:])),
     ]
-    override = "or add --override-order REASON: the ledger and the first line of every report will say so"
+    override = (
+        "or add --explore: all figures, and never green; or --override-order REASON: the ledger and the first line of "
+        "every report will say so"
+    )
     return OrderRefused("\n".join(lines), hint=override)
 
 

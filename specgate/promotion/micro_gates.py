@@ -1,6 +1,7 @@
 """Micro scenarios that must be green before a full run, and the command that runs them.
 
-They are the scenarios that the policy lists under `micro`, or, if it lists none, all micro scenarios that this machine
+Of a question of one's own it is the same question, asked as a micro run: the same prompts on the same engine. Else they
+are the scenarios that the policy lists under `micro`, or, if it lists none, all micro scenarios that this machine
 runs by default. Of these, only the ones written for the pair to be measured count. If none is, all of them count and
 must be green on that pair.
 """
@@ -8,22 +9,34 @@ must be green on that pair.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from specgate.contract import VARIANT_MARK, Scenario
 from specgate.contract.protocols import HasUsualPair
 from specgate.files.config import Config
+from specgate.planning.ad_hoc import OF_REQUESTS, stretched
 from specgate.planning.defaults import machine_size
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
-from specgate.planning.resolution import fitted, known_backend
+from specgate.planning.resolution import (
+    chosen_scenarios,
+    fitted,
+    known_backend,
+    names_scenarios,
+    one_role_at_a_time,
+    open_sets,
+)
 from specgate.planning.scenario import SHIPPED, meant_for, override, select
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     """The micro scenarios that must be green for this request, as `specgate micro` would run them, and that command."""
     size = machine_size()
+    if request.question and not names_scenarios(request.scenarios, request.only):
+        return own_micro_gates(request, config)
     listed = micro_scenarios(config.policy) or select((), None, "micro", size)
     asking = [s for s in listed if s.pair == config.pair.name]
     pair = list(pair_options(request))
@@ -34,8 +47,48 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
         words += [word for name in dict.fromkeys(map(_said, gates)) for word in ("--scenario", name)]
     words += [*pair, *other_options(request)]
+    return as_run(gates, request, config, pair), shlex.join(words)
+
+
+def own_micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
+    """The question of `request` as a micro run asks it, and the command that does."""
+    question = replace(request.question, **dict.fromkeys(OF_REQUESTS))
+    asking = chosen_scenarios(question, (), None, "micro", machine_size())
+    gates = [override(s, baseline=request.baseline) for s in meant_for(config.backend, asking)]
+    pair = list(pair_options(request))
+    gates = [stretched(gate, config.pair) for gate in gates]
+    typed = any(word.startswith(("http://", "https://")) for word in request.argv)
+    words = as_typed(request.argv[1:]) if typed else (*question.words(), *pair, *other_options(request))
+    return as_run(gates, request, config, pair), shlex.join(("specgate", "micro", *words))
+
+
+OWN_VALUES: Final = (
+    "--new-tokens", "--goodput", "--override-order", "--measurement-runs", "--warmup-runs", "--budget",
+    "--on", "--slots", "--task-points",
+)  # fmt: skip
+OWN_FLAGS: Final = (
+    "--explore", "--status", "--json", "--micro-first", "--plain", "--debug", "--perf-mode", "--no-perf-mode",
+)  # fmt: skip
+"""Options that a full run may have and its micro runs need not, with and without a value."""
+
+
+def as_typed(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line with URLs in it, without the options of one run alone."""
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name in OWN_VALUES and not equals:
+            next(rest, None)
+        elif name not in (*OWN_VALUES, *OWN_FLAGS):
+            yield word
+
+
+def as_run(gates: list[Scenario], request: Request, config: Config, pair: list[str]) -> list[Scenario]:
+    """The scenarios as they run on the pair and the engine of `config`. `pair`: the words that name the pair."""
     other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
-    return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
+    sets = open_sets(request)
+    gates = fitted(gates, config.pair, other_target=other_target, backend=config.backend, most_sets=sets)
+    return one_role_at_a_time(gates, config.backend, config.options)
 
 
 def is_usual_pair(config: Config) -> bool:

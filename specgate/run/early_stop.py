@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specgate.analysis.checks.contradictions import CheckFacts
+from specgate.analysis.load.max_goodput import needless_points
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.machine.minutes import seconds_of
@@ -53,12 +54,14 @@ class Look:
 
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
     """The points that stopped early: point key → number of measured rounds after which it was decided, or its time was
-    spent. One that is measured until it is decided, and was interrupted, has its rounds up to the next look.
+    spent. One that is measured until it is decided, and was interrupted, has its rounds up to the next look. A level
+    that a search did not need has 0.
 
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
     deciding look are not all in the journal. `known`: see `measure`.
     """
-    return {**next_looks(plan, journal), **stopped(plan, run, policy, journal, known)}
+    left_out = {point.key: 0 for point in needless_points(plan, journal.blocks)}
+    return {**next_looks(plan, journal), **stopped(plan, run, policy, journal, known), **left_out}
 
 
 def next_looks(plan: Plan, journal: Journal) -> dict[str, int]:
@@ -142,9 +145,12 @@ def look_at(
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing, as it may yet become quiet. Where a point is measured
-    until it is decided, only a required rule on that keeps it open.
+    until it is decided, only a required rule on that keeps it open; a GPU that a required rule reads and that is not
+    there ends it, since no further round could make up for that.
     """
     ties, limits, scenario = near_ties(policy), machine_limits(policy), plan.scenarios[plan.points[0].scenario]
+    if scenario.until_decided and not run.environment.get("gpus") and any(r.required and of.gpu for r, of in limits):
+        return Look(len(plan.rounds), decided=True)
     hosts = judge_hosts(plan, journal.blocks, limits, journal.engines)
     rejecting = [(rule, of) for rule, of in limits if rule.required or not scenario.until_decided]
     if any(host.too_many for host in judge_hosts(plan, journal.blocks, rejecting, journal.engines).values()):
@@ -182,8 +188,10 @@ def look_at(
     if scenario.until_decided:
         verdicts = [v for v in verdicts if v.required]
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)
-    apart = scenario.load is None or told_apart(scenario, comparisons, run.between_runs)
-    judged = bool(verdicts) or scenario.load is not None or scenario.until_decided
+    load = scenario.load
+    # What a search asks of the tail of latencies takes all rounds.
+    apart = load is None or (not load.search and told_apart(scenario, comparisons, run.between_runs))
+    judged = bool(verdicts) or load is not None or scenario.until_decided
     of_earlier = {rule.id for rule, _ in rules_with(policy, NeedsEarlierRun)}
     only_earlier = bool(still_open) and all(v.rule in of_earlier for v in still_open)
     return Look(len(plan.rounds), apart and judged and not still_open, still_open, only_earlier)
@@ -226,14 +234,26 @@ def decisions_of(gate: Sequential, rule: Rule, cell: Cell, plan: Plan) -> int:
 def truncated_plan(plan: Plan, ended: Mapping[str, int]) -> Plan:
     """`plan` without the rounds that are not run because their point stopped early.
 
-    `ended`: point key → number of measured rounds that are kept, as `ended_early` returns it. Warm-up rounds are kept.
+    `ended`: point key → number of measured rounds that are kept, as `ended_early` returns it. Warm-up rounds are kept
+    with them.
     """
     left: dict[Point, int] = {p: ended[p.key] for p in plan.points if p.key in ended}
+    left_out = {point for point, rounds in left.items() if not rounds}
     rounds = []
     for round_ in plan.rounds:
+        if round_.point in left_out:
+            continue
         if not round_.warmup and round_.point in left:
             if left[round_.point] == 0:
                 continue
             left[round_.point] -= 1
         rounds.append(round_)
     return replace(plan, rounds=tuple(rounds))
+
+
+def in_grid_order(plan: Plan) -> Plan:
+    """Return `plan` with the levels of a search by ascending level; any other plan has them so."""
+    names = list(plan.scenarios)
+    place = {p: (names.index(p.scenario), p.context, p.level) for p in plan.points}
+    searching = any(s.load is not None and s.load.search for s in plan.scenarios.values())
+    return replace(plan, rounds=tuple(sorted(plan.rounds, key=lambda r: place[r.point]))) if searching else plan

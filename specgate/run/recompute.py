@@ -14,7 +14,9 @@ from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
-from specgate.analysis.load.sweeps import break_evens, late_clients
+from specgate.analysis.load.best_draft import best_drafts
+from specgate.analysis.load.max_goodput import greatest_loads
+from specgate.analysis.load.sweeps import break_evens, late_clients, short_blocks
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.machine.energy import metered, with_energy
@@ -73,10 +75,11 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     """
     own, known = stopped_by or policy, Known()
     run = replace(run, required_decisions=early_stop.required_decisions(plan, own))
-    early = early_stop.ended_early(plan, run, own, journal, known)
+    left_out = {key: 0 for key, rounds in run.ended_early.items() if not rounds}
+    early = {**left_out, **early_stop.ended_early(plan, run, own, journal, known)}
     if stopped_by is not None:
         run, known = replace(run, required_decisions=early_stop.required_decisions(plan, policy)), Known()
-    plan, engines = early_stop.truncated_plan(plan, early), journal.engines
+    plan, engines = early_stop.in_grid_order(early_stop.truncated_plan(plan, early)), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     stored = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
     records = Checked(*stored, policy.checks, journal.followed)
@@ -116,8 +119,17 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         times=cell_times(plan, cells, blocks, aside) if needs_earlier_run(policy) else {},
         draws=draw_checks(plan, policy, journal),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
+        max_goodput=greatest_loads(plan.scenarios, cells),
+        best_drafts=best_drafts(plan.scenarios, comparisons, run.between_runs),
         warnings=tuple(
-            dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
+            dict.fromkeys(
+                (
+                    *run.warnings,
+                    *(w for f in engines.values() for w in warnings_of(f)),
+                    *late_clients(cells),
+                    *short_blocks(plan.scenarios, blocks),
+                )
+            )
         ),
     )
     return with_ceilings(reduced, floors_of(policy))

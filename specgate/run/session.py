@@ -40,7 +40,7 @@ from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
-from specgate.run.beginning import begin, fitting_prompts, own_prompts
+from specgate.run.beginning import begin, fitting_prompts, own_prompts, time_limits
 from specgate.run.early_stop import Look
 from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, decide, finish_cut, reason_of, store
 from specgate.run.progress import progress
@@ -137,7 +137,7 @@ def carry_out_here(request: Request, measuring: Measuring | None, taking_part: M
     if FACT in run.fingerprint:
         echo(f"engines run in {run.fingerprint[FACT]}")
     echo(f"run folder {folder.path}")
-    for line in own_prompts(resolved.prompts):
+    for line in (*own_prompts(resolved.prompts), *time_limits(resolved.plan)):
         echo(line)
     measured = with_answers((measuring or measure_plan)(resolved, folder, run), resolved, folder)
     run, plan = conclude_and_judge(resolved, run, measured, green)

@@ -12,6 +12,7 @@ from typing import Final
 from specgate.ab.folder import AbFolder, Asked, Processes
 from specgate.ab.judging import find, samples_of
 from specgate.ab.request import AbRequest, builds
+from specgate.ab.resuming import without_unfinished
 from specgate.ab.session import asked_of, measure, refuse_credentials
 from specgate.analysis.two_builds.outcomes import log_margin
 from specgate.analysis.two_builds.reduce import Found
@@ -106,7 +107,7 @@ def measure_beside(candidate: Candidate, request: AbRequest, parent: Path) -> Ke
         folder, before = candidate.folder, candidate.folder.processes()
         with folder.top.lock():
             processes = replace(before, beside=not request.apart) if not before.found else before
-            processes = replace(processes, failure=None, code=None)
+            processes = replace(without_unfinished(folder, processes), failure=None, code=None)
             folder.write_asked(settings)
             failure = measure(request.plain, sides, settings, prompts, folder, processes, until_decided=False)
     candidate.asked = settings

@@ -26,10 +26,12 @@ from specgate.sandbox.isolation import isolated
 from specgate.sweep.grid import baked, in_words, settings_of
 from specgate.sweep.halving import FINAL_PAIRS, Halving, cost, halvings
 from specgate.sweep.measuring import Candidate, interval, measure_beside
+from specgate.sweep.resuming import refuse_another, restored, stored_sweep
 from specgate.sweep.wording import duration, percent, standing
 from specgate.terminal import echo
 
 RESULT: Final = "sweep.json"
+NOT_ENDED: Final = "not ended"
 LEAST_PAIR_S: Final = 1.0
 """Seconds that a process pair takes at least: two engines start, prefill and decode."""
 FINAL_LOOKS: Final = (8, 16, 24)
@@ -44,12 +46,14 @@ class SweepRequest:
     `grid`: option → values. `budget_s`: seconds for everything, of which the final comparison's are kept back.
     `through`: option with which an engine writes a file, and option with which it reads one. Each setting writes one
         first; what is measured is the reading of it.
+    `resume`: the folder of a sweep of the same command line that was cut off, which goes on.
     """
 
     comparison: Callable[[Setting], AbRequest]
     grid: Mapping[str, Sequence[str]]
     budget_s: float
     through: tuple[str, str] | None = None
+    resume: Path | None = None
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ def carry_out(request: SweepRequest) -> tuple[ExitCode, Path]:
 
     Raises UsageError for a grid that has one point or more than the budget can visit, and for options that the back end
     refuses; BackendError where the default's engine, or every setting's, fails. What was measured stays in the folder.
+    A sweep that goes on measures what it lacks, under the whole budget again.
     """
     began = time.monotonic()
     most = int(request.budget_s / LEAST_PAIR_S) - FINAL_PAIRS
@@ -90,13 +95,25 @@ def carry_out(request: SweepRequest) -> tuple[ExitCode, Path]:
     for setting in settings:  # every setting's options are checked before anything is measured
         with builds(request.comparison(setting), Path()) as sides:
             names = tuple(sides[SIDES[0]].config.scenarios)
-    folder = RunFolder.create(base.out, "sweep", label_of(names), inventory.source_tree_sha256())
-    candidates = tuple(map(Candidate, settings))
+    stored = stored_sweep(request.resume / RESULT, settings) if request.resume else None
+    if request.resume and stored:
+        folder = RunFolder(request.resume)
+        candidates = tuple(restored(s, stored, number, folder.path) for number, s in enumerate(settings))
+        refuse_another(candidates, request.comparison)
+    else:
+        folder = RunFolder.create(base.out, "sweep", label_of(names), inventory.source_tree_sha256())
+        candidates = tuple(map(Candidate, settings))
     state = State(request, candidates, base, folder, began + request.budget_s, base.apart or base.isolate)
+    if stored and stored.pair_s and (pairs := sum(c.pairs for c in candidates)):
+        state.spent_s, state.pairs, state.measured = stored.pair_s * pairs, pairs, stored.measured
     echo(f"{len(settings)} settings of {', '.join(request.grid)}; sweep folder {folder.path}")
-    with folder.lock(), isolated(base.isolate, base.out):
-        code, verdict, best = search(state)
-        store(state, verdict, best)
+    try:
+        with folder.lock(), isolated(base.isolate, base.out):
+            code, verdict, best = search(state)
+            store(state, verdict, best)
+    except KeyboardInterrupt:
+        echo(f"to go on, add --resume {folder.path} to the same command")
+        raise
     echo(f"{folder.path / RESULT}")
     echo(verdict)
     if best is not None and best.faster:
@@ -108,7 +125,9 @@ def search(state: State) -> tuple[ExitCode, str, Best | None]:
     """Halve, and compare the best with the default. Returns the exit code, the verdict in words, and the best."""
     if state.request.through is not None:
         for number, candidate in enumerate(state.candidates, 1):
-            write_first(state, candidate, number, *state.request.through)
+            if not candidate.made_by:
+                write_first(state, candidate, number, *state.request.through)
+                store(state, NOT_ENDED, None)
     alive = last = [c for c in state.candidates if c.why_not is None]
     if not alive:
         raise all_failed(state)
@@ -153,6 +172,9 @@ def halve(state: State, alive: Sequence[Candidate], steps: Sequence[Halving]) ->
     step = steps[-1]
     echo(f"halving {len(steps)}: {len(alive)} settings, {step.pairs} process pairs each")
     for number, candidate in enumerate(alive, 1):
+        if candidate.pairs >= step.pairs:
+            echo(f"  [{number}/{len(alive)}] {standing(candidate)}")
+            continue
         began, had = time.monotonic(), candidate.pairs
         looks = tuple(s.pairs for s in steps)
         request = replace(state.request.comparison(candidate.setting), looks=looks, apart=state.apart)
@@ -162,7 +184,7 @@ def halve(state: State, alive: Sequence[Candidate], steps: Sequence[Halving]) ->
         if candidate.pairs and candidate.folder is not None:
             state.apart = not candidate.folder.processes().beside
         echo(f"  [{number}/{len(alive)}] {standing(candidate)}")
-        store(state, "not ended", None)
+        store(state, NOT_ENDED, None)
         if interrupted is not None:
             raise interrupted
         if len(steps) == 1 and number == 1 and not state.affords(step.pairs * (len(alive) - 1)):
@@ -269,5 +291,6 @@ def store(state: State, verdict: str, best: Best | None) -> None:
         trials=tuple(c.trial(error) for c in state.candidates),
         best=best,
         verdict=verdict,
+        pair_s=state.pair_s if state.pairs else None,
     )
     write_json(state.folder.path / RESULT, {"schema": SWEEP, **to_plain(Sweep, sweep)})

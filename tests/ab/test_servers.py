@@ -62,13 +62,15 @@ def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -
     assert cli.run("runs", "verify", next((cli.folder / "runs").glob("*-ab-*")), pair=False).returncode == 0
 
 
-def test_own_prompts_on_one_running_server_a_side_are_compared_without_a_baseline(cli: Cli) -> None:
+def test_own_prompts_on_one_running_server_a_side_are_compared_without_a_baseline(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", str(cli.folder / "cache"))
     cli.write("mine.jsonl", "".join(json.dumps({"ids": [i, *range(12)]}) + "\n" for i in range(12)))
     with ExitStack() as stack:
         old, new = (stack.enter_context(running_stub("vllm", 3, "--rate", rate)) for rate in ("200", "50"))
-        question = ("--prompts", "mine.jsonl", "--batch", "2", "--steps", "6", "-o", "model=specgate", "--no-baseline")
-        sides = ("--old", f"url={old}", "--new", f"url={new}")
-        done = cli.run("ab", "--backend", "vllm", *question, *sides, "--processes", "3", "--quads", "1")
+        question = ("--prompts", "mine.jsonl", "--batch", "2", "--steps", "6")
+        done = cli.run("ab", old, new, *question, "--processes", "3", "--quads", "1", pair=False)
     assert done.returncode in (1, 3), done.stdout + done.stderr
     assert min(ratios(result(cli)).values()) > 2 and ratios(result(cli)).keys() == {"spec-3"}
     assert f"old: {old} · new: {new}" in done.stdout and "prompts from mine.jsonl" in done.stdout

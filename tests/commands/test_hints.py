@@ -21,13 +21,14 @@ FOREIGN: Final = (
     "backends/servers",
     "backends/offline",
     "specgate/checkpoints/spec_config",
+    "specgate/archive/other_tools",
     "specgate/sandbox/bubblewrap.py",
     "reports/pictures/svg.py",
 )
 """Where flags of engines and of sandboxes stand, and names of colours."""
 OTHERS: Final = re.compile(
     r"--(spec-|speculative-|enable-|skip-|metrics|no-deps|only-binary|version|debug|persistence-mode|query-gpu|head|address"
-    r"|cuda-graph-trace|type|verify-commit|save-result)"
+    r"|cuda-graph-trace|type|verify-commit)"
 )
 """Options of engines and their benchmarks, pip, nvidia-smi, nsys, Ray and git; and those that every command has."""
 

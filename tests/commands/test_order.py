@@ -323,6 +323,35 @@ def test_an_override_is_in_the_ledger_and_on_the_first_line_of_every_report(orde
     assert status(order)["streak"] == 0
 
 
+def test_a_question_of_ones_own_waits_for_the_same_question_in_micro_runs(order: Cli) -> None:
+    order.write("mine.jsonl", "".join(json.dumps({"ids": [i, *range(12)]}) + "\n" for i in range(12)))
+    question = ("--prompts", "mine.jsonl", "--batch", "2", "--policy", "policy.yaml", *FAKE)
+    refused = order.run("full", *question, "--new-tokens", "10")
+    assert refused.returncode == 5, refused.stdout + refused.stderr
+    assert "missing: 3 green runs of own-mine.b2 (" in refused.stderr
+    command = re.search("run: specgate (micro .*)", refused.stderr)
+    assert command is not None and "--prompts mine.jsonl" in command[1] and "--new-tokens" not in command[1]
+    done = order.run(*command[1].split(), pair=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "green micro runs in a row: 1 of 3 (this run: one more)" in done.stdout
+    state = json.loads(order.run("full", *question, "--new-tokens", "99", "--status", "--json").stdout)
+    assert state["streak"] == 1, "so long as the prompts are, whatever is asked for after them"
+    other = json.loads(order.run("full", *question, "--prompt-sets", "4", "--status", "--json").stdout)
+    assert other["streak"] == 0, "another question"
+
+
+def test_an_exploration_begins_at_once_has_all_figures_and_is_never_green(order: Cli) -> None:
+    done = full(order, *FAKE, "--plain", "--explore")
+    assert done.returncode == 8, done.stdout + done.stderr
+    assert "EXPLORATION (micro gates green 0 of 3 times): " in done.stdout and "verdict NOT_JUDGED" in done.stdout
+    run = RunFolder.open(order.newest()).read_run()
+    assert run.comparisons[0].speedup.value is not None and run.cells[1].acceptance is not None
+    assert {v.rule for v in run.verdicts if v.required} == {"records", "tokens"}
+    assert order.run("runs", "verify", order.newest(), pair=False).returncode == 0
+    assert [e.override for e in entries(order)] == ["exploration"] and status(order)["streak"] == 0
+    assert here(order, "full", "--explore", "--override-order", "x")[0] == 2
+
+
 @pytest.mark.parametrize("arguments", [("--override-order", " "), ("--override-order",)])
 def test_an_override_needs_a_reason(order: Cli, arguments: tuple[str, ...]) -> None:
     assert here(order, "full", *arguments)[0] == 2

@@ -102,7 +102,8 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
         command = ["micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain", *urls]
         nameless = cli.run(*command, pair=False)
         done = cli.run(*command, "--tokenizer", "tok.json", pair=False)
-    assert nameless.returncode == 2 and "nothing says what it serves" in nameless.stderr
+    assert nameless.returncode == 2 and "the tokenizer of qwen-prod is not on this machine" in nameless.stderr
+    assert "--tokenizer FILE|DIR" in nameless.stderr
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
     (facts,) = run.engines.values()
@@ -151,6 +152,32 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
         (cli.newest() / "summary.md").read_text(),
     ):
         assert "No baseline was measured: no speed-up is claimed" in sentence
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.slow("starts servers")
+def test_an_honest_server_whose_method_need_not_draft_is_green_with_all_of_its_steps(cli: Cli, tmp_path: Path) -> None:
+    """By hand: steps of 1, 3, 1 and 2 tokens make 6 behind the first, one is cut off, and two had no draft: 7 / 4."""
+    script = ["--rate", "500", "--lengths", "0:0,12:2,0:0,5:1"]
+    ids = cli.write("ids.json", json.dumps(list(range(5, 29))))
+    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[16]"))
+    with running_stub("vllm", 0, *script) as plain, running_stub("vllm", 16, *script) as url:
+        smoked = cli.run(
+            "smoke", "--prompt-file", str(ids), "--tokens", "64", "--json", "--backend", "vllm", "-o", f"url={url}"
+        )
+        urls = ["-o", f"url.spec-16={url}", "-o", f"url.baseline={plain}"]
+        done = cli.micro("--backend", "vllm", *urls, "--perf-mode", "--plain")
+    seen = json.loads(smoked.stdout)
+    assert (smoked.returncode, seen["role"], seen["causes"]) == (0, "spec-16", []), smoked.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    (spec,) = (c for c in run.cells if c.cell.role.speculative)
+    assert spec.acceptance is not None and spec.values["acceptance_length"].value == pytest.approx(7 / 4)
+    assert spec.acceptance.skipped == spec.acceptance.steps and spec.values["skipped_steps"].value
+    (i3,) = (i for i in run.certificates[spec.cell.key] if i.id == "I3")
+    assert i3.reason_code == "no_promise"
+    (valid,) = (v for v in run.verdicts if v.gate == "validity" and v.cell == spec.cell.key)
+    assert "had no draft, as they may; 2.50 tokens a step with one" in valid.message
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 

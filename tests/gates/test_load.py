@@ -48,7 +48,7 @@ def test_speculation_must_pay_up_to_the_level_that_is_asked_for(
     outcome = judged(run, min_break_even=number)
     assert (outcome.state, outcome.reason_code) == (state, code), outcome.message
     assert outcome.cell == f"sweep/fake/c16/{cell}/spec-3"
-    assert "speculation stops paying at" in outcome.message and outcome.evidence["outcome"] == "crosses"
+    assert "speculation pays up to" in outcome.message and outcome.evidence["outcome"] == "crosses"
     assert outcome.evidence["break_even"] == run.break_even[0].value
 
 

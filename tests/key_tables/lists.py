@@ -13,6 +13,7 @@ from typing import TypeGuard, get_args
 import click
 
 from specgate import errors, plugins
+from specgate.archive.other_tools.declarations import TOOLS
 from specgate.cli import cli
 from specgate.contract.metrics import _METRICS, PER_REQUEST, STATISTICS, per_request
 from specgate.planning.policy import SHIPPED
@@ -136,6 +137,21 @@ def variables() -> Iterator[tuple[str, str]]:
     yield "variables", markdown(("variable", "read by", "meaning"), rows)
 
 
+def tools() -> Iterator[tuple[str, str]]:
+    """Yield the table of other tools whose results are read; of each, what its first declared form says."""
+    rows = [
+        (
+            f"`{tool.name}`",
+            tool.form,
+            "counts" if tool.counts else "a mean" if tool.length else "–",
+            ", ".join(f"`{path.rpartition('.')[2]}`" for path in tool.asked) or "its name",
+        )
+        for tool in TOOLS
+        if tool.form
+    ]
+    yield "tools", markdown(("tool", "form", "acceptance from", "matched by"), rows)
+
+
 LISTS: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
     exit_codes,
     commands,
@@ -144,4 +160,5 @@ LISTS: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
     figures,
     columns,
     variables,
+    tools,
 )

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from specgate.ab.request import AbRequest
+from specgate.sweep.measuring import Candidate, measure_beside
 from tests.backends.offline.helpers import STAND_INS
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
@@ -198,3 +200,38 @@ def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_th
     assert best["ratio"] > 2 and result(cli)["best"]["low"] > 1
     tiles = best["cells"]["tiny/c24/b2/spec-3"]["tile_stats"]
     assert tiles["total"] == tiles["span_empty"] + tiles["mask_empty"] + tiles["executed"] > 0
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sweep_that_was_cut_off_goes_on_with_the_pairs_that_its_settings_had(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = list[str]()
+
+    def until(most: int) -> None:
+        def measure(candidate: Candidate, request: AbRequest, parent: Path) -> KeyboardInterrupt | None:
+            if len(measured) == most:
+                raise KeyboardInterrupt
+            measured.append(candidate.setting["draft_ns"])
+            return measure_beside(candidate, request, parent)
+
+        monkeypatch.setattr("specgate.sweep.session.measure_beside", measure)
+
+    tries = ("--try", "draft_ns=100000,40000,200000")
+    assert "has no sweep.json" in sweep(cli, *tries, "--resume", "runs", code=2)
+    until(2)
+    output = sweep(cli, *tries, code=130)
+    (folder,) = (cli.folder / "runs").glob("*-sweep-*")
+    assert f"to go on, add --resume runs/{folder.name}" in output
+    kept = [trial["folder"] for trial in result(cli)["trials"]]
+    assert kept[2] is None and "its settings are others, such as draft_ns=200000" in sweep(
+        cli, "--try", "draft_ns=100000,40000", "--resume", str(folder), code=2
+    )
+    refused = sweep(cli, *tries, "--resume", str(folder), "-o", "accept=3,1", code=2)
+    assert 'old: options.accept: was null, is "3,1"' in refused
+    until(9)
+    assert "faster than the default: draft_ns=40000" in sweep(cli, *tries, "--resume", str(folder), code=0)
+    assert measured == ["100000", "40000", "200000", "40000", "100000"]
+    assert [trial["folder"] for trial in result(cli)["trials"]][:2] == kept[:2]
+    assert [trial["pairs"] for trial in result(cli)["trials"]] == [2, 2, 1]
+    assert "it has ended: faster than the default" in sweep(cli, *tries, "--resume", str(folder), code=2)

@@ -42,6 +42,7 @@ class LlamaCpp:
     cumulative = False
     names_all = False
     counts_outputs = False
+    counts_events = False
     draft_counter = "llamacpp:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),

@@ -56,6 +56,7 @@ class Lmdeploy:
     cumulative = False
     names_all = True
     counts_outputs = True
+    counts_events = False
     draft_counter = "lmdeploy:spec_decode_num_drafts_total"
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})

@@ -53,6 +53,7 @@ class Sglang:
     cumulative = True
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "spec_verify_ct in meta_info"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),

@@ -37,6 +37,7 @@ class Trtllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "specDecodingStats in /metrics"
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     own_options: frozenset[str] = frozenset()

@@ -43,6 +43,7 @@ class Vllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "vllm:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),

@@ -87,7 +87,7 @@ def server_facts(
 ) -> EngineFacts:
     """Collect facts from this machine and from the reports of the `servers`. The weights that a server really loaded
     cannot be checked. `tree`: the shape of the trees that are drafted; None for chains. `method`: its name and
-    the place of its draft, where flags of the user choose it.
+    the place of its draft, where they are known of a server's own.
 
     Raises BackendError if servers differ in version, or if one serves something else than the pair.
     """
@@ -168,6 +168,11 @@ def warnings_of(
         yield text
     if meant is not None and options.own.get("engine") == TURBOMIND:
         yield f"{MAY_NOT_DRAFT}TurboMind takes no draft in LMDeploy's releases, only in builds that add EAGLE-3 to it"
+    if adapter.counts_events:
+        yield (
+            "nothing of this server is known but its streams: an event is taken for a step with K draft tokens, and "
+            "acceptance and steps are wrong if it sends several steps together"
+        )
     if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text
     if options.drafter == "ngram" and pair.draft is not None:

@@ -2,5 +2,7 @@
 
 figures.py         figures of load, and in words
 sweeps.py          levels of load side by side
+max_goodput.py     the greatest load at which latency limits hold, and the search for it
+best_draft.py      the best draft length at every level
 break_even.py      the ratios of a sweep → the level at which speculation stops paying, with its interval
 """

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from specgate.analysis.load.break_even import support
 from specgate.analysis.load.sweeps import lag_values
 from specgate.analysis.paired_blocks import speed
-from specgate.contract import Block, Served, Value
-from specgate.contract.load import BreakEven, LevelRatio
+from specgate.analysis.requests.goodput import limits_in_words
+from specgate.contract import Block, LatencyLimits, Role, Served, Value
+from specgate.contract.load import BestDraft, BreakEven, LevelRatio, MaxGoodput
 
 
 def load_values(blocks: Sequence[Block]) -> Iterator[Value]:
@@ -66,6 +67,11 @@ def unit_of(open_loop: bool) -> str:
     return RATE if open_loop else CLIENTS
 
 
+def counted(level: float, unit: str) -> str:
+    """Return a level with its unit: `1 client`, `8 clients`."""
+    return f"{level:g} {'client' if level == 1 and unit == CLIENTS else unit}"
+
+
 def in_words(break_even: BreakEven) -> str:
     """The break-even of a sweep, and the levels of which it says nothing, since their ratio has no interval."""
     unit = unit_of(break_even.open_loop)
@@ -79,11 +85,11 @@ def in_words(break_even: BreakEven) -> str:
     if first == last:
         word = {"everywhere": "pays", "nowhere": "costs"}.get(break_even.outcome, "is not told from the baseline")
         more = f"; nothing is known of {without} {unit}" if without else ""
-        return f"speculation {word} at {first:g} {unit}, the only {level}{more}"
+        return f"speculation {word} at {counted(first, unit)}, the only {level}{more}"
     at = "the estimate lies outside" if break_even.value is None else f"the estimate is {break_even.value:.3g}"
     low, high = bound(break_even.low, f"below {first:g}"), bound(break_even.high, f"beyond {last:g}")
     interval = f"{100 * break_even.confidence:.4g} % interval {low} to {high}"
-    stops = f"speculation stops paying at {bound(break_even.value, '?')} {unit}, {interval}"
+    stops = f"speculation pays up to {bound(break_even.value, '?')} {unit}, {interval}"
     if break_even.value is not None:
         stops += f", {rests_on(known, break_even.value)}"
     sentence = {
@@ -97,6 +103,44 @@ def in_words(break_even: BreakEven) -> str:
         "unclear": f"no difference from the baseline is proven at any {level} {whole}",
     }[break_even.outcome]
     return f"{sentence}; nothing is known of {without} {unit}" if without else sentence
+
+
+def most_in_words(roles: Sequence[MaxGoodput], limits: LatencyLimits) -> str:
+    """Return the greatest load within the limits, of every role of one sweep."""
+    share = f"for {100 * limits.share:g} % of requests"
+    return f"within {limits_in_words(limits)} {share}: {', '.join(map(most_of_role, roles))}"
+
+
+def most_of_role(most: MaxGoodput) -> str:
+    """Return that of one role, with its interval."""
+    levels = [level.level for level in most.levels if level.use is not None]
+    if not levels:
+        return f"{Role(most.k)} unknown"
+    low, high = bound(most.low, f"below {levels[0]:g}"), bound(most.high, f"beyond {levels[-1]:g}")
+    at = {
+        "crosses": f"up to {bound(most.value, '?')}",
+        "everywhere": f"at all levels up to {levels[-1]:g}",
+        "nowhere": f"not even at {levels[0]:g}",
+    }.get(most.outcome, "unknown")
+    unit = unit_of(most.open_loop)
+    return f"{Role(most.k)} {at} {unit} ({100 * most.confidence:.4g} % interval {low} to {high})"
+
+
+def best_in_words(levels: Sequence[BestDraft]) -> str:
+    """Return the best draft length of every level of a sweep, with its lead over the next one."""
+    return f"best draft length: {'; '.join(map(best_at, levels))}"
+
+
+def best_at(best: BestDraft) -> str:
+    """Return that of one level, and the draft lengths that are not told from it."""
+    unit = unit_of(best.open_loop)
+    alike = "".join(f" or {draft_length(k)}" for k in best.as_good)
+    lead = f"{best.ratio:.3f}x {draft_length(best.next_k)}, {best.ci_low:.3f}–{best.ci_high:.3f}"
+    return f"{draft_length(best.k)}{alike} at {counted(best.level, unit)} ({lead})"
+
+
+def draft_length(k: int) -> str:
+    return str(Role(k)) if k else "no speculation"
 
 
 def rests_on(known: Sequence[float], value: float) -> str:
@@ -117,4 +161,4 @@ def level_in_words(level: LevelRatio, unit: str) -> str:
     """The ratio at one level, with its interval."""
     span = "" if level.ci_low is None or level.ci_high is None else f" ({level.ci_low:.3f}–{level.ci_high:.3f})"
     ratio = "no ratio" if level.ratio is None else f"{level.ratio:.3f}x"
-    return f"{ratio}{span} at {level.level:g} {unit}"
+    return f"{ratio}{span} at {counted(level.level, unit)}"

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from specgate.analysis.requests.percentiles import ERROR, MIN_GROUPS, Blocks
+from specgate.analysis.requests.percentiles import ERROR, MIN_GROUPS, Blocks, quantiles
 from specgate.analysis.requests.timing import TimedRequest
-from specgate.analysis.stats import t_quantile
+from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.contract import LatencyLimits, Value
+
+LOST: Final = 1e6
+"""The share of its limits that a refused request is said to have used up."""
 
 
 def goodput_values(
@@ -25,7 +29,8 @@ def goodput_values(
     error: float = ERROR,
     refused: Sequence[int] = (),
 ) -> Iterator[Value]:
-    """The share of the requests that kept to every limit, with an interval, and how many of them there were a second.
+    """The share of the requests that kept to every limit, with an interval, how many of them there were a second, and
+    the share of their limits that requests used up.
 
     `blocks`: the requests of each block of a cell. `seconds`: how long all blocks took together, each from sending its
     requests to the last token of all. `refused`: how many more requests of each block a server turned away, which kept
@@ -40,10 +45,19 @@ def goodput_values(
     if known is None:
         return
     n, good = len(known.samples), int((known.samples <= 1).sum())
+    (use,) = quantiles([[min(sample, LOST) for sample in group] for group in groups], [limits.share], ALPHA)
+    few = "few_samples" if use.low is None or use.high is None else None
+    yield Value("limit_use", use.value, f"p{100 * limits.share:g}", n, use.low, use.high, few)
     low, high = share_bounds(known, error) or (None, None)
     yield Value("goodput_share", good / n, "mean", n, low, high, "few_samples" if low is None else None)
     if seconds > 0:
         yield Value("goodput_req_s", good / seconds, "mean", n)
+
+
+def limits_in_words(limits: LatencyLimits) -> str:
+    """Return the limits as text."""
+    stated = (("TTFT", limits.ttft_ms), ("TPOT", limits.tpot_ms), ("E2E latency", limits.e2e_ms))
+    return ", ".join(f"{name} ≤ {ms:g} ms" for name, ms in stated if ms is not None)
 
 
 def used(request: TimedRequest, limits: LatencyLimits) -> float:

@@ -32,7 +32,7 @@ NO_COUNTERS: Final = re.compile(
 SWITCHES: Final[Mapping[str, str]] = {
     "vllm": "num_speculative_tokens_per_batch_size with 0 for this batch; a prompt beyond the draft's max_model_len",
     "sglang": "--speculative-adaptive, whose steps may fall to 0; --speculative-num-steps without an algorithm",
-    "trtllm": "max_concurrency and draft_len_schedule (by batch size), acceptance_length_threshold (for good)",
+    "trtllm": "max_concurrency and draft_len_schedule (by batch size), acceptance_rate_threshold (for good)",
     "lmdeploy": "--backend turbomind, which warns and goes on without; a TurboMind draft whose load failed",
     "llamacpp": "--spec-type none (the default); --spec-draft-p-min, below which it drafts nothing",
 }
@@ -215,9 +215,16 @@ def steps_without_drafts(e: Evidence) -> Finding:
         return ruled_out("steps_without_drafts", check, "no step had one: see silently_off")
     total = d.num_drafts + d.undrafted
     observation = f"{d.undrafted} of {total}"
+    if need_not_draft(e):
+        return ruled_out("steps_without_drafts", check, f"{observation}: its method need not draft")
     if d.undrafted > max(2, total // 10):
         return found("steps_without_drafts", check, observation, "see the engine's log: something pauses the draft")
     return ruled_out("steps_without_drafts", check, observation)
+
+
+def need_not_draft(e: Evidence) -> bool:
+    """True if the engine's method sets the lengths of its drafts."""
+    return e.facts is not None and e.facts.sets_lengths
 
 
 def short_drafts(e: Evidence) -> Finding:
@@ -227,6 +234,8 @@ def short_drafts(e: Evidence) -> Finding:
     if e.block is None or record is None or not record.steps:
         return unchecked("short_drafts", check, "nothing was drafted")
     observation = f"{record.drafted} of {record.k * record.steps}"
+    if need_not_draft(e):
+        return ruled_out("short_drafts", check, f"{observation}: its method sets the lengths")
     if record.drafted > record.steps and short_of(record, len(e.block.tokens)):
         todo = "a draft that stops where it is unsure (llama.cpp: --spec-draft-p-min 0), or a K that varies"
         return found("short_drafts", check, shortness_in_words(record, e.backend), todo)

@@ -47,7 +47,7 @@ def repeat_values(
         nonlocal unknown
         divergences = {
             (earlier.prompt_set, round_, slot, at, came[at])
-            for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=True))
+            for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=False))
             if (at := first_difference(had, came)) is not None
         }
         excused.update(divergences & near_ties)

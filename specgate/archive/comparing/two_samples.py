@@ -70,6 +70,11 @@ def log_ratio(a: Logs, b: Logs, *, paired: bool) -> Estimate | None:
     return difference(one, other) if one and other else None
 
 
+def of_repetitions(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
+    """The mean of ln(b / a) of repeated figures, all above 0; None if a side has fewer than MIN_PAIRS of them."""
+    return log_ratio(*(dict(enumerate(map(math.log, side))) for side in (a, b)), paired=False)
+
+
 def difference(a: Estimate, b: Estimate) -> Estimate:
     """b − a of two independent estimates, as in Welch's t-test: the degrees of freedom are Welch–Satterthwaite's."""
     va, vb = a.error**2, b.error**2

@@ -54,6 +54,28 @@ def variants(stored: Sequence[StoredRun]) -> Laid:
     return groups, ExitCode.PASS
 
 
+def results(paths: Sequence[Path], policy: str = "results") -> Laid:
+    from specgate.analysis.verdict import overall_of_contrast
+    from specgate.archive.comparing.builds import judged
+    from specgate.archive.comparing.other_results import contrast_of_results
+
+    if len(paths) != 2:
+        hint = "give two; repetitions of a side are files in one folder, or lines of one file"
+        raise UsageError(f"results of other tools are compared two by two: here is {len(paths)} of them", hint=hint)
+    contrast = judged(contrast_of_results(*paths), policy)
+    return contrast, overall_of_contrast(contrast)[1]
+
+
+def of_other_tools(paths: Sequence[Path]) -> bool:
+    """Return whether `paths` are results of other tools. Raises UsageError where some are run folders."""
+    from specgate.files.run_folder import is_run
+
+    others = [path for path in paths if path.exists() and not is_run(path)]
+    if others and len(others) < len(paths):
+        raise UsageError(f"{others[0]} is not a run folder, and others are", hint="compare like with like")
+    return bool(others)
+
+
 VIEWS: Final[Mapping[str, Callable[..., Laid]]] = {v.__name__: v for v in (builds, engines, acceptance, variants)}
 OWN: Final = {"policy": "builds", "keys": "acceptance"}
 """Option → the only view that it is for."""
@@ -62,7 +84,9 @@ OWN: Final = {"policy": "builds", "keys": "acceptance"}
 @command(short_help="Lay stored runs side by side: builds, engines, acceptance, variants.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--by", type=click.Choice(list(VIEWS)), help="What is laid side by side.")
-@click.option("--policy", metavar="FILE|NAME", help="builds: what must hold of B beside A.  [default: compare]")
+@click.option(
+    "--policy", metavar="FILE|NAME", help="builds: what must hold of B beside A (compare; of files: results)."
+)
 @click.option(
     "--keys",
     multiple=True,
@@ -88,6 +112,9 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     builds: tokens and acceptance are paired by prompt, each speed-up in time with the baseline of its own run. Other
     times are not paired in time, so they prove nothing unless the policy trusts them. The exit code is the policy's.
     `--policy engines` judges tokens and acceptance of another engine alone.
+
+    RUN may be a result of another tool, such as of `vllm bench serve`, or a folder of them. Repetitions decide: three
+    files, lines or samples of each side.
     """
     from specgate.archive.stored_runs import load_runs
 
@@ -96,6 +123,12 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     if foreign := next((name for name in named if OWN[name] != by), None):
         hint = f"leave it out, or ask for --by {OWN[foreign]}"
         raise UsageError(f"--{foreign.replace('_', '-')} says nothing --by {by}", hint=hint)
+    if of_other_tools(runs):
+        if by not in (None, "builds"):
+            raise UsageError(f"--by {by} needs run folders", hint="results of other tools are compared --by builds")
+        subject, code = results(runs, **named)
+        output.show("builds", subject)
+        sys.exit(code)
     stored = load_runs(runs)
     by = by or usual_view(stored)
     subject, code = VIEWS[by](stored, **named)

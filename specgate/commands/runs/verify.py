@@ -97,12 +97,12 @@ def end_where_it_differs(subject: str, check: Verification | BuildsVerification)
     "--baseline",
     type=click.Path(path_type=Path),
     metavar="FILE|RUN",
-    help="What FILE is compared with: a benchmark JSON without speculation; for policy `compare` a run.",
+    help="What FILE is compared with: another tool's result without speculation; for policy `compare` a run.",
 )
-@click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
-@click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
+@click.option("--scenario", metavar="NAME", help="Scenario of the policy that another tool's result measured.")
+@click.option("--role", metavar="spec-N", help="Role of another tool's result, if it does not state its draft length.")
 def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
-    """Judge FILE by a policy. FILE is a run folder, a run.json, or a benchmark JSON, such as of `vllm bench serve`.
+    """Judge FILE by a policy: a run folder, a run.json, or a result of another tool, such as `vllm bench serve`.
 
     \b
     Example: specgate runs check RUN --policy FILE
@@ -113,20 +113,21 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy
     for two runs, such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
 
-    A benchmark JSON is a result of `vllm bench serve --save-result`, or holds `throughput_tokens_per_sec.mean` and, for
-    a speculative run, an `eagle_speculation` block. Results of other tools are refused by the tool's name.
-    Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
-    and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
+    docs/stored-runs.md lists the tools whose results are read. A folder of files are repetitions of one result. Speed
+    is judged if FILE and --baseline hold three each. Gates that cannot be judged from it are named. A required gate
+    that cannot be judged is never green (exit code 3), and neither is a file of which the policy judges tokens,
+    acceptance or speed nowhere (exit code 8).
     """
     from specgate import plugins
     from specgate.analysis.verdict import dead_rules, overall
     from specgate.archive.judging.result_file import judged_anew, judged_file
+    from specgate.files.run_folder import is_run
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
     if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):
         sys.exit(check_beside(file, baseline, policy))
     rules = find_policy(policy, plugins.gates())
-    if file.is_dir():
+    if is_run(file):
         options = {"baseline": baseline, "scenario": scenario, "role": role}
         for option in (f"--{name} {value}" for name, value in options.items() if value):
             message = f"{option}: {file} is a run folder, which says itself what it measured"
@@ -135,7 +136,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
         echo(plugins.report("details").render(run, rules))
     else:
         run = judged_file(file, rules, baseline=baseline, scenario=scenario, role=role)
-        for line in verdict_lines(run):
+        for line in (*figure_lines(run), *verdict_lines(run)):
             echo(line)
     if run.status == "interrupted":
         echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
@@ -150,14 +151,24 @@ def check_beside(run: Path, before: Path | None, policy: str) -> ExitCode:
     """Judge a run beside the one before it by a policy for two runs. Raises UsageError where none is named."""
     from specgate import plugins
     from specgate.archive.stored_runs import load_runs
-    from specgate.commands.runs.compare import builds
+    from specgate.commands.runs.compare import builds, of_other_tools, results
 
     if before is None:
         hint = "--baseline RUN names the other one, or: specgate runs compare A B"
         raise UsageError(f"--policy {policy} judges a run beside another one", hint=hint)
-    contrast, code = builds(load_runs([before, run]), policy)
+    both = [before, run]
+    contrast, code = results(both, policy) if of_other_tools(both) else builds(load_runs(both), policy)
     echo(plugins.view("builds").render(contrast, "plain"))
     return code
+
+
+def figure_lines(run: Run) -> Iterator[str]:
+    """Every figure of a result of another tool."""
+    from specgate.analysis.cell_names import cell_name
+
+    for result in run.cells if "tool" in run.environment else ():
+        figures = (f"{v.metric} {v.value:.4g}" for v in result.values.values() if v.value is not None)
+        yield f"{cell_name(result.cell.key)}: {', '.join(figures)}"
 
 
 def verdict_lines(run: Run) -> Iterator[str]:

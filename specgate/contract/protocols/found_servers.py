@@ -17,7 +17,7 @@ class FoundServer:
     `backend`: name of the back end that measures it. `engine`: its name and version, for a reader. `model`: what
     requests call its model. `source`: folder, file or repository that the model was loaded from. `draft_length`: draft
     tokens of a step at most; 0: it does not speculate. `method`: of speculation, in its own words. `max_positions`,
-    `max_requests`: its limits. None: the server does not tell.
+    `max_requests`: its limits. None: the server does not tell; of drafts `unknown` says why.
     """
 
     url: str
@@ -26,6 +26,7 @@ class FoundServer:
     model: str
     source: str | None = None
     draft_length: int | None = None
+    unknown: str | None = None
     method: str | None = None
     max_positions: int | None = None
     max_requests: int | None = None

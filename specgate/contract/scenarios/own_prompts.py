@@ -20,13 +20,14 @@ def in_words(about: Mapping[str, Any]) -> str | None:
     file, length, how = (about.get(key) for key in ("file", "length_tokens", "rendered"))
     if not (isinstance(file, Mapping) and isinstance(length, Mapping) and isinstance(how, Mapping)):
         return None
-    chosen = sum(n for n in how.values() if isinstance(n, int))
+    different, chosen = about.get("repeated"), sum(n for n in how.values() if isinstance(n, int))
+    number = f"{chosen} requests with {different}" if is_number(different) else f"{chosen}"
     spread = ", ".join(
         f"{length[key]:,}".removesuffix(".0") for key in ("min", "median", "max") if is_number(length.get(key))
     )
     more = "".join(f"; {clause}" for clause in left_out_clauses(about, file))
     return (
-        f"{chosen} of {file.get('prompts')} prompts from {file.get('name')} ({file.get('format')}), as "
+        f"{number} of {file.get('prompts')} prompts from {file.get('name')} ({file.get('format')}), as "
         f"{' and '.join(forms(about, how))}: {spread} tokens (shortest, median, longest){more}"
     )
 
@@ -58,8 +59,6 @@ def left_out_clauses(about: Mapping[str, Any], file: Mapping[str, Any]) -> Itera
         yield f"{later} with later turns, which are not asked"
     if is_number(twice := file.get("duplicates")) and twice:
         yield f"{twice} there twice"
-    if is_number(different := about.get("repeated")):
-        yield f"{different} different ones, sent again since the load takes more"
     if isinstance(about.get("warmup"), str):
         yield f"warm-up {about['warmup']}"
 

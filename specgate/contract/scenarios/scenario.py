@@ -69,8 +69,10 @@ Milliseconds = Annotated[float, Range(gt=0, le=1000 * SECONDS)]
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyLimits:
+class LatencyLimits(LeavesOut):
     """Limits that a request must keep to for it to count as goodput, in ms; None if there is none."""
+
+    LEFT_OUT = frozenset({"share"})
 
     ttft_ms: Milliseconds | None = None
     """Until its first token."""
@@ -78,8 +80,10 @@ class LatencyLimits:
     """Per output token after that."""
     e2e_ms: Milliseconds | None = None
     """Until its last token."""
-    share: Annotated[float, Range(gt=0, lt=1)] = 0.95
-    """Share of the requests that must keep to every limit for a level of load to count as within them."""
+    share: Annotated[float, Range(gt=0, lt=1)] = 0.9
+    """Share of the requests that must keep to every limit for a level of load to count as within them. 0.9 is that of
+    DistServe's goodput (OSDI 2024).
+    """
 
     def __post_init__(self) -> None:
         if self.ttft_ms is None and self.tpot_ms is None and self.e2e_ms is None:

@@ -32,7 +32,7 @@ def test_a_break_even_names_the_levels_that_it_follows_from_and_what_two_alone_l
         return in_words(replace(swept(*ratios), outcome="crosses", value=value, low=value * 0.9, high=value * 1.1))
 
     assert stops(5.0, 2.2, 1.5, 1.1, 0.8, 0.7).endswith(
-        "stops paying at 5 clients, 95 % interval 4.5 to 5.5, by the levels 2, 4, 8 and 16"
+        "pays up to 5 clients, 95 % interval 4.5 to 5.5, by the levels 2, 4, 8 and 16"
     )
     assert stops(1.5, 1.5, 0.8, 0.7).endswith("by the levels 1, 2 and 4")
     line = "by a straight line between 1 and 2: levels of 0.5 and 4 would show whether it bends"

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.archive.judging.benchmark_json import scenario_of
 from specgate.archive.judging.result_file import judged_file
+from specgate.archive.other_tools.scripts import scenario_of
 from specgate.cli import cli as commands
 from specgate.contract import Policy, Run, State
 from specgate.errors import ExitCode, InvalidResult, SpecgateError, UsageError
@@ -97,12 +97,12 @@ def nameless(result: dict[str, Any]) -> dict[str, Any]:
 
 def test_two_files_and_what_they_do_not_say(tmp_path: Path) -> None:
     result = write(tmp_path, nameless(SPECULATIVE))
-    with pytest.raises(UsageError, match="draft length unknown"):
-        judged_file(result, seed())
+    with pytest.raises(UsageError, match="true or false was expected"):
+        judged_file(write(tmp_path, of_script(micro_run="yes"), "odd.json"), seed())
     with pytest.raises(UsageError, match="scenario unknown"):
         judged_file(result, seed(), role="spec-3")
     with pytest.raises(UsageError, match="spec-N"):
-        judged_file(result, seed(), role="spec3")
+        judged_file(result, seed(), role="spec3", scenario="micro-32k-single")
     alone = judged_file(result, seed(), role="spec-3", scenario="micro-32k-single")
     assert states(alone)["micro-32k-single-acceptance"] == (State.PASS, "at_least_min")
     assert states(alone)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "baseline_missing")
@@ -118,8 +118,6 @@ def test_two_files_and_what_they_do_not_say(tmp_path: Path) -> None:
         ({"total_draft_tokens": 301}, "does not hold: 222, 301, 100 · 3"),
         ({"mean_acceptance_length": 3.5}, "mean_acceptance_length = 3.5, but 1 + accepted / drafts = 3.2200"),
         ({"mean_acceptance_rate": 0.9}, "mean_acceptance_rate = 0.9, but accepted / drafted = 0.7400"),
-        ({"num_drafts": None}, "eagle_speculation.num_drafts: None: a number"),
-        ({"num_drafts": -1}, "eagle_speculation.num_drafts: -1"),
     ],
 )
 def test_counts_that_contradict_each_other_are_refused(
@@ -145,10 +143,12 @@ def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
     [
         ("{", UsageError, "not JSON"),
         ("[]", UsageError, "holds no result"),
-        (json.dumps(BASELINE), UsageError, "no result in it has counts of speculation"),
-        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": 3}), InvalidResult, "tokens_per_sec.mean: None"),
+        (json.dumps(BASELINE), UsageError, "no result in it tells of speculation"),
+        (json.dumps(speculative(num_drafts=None)), UsageError, "eagle_speculation.num_drafts: None: a number"),
+        (json.dumps(speculative(num_drafts=-1)), UsageError, "eagle_speculation.num_drafts: -1"),
+        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": 3}), UsageError, "tokens_per_sec.mean: None"),
         (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": {"mean": 0}}), InvalidResult, "nothing was generated"),
-        (json.dumps({**SPECULATIVE, "eagle_speculation": "on"}), InvalidResult, "eagle_speculation: a mapping"),
+        (json.dumps({**SPECULATIVE, "eagle_speculation": "on"}), UsageError, "eagle_speculation: a mapping"),
     ],
 )
 def test_what_is_no_result_is_refused_with_the_place(
@@ -213,7 +213,6 @@ def test_sizes_tell_the_scenario_where_a_name_does_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (of_script(micro_run="yes"), "scenario.micro_run: 'yes': true or false was expected"),
         (of_script(use_speculation=False), "use_speculation is false, but eagle_speculation is there"),
         ({k: v for k, v in of_script().items() if k != "eagle_speculation"}, "missing: the engine decoded without its"),
         (of_script(batch_size=4), r"context_length, batch_size = \(32768, 4\), but its name says \(32768, 1\)"),

@@ -14,6 +14,7 @@ ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 
 OWNERS: Final = {
     "vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llamacpp": "llamacpp",
+    "openai": "acme",
 }  # fmt: skip
 """What engines call the owner of their models."""
 
@@ -230,6 +231,14 @@ def trtllm(stub: Stub) -> list[web.RouteDef]:
     return [*common(stub, "/v1/completions", openai_handler(stub), iterations), *extra]
 
 
+def compatible(stub: Stub) -> list[web.RouteDef]:
+    """A server of the OpenAI format that nobody knows: it has a tokenizer, and no counters."""
+    return [
+        *common(stub, "/v1/completions", openai_handler(stub), lambda: web.Response(status=404)),
+        tokenizing(stub),
+    ]
+
+
 # ── formats of their own ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -402,6 +411,7 @@ DIALECTS: Final[dict[str, Callable[[Stub], list[web.RouteDef]]]] = {
     "vllm": vllm,
     "sglang": sglang,
     "trtllm": trtllm,
+    "openai": compatible,
     "lmdeploy": lmdeploy,
     "llamacpp": llamacpp,
 }

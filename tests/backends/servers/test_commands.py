@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +18,9 @@ from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.facts.served import window_warning
 from specgate.backends.servers.options import Options
+from specgate.backends.servers.server import checked_command
 from specgate.checkpoints.hf_keys import Keys
+from specgate.checkpoints.spec_config.launch_checks import stated_method
 from specgate.contract import BASELINE, PairRef, Role
 from specgate.errors import UsageError
 from tests.backends.servers.helpers import ENGINES, own_options
@@ -36,6 +39,39 @@ def test_only_spec_roles_name_a_draft_and_every_server_stays_on_the_loopback(nam
         assert command.argv[-2:] == ("--last", "flag")
         command_line = " ".join(command.argv) + "".join(p.read_text() for p in tmp_path.glob(f"*-{role}.yaml"))
         assert ("/d" in command_line or "draft.gguf" in command_line) == role.speculative
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "k", "method"),
+    [
+        ("vllm", '--speculative-config \'{"method": "suffix", "num_speculative_tokens": 16}\'', 16, "suffix"),
+        ("vllm", '-sc \'{"method": "mtp", "num_speculative_tokens": 1}\'', 1, "MTP"),
+        ("vllm", '-sc \'{"method": "draft_model", "model": "/s", "num_speculative_tokens": 4}\'', 4, "draft model"),
+        ("vllm", '-sc \'{"method": "dflash", "model": "/f", "num_speculative_tokens": 15}\'', 15, "DFlash"),
+        ("sglang", "--speculative-algorithm NGRAM --speculative-num-draft-tokens 13", 12, "n-gram"),
+        ("sglang", "--speculative-algorithm NEXTN --speculative-num-steps 2 --speculative-eagle-topk 1", 2, "MTP"),
+        ("llamacpp", "--spec-type ngram-mod --spec-ngram-mod-n-max 64", 64, "n-gram"),
+    ],
+)
+def test_flags_that_choose_a_method_take_the_place_of_the_drafts(
+    name: str, flags: str, k: int, method: str, tmp_path: Path
+) -> None:
+    """The pair needs no draft, the baseline is started without speculation, and another K is refused with the right
+    one.
+    """
+    adapter, role = adapter_named(name), Role(k)
+    launched = replace(launch(name, tmp_path, role, **{f"args.{role}": flags}), pair=PairRef("p", Path("/t"), None))
+    command, tree = checked_command(adapter, launched)
+    assert tree is None and launched.options.drafter_of(role) == "given" and not launched.drafts
+    assert command.argv[-len(shlex.split(flags)) :] == tuple(shlex.split(flags))
+    assert stated_method(name, command.argv, "here")[0] == method
+    plain, _ = checked_command(adapter, replace(launched, role=BASELINE))
+    assert stated_method(name, plain.argv, "here") == (None, None)
+    other = Role(k + 1)
+    options = Options.parse({**own_options(tmp_path, name), f"args.{other}": flags}, adapter.own_options)
+    if method != "n-gram":
+        with pytest.raises(UsageError, match=f"--spec {k} measures"):
+            checked_command(adapter, replace(launched, role=other, options=options))
 
 
 def test_forced_acceptance_is_converted_to_the_unit_of_each_engine(tmp_path: Path) -> None:

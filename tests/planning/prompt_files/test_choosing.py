@@ -161,7 +161,7 @@ def test_a_load_sends_the_prompts_of_a_small_file_again_and_says_so(tmp_path: Pa
     load = replace(asking(tmp_path, TEXTS[:9], sets=2), kind="load", load=Load(8))
     made = build_prompts(load, 64, 8, tokenizer, VOCAB)
     assert len(lengths(made.measured)) == 16 and set(lengths(made.measured)) == set(range(1, 10))
-    assert "9 different ones, sent again since the load takes more" in str(in_words(made.about))
+    assert "16 requests with 9 of 9 prompts" in str(in_words(made.about))
 
 
 def test_a_trace_keeps_its_order_its_times_and_its_lengths(tmp_path: Path, tokenizer: Path) -> None:

@@ -24,7 +24,7 @@ def test_the_picture_marks_the_break_even_and_its_interval(run: Run) -> None:
     (break_even,) = run.break_even
     assert break_even.value is not None and break_even.low is not None
     assert pays.svg is not None and f">{break_even.value:.3g}</text>" in pays.svg and "var(--role-3)" in pays.svg
-    assert f"speculation stops paying at {break_even.value:.3g} clients" in pays.caption
+    assert f"speculation pays up to {break_even.value:.3g} clients" in pays.caption
     (table,) = pays.tables
     assert [row[1] for row in table.rows] == ["1", "2", "4", "8", "16", "break-even"]
     assert str(table.rows[-1][3]).startswith(f"{break_even.low:.3g} … ")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from specgate.archive.judging.benchmark_json import acceptance_length, benchmarks
+from specgate.archive.other_tools.reading import results_in
 from specgate.contract import Run, Value
-from specgate.errors import InvalidResult
+from specgate.errors import UsageError
 from specgate.reports.texts.benchmark_json import REPORT
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario
 
@@ -45,19 +45,18 @@ def test_each_cell_is_a_file_that_an_older_gate_reads() -> None:
 def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
     run = micro_run()
     for (name, data), result in zip(results(run).items(), run.cells, strict=True):
-        (read,) = benchmarks(tmp_path / name, data)
+        (read,) = results_in(tmp_path / name, data)
         assert (read.k, read.micro, read.scenario) == (result.cell.role.k, True, None)
-        assert read.tok_s == pytest.approx(data["throughput_tokens_per_sec"]["mean"])
+        assert read.tok_s == pytest.approx(data["throughput_tokens_per_sec"]["values"])
         if read.k:
-            stated = result.values["acceptance_length"].value
-            assert acceptance_length(tmp_path / name, read) == pytest.approx(stated)
+            assert read.length == pytest.approx(result.values["acceptance_length"].value)
 
 
 def test_a_speed_that_may_not_be_quoted_is_none_and_passes_no_gate(tmp_path: Path) -> None:
     data = results(micro_run(change=corrupt))[FILES[1]]
     assert data["throughput_tokens_per_sec"] == {"mean": None, "min": None, "max": None, "values": []}
-    with pytest.raises(InvalidResult, match="mean: None: a number"):
-        list(benchmarks(tmp_path / "x.json", data))
+    with pytest.raises(UsageError, match="mean: None: a number"):
+        results_in(tmp_path / "x.json", data)
 
 
 def test_memory_is_what_the_engine_held_on_the_gpu_and_its_share(tmp_path: Path) -> None:

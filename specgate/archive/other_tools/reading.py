@@ -1,0 +1,279 @@
+"""A file of another tool, or a folder of them, as results. Forms are told by what a file holds, never by its name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from specgate.archive.other_tools.declarations import (
+    REFUSED,
+    SCRIPTS,
+    TOOLS,
+    Figure,
+    Tool,
+    at,
+    has,
+    tool_of,
+)
+from specgate.archive.other_tools.numbers import Numbers
+from specgate.archive.other_tools.scripts import script_of, text_of
+from specgate.archive.other_tools.speculation import TOLERANCE, Drafting, drafting_of
+from specgate.contract.metrics import PERCENTILES
+from specgate.errors import InvalidResult, UsageError
+from specgate.files.json_text import parse_json, read_bytes, shown
+from specgate.redaction import visible
+
+SUFFIXES: Final = (".json", ".jsonl", ".csv")
+"""Of the files in a folder that are looked at."""
+RECORD: Final = "metrics.request_latency.value"
+"""The path that every record of a request has (AIPerf)."""
+RATES: Final = ("output_tok_s", "decode_tok_s", "prefill_tok_s")
+"""The figures of which every result has one."""
+READ: Final = ", ".join(dict.fromkeys(tool.name for tool in TOOLS))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result.
+
+    `figures`: metric → a number per repetition. `asked`: setting → value of what was asked. `drafting`: its counts of
+    speculation. `length`: its acceptance length; None where nothing tells it.
+    `k`: the draft length: 0 for a baseline, None where nothing tells it. `least_k`: true if the drafts may have been
+    longer. `speculates`: None where nothing tells it. `scenario`: None if the file names none. `micro`: of few steps.
+    """
+
+    tool: Tool
+    name: str
+    figures: Mapping[str, Sequence[float]]
+    asked: Mapping[str, str] = field(default_factory=dict)
+    drafting: Drafting | None = None
+    length: float | None = None
+    k: int | None = None
+    least_k: bool = False
+    speculates: bool | None = None
+    scenario: str | None = None
+    micro: bool = False
+    failed: int = 0
+
+    @property
+    def tok_s(self) -> Sequence[float]:
+        """Return the tokens per second, a number per repetition: of output, else of decoding."""
+        return next(self.figures[name] for name in RATES if name in self.figures)
+
+
+def results_at(path: Path) -> list[Result]:
+    """Return the results in a file, or in the files of a folder that are known, in the order of their names.
+
+    Raises UsageError where nothing can be read, InvalidResult where a result contradicts itself.
+    """
+    return results_in(path, contents(path)) if not path.is_dir() else list(results_below(path))
+
+
+def results_below(folder: Path) -> Iterator[Result]:
+    """Yield the results of the files in `folder` and in its folders. Records beside their own summary are left out."""
+    files = [f for f in sorted((*folder.glob("*"), *folder.glob("*/*"))) if f.suffix in SUFFIXES and f.is_file()]
+    values = {file: contents(file) for file in files}
+    known = {file: value for file, value in values.items() if any(True for _ in items_in(value))}
+    summed = {file.parent for file, value in known.items() if fits_aiperf(value)}
+    if not known:
+        message = f"{folder} is not a run folder (it has no config.resolved.yaml), and holds no result that is known"
+        raise UsageError(message, hint=f"results are read of {READ}")
+    for file, value in known.items():
+        if not (file.parent in summed and is_record(value)):
+            yield from results_in(file, value)
+
+
+def fits_aiperf(value: object) -> bool:
+    return has(value, "output_token_throughput.unit")
+
+
+def is_record(value: object) -> bool:
+    """Tell whether `value` is a list of records of single requests."""
+    return isinstance(value, list) and any(has(item, RECORD) for item in value)
+
+
+def contents(file: Path) -> object:
+    """Return the JSON in `file`, the list of its lines', or the rows of a CSV file. Raises UsageError.
+
+    NaN and Infinity, which JSON has not and some tools write, are None.
+    """
+    try:
+        content = read_bytes(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from error
+    try:
+        return parse_json(content, constants=True)
+    except ValueError as error:
+        lines = [line for line in content.split(b"\n") if line.strip()]
+        try:
+            if b"avg_ts" in lines[0] and b"," in lines[0] and not lines[0].lstrip().startswith(b"{"):
+                return rows_of(content.decode("utf-8"))
+            return [parse_json(line, constants=True) for line in lines] if len(lines) > 1 else parse_json(content)
+        except (ValueError, IndexError):
+            raise UsageError(f"{file}: not JSON: {error}") from error
+
+
+def rows_of(text: str) -> list[object]:
+    """Return the rows of a CSV text as mappings, with numbers where they are some."""
+    return [{k: number_or_text(v) for k, v in row.items() if k} for row in csv.DictReader(io.StringIO(text))]
+
+
+def number_or_text(text: str | None) -> object:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else None
+
+
+def results_in(file: Path, data: object) -> list[Result]:
+    """Return every result in `data`. Raises UsageError if there is none, InvalidResult if one contradicts itself."""
+    results = [result_of(file, tool, item, name) for tool, item, name in items_in(data)]
+    if results:
+        return results
+    if (tool := tool_of(data, REFUSED)) is not None:
+        raise UsageError(f"{file}: a result of {tool.name}, which {tool.lacks}", hint=f"results are read of {READ}")
+    hint = f"it must be a run.json of specgate, or a result of {READ}"
+    raise UsageError(f"{file}: holds no result that is known", hint=hint)
+
+
+def items_in(data: object, name: str = "") -> Iterator[tuple[Tool, Mapping[str, Any], str]]:
+    """Yield every result in `data` with its tool, and its name in the file. Records of requests are one result."""
+    if is_record(data):
+        assert isinstance(data, list)
+        yield from items_in(summary([item for item in data if has(item, RECORD) and not at(item, "error")]), name)
+    elif isinstance(data, list):
+        for i, item in enumerate(data):
+            yield from items_in(item, f"{name}[{i}]")
+    elif isinstance(data, dict):
+        if tool_of(data, REFUSED):
+            return
+        if tool := tool_of(data, TOOLS):
+            yield tool, data, name
+        else:
+            for key, item in data.items():
+                if isinstance(item, dict | list):
+                    yield from items_in(item, f" {visible(str(key))}")
+
+
+def result_of(file: Path, tool: Tool, data: Mapping[str, Any], key: str) -> Result:
+    """Return the result `data` of `tool`."""
+    script = script_of(str(file), data, key.strip()) if tool is SCRIPTS else None
+    name = script.name if script and script.name else text_of(data["label"]) if data.get("label") else tool.name + key
+    numbers = Numbers(f"{file}: {name}", data)
+    figures = {metric: values for metric, f in tool.figures.items() if (values := repetitions(numbers, metric, f))}
+    if not any(rate in figures for rate in RATES):
+        rate = next(figure.at for metric, figure in tool.figures.items() if metric in RATES)
+        if numbers.of(rate) == 0:
+            raise InvalidResult(f"{numbers.where}: {rate}: 0: nothing was generated")
+    positions = at(data, tool.counts.positions) if tool.counts and tool.counts.positions else None
+    stated = next((int(n) for p in tool.draft_length if (n := numbers.optional(p)) is not None), None)
+    k = script.k if script else len(positions) if isinstance(positions, list) and positions else stated
+    drafting = drafting_of(tool.counts, numbers, k) if tool.counts else None
+    length = drafting.length if drafting else numbers.optional(tool.length) if tool.length else None
+    speculates = True if drafting or length or k else False if tool.always else None
+    least_k = k is None and drafting is not None and bool(drafting.drafted)
+    if least_k and drafting:
+        k = math.ceil(drafting.drafted / drafting.steps - 1e-9)
+    return Result(
+        tool=tool,
+        name=name,
+        figures={**figures, **dict(acceptance(drafting, length))},
+        asked=asked_of(tool, data),
+        drafting=drafting,
+        length=length,
+        k=0 if speculates is False else k,
+        least_k=least_k,
+        speculates=speculates,
+        scenario=script.scenario if script else None,
+        micro=bool(script and script.micro),
+        failed=int((numbers.optional(tool.failed) if tool.failed else 0) or 0),
+    )
+
+
+def acceptance(drafting: Drafting | None, length: float | None) -> Iterator[tuple[str, Sequence[float]]]:
+    """Yield acceptance length and rate as figures."""
+    if length is not None:
+        yield "acceptance_length", (length,)
+    if drafting and drafting.drafted:
+        yield "draft_acceptance_rate", (drafting.accepted / drafting.drafted,)
+
+
+def repetitions(numbers: Numbers, metric: str, figure: Figure) -> Sequence[float]:
+    """Return the number of each repetition, or the one that there is; none if nothing is there, or 0 was measured.
+
+    Raises InvalidResult where the stated mean is not theirs.
+    """
+    mean = numbers.optional(figure.at)
+    each = at(numbers.data, figure.each) if figure.each else None
+    values = [numbers.checked(figure.each, v) for v in each] if isinstance(each, list) else []
+    if not mean:
+        return ()
+    if values and not math.isclose(mean, statistics.fmean(values), rel_tol=TOLERANCE):
+        raise InvalidResult(f"{numbers.where}: {figure.at} = {mean:g}, but its values are {shown(each)}")
+    scale = figure.scale if isinstance(figure.scale, float) else figure.scale(numbers.of)
+    return [scale * value for value in values or [mean]]
+
+
+def asked_of(tool: Tool, data: object) -> Mapping[str, str]:
+    """Return what was asked, such as `{"request_rate": "inf", "max_concurrency": "8"}`."""
+    stated = (part for path in tool.asked for part in flat(path.rpartition(".")[2], at(data, path)))
+    return {name: text_of(value if isinstance(value, str) else f"{value}") for name, value in stated}
+
+
+def flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield (name, value) of a value that is stated; of a mapping, those of its entries."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flat(str(key), inner)
+    elif isinstance(value, str | int | float):
+        yield name, value
+
+
+# ── records of requests ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return AIPerf's records of answered requests in the form of its own summary.
+
+    Throughput is output tokens by the time from the first request's start to the last one's end.
+    """
+    measured = [r for r in records if at(r, "metadata.benchmark_phase") in (None, "profiling")]
+    names = dict.fromkeys(name for record in measured for name in record["metrics"])
+    values = {name: [v for r in measured if number(v := at(r, f"metrics.{name}.value"))] for name in names}
+    made: dict[str, Any] = {name: statistics_of(of) for name, of in values.items() if of}
+    times = (at(record, f"metadata.request_{end}_ns") for record in measured for end in ("start", "end"))
+    ends = [time for time in times if number(time)]
+    seconds = (max(ends) - min(ends)) / 1e9 if ends else 0.0
+    tokens = sum(values.get("output_sequence_length") or values.get("output_token_count") or ())
+    rate = tokens / seconds if seconds else None
+    made["output_token_throughput"] = {"unit": "tokens/sec", "avg": rate}
+    made["request_throughput"] = {"unit": "requests/sec", "avg": len(measured) / seconds if seconds else None}
+    counts = [c for record in measured if isinstance(c := record.get("spec_decode_acceptance"), Mapping)]
+    for total, part in (
+        ("total_spec_decode_steps", "num_spec_steps"),
+        ("total_draft_tokens", "num_draft_tokens"),
+        ("total_accepted_draft_tokens", "num_accepted_draft_tokens"),
+    ):
+        if counts:
+            made[total] = {"avg": sum(c[part] for c in counts if number(c.get(part)))}
+    return made
+
+
+def number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def statistics_of(values: Sequence[float]) -> Mapping[str, float]:
+    """Return mean and percentiles by linear interpolation, as numpy and AIPerf take them."""
+    import numpy as np
+
+    return {"avg": statistics.fmean(values), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}}
