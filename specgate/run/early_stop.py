@@ -26,7 +26,7 @@ from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
 from specgate.contract.protocols import Counting, NeedsEarlierRun, Sequential
 from specgate.files.journal import Journal
-from specgate.planning.gates import machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
+from specgate.planning.gates import lossy_cells, machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
@@ -164,7 +164,7 @@ def look_at(
         ties,
         records,
         forced=journal.forced,
-        check_facts=CheckFacts(journal.engines, run.bandwidth),
+        check_facts=CheckFacts(journal.engines, run.bandwidth, lossy_cells(policy, plan.cells)),
         known=known,
         aside=aside,
         between=run.between_runs,
