@@ -162,8 +162,8 @@ def openai_handler(stub: Stub, *, chat: bool = False) -> Handler:
 
         def write(number: int, events: int, step: Step) -> list[dict[str, object]]:
             last = number == events - 1
-            said = {"delta": delta(stub, written(step.tokens))} if chat else {"text": written(step.tokens)}
-            choice: dict[str, object] = {"index": 0, **said, "logprobs": None}
+            content = {"delta": delta(stub, written(step.tokens))} if chat else {"text": written(step.tokens)}
+            choice: dict[str, object] = {"index": 0, **content, "logprobs": None}
             if body.get("return_token_ids", not chat) and not stub.has("no_ids"):
                 choice["token_ids"] = step.tokens
             choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
