@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Reported
-from specgate.backends.servers.adapters import compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
+from specgate.backends.servers.adapters import chat, compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
+from specgate.backends.servers.answers import Read
 from specgate.backends.servers.blocks import between
 from specgate.backends.servers.client import Client, Recording, StreamLimit
 from specgate.backends.servers.events import channel_of, events
@@ -122,6 +123,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
         max_positions=model.max_positions,
         max_requests=reported.max_requests,
         vocab=model.vocab,
+        chats_only=chats_only(adapter, client, model.name),
     )
 
 
@@ -156,9 +158,10 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
     the draft length.
     """
     sizes, texts, usage = list[int](), 0, None
-    for _, event in events(short_text(adapter, client, model).pieces, client.url):
+    recording, read = short_text(adapter, client, model)
+    for _, event in events(recording.pieces, client.url):
         try:
-            chunk = adapter.read(event, sum(sizes))
+            chunk = read(event, sum(sizes))
         except (LookupError, TypeError, ValueError) as error:
             return Speculation(unknown=f"an event in another form: {error}")
         sizes += [len(chunk.tokens)] if chunk.tokens else []
@@ -172,12 +175,20 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
     return Speculation(max(sizes[1:]) - 1) if len(sizes) > 1 else Speculation(unknown=several)
 
 
-def short_text(adapter: Adapter, client: Client, model: str) -> Recording:
-    """The recording of a short text, which the server goes on with."""
+def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording, Read]:
+    """The recording of a short text, which the server goes on with or answers in a chat, and what reads it."""
     limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
-    path, body = adapter.request(Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True))
+    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True, chat={"messages": [{"role": "user", "content": PROBE}]})
+    talks, (path, body) = chats_only(adapter, client, model), adapter.request(ask)
+    if talks:
+        path, body = chat.PATH, chat.body(ask, (), adapter.chat_fields(ask))
     (recording,) = client.stream(path, [body], limit)
-    return recording
+    return recording, chat.read if talks else adapter.read
+
+
+def chats_only(adapter: Adapter, client: Client, model: str) -> bool:
+    """True if the server has no end point for completions."""
+    return chat.lacks_completions(client, adapter.request(Ask(model, PROBE, 1, ignore_eos=True))[0])
 
 
 def longest(counts: SpecCounts) -> int:

@@ -104,6 +104,8 @@ class Tokens:
                 return self._chat(entry, Chat(({"role": "user", "content": text},)))
             case str() as text:
                 return Chosen(entry, self._encoded(text, entry, special=True), "text")
+            case Chat() as chat if chat.ids:
+                return Chosen(entry, chat.ids, "ids", chat)
             case Chat() as chat if question and self.chat is None:
                 return Chosen(entry, self._encoded(chat.text, entry, special=True), "text")
             case Chat() as chat:

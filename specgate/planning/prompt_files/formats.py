@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -93,6 +93,8 @@ def own_line(fields: Fields) -> Question:
         chat = messages(fields, "messages")
         if any(turn["content"] == fields.data["prompt"] for turn in chat.turns):
             return Question(chat, category)
+    if there == ["ids", "messages"]:  # a chat that a server has made tokens of
+        return Question(replace(messages(fields, "messages"), ids=token_ids(fields, "ids")), category)
     if len(there) != 1:
         what = f"{' and '.join(there)} together" if there else "none of them"
         raise UsageError(
