@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract.protocols import FoundServer, TextOrChat
 from specgate.errors import UsageError
 from specgate.planning import attached_servers
@@ -111,7 +112,9 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     assert finder.texts == [[{"role": "user", "content": text}] for text in ("abc", "abcde")]
     assert line.prompts is not None and line.prompts.name == "mine.jsonl" and line.tokenizer == line.prompts.parent
     entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
-    assert [(entry.content, entry.category) for entry in entries] == [((1,), "c"), ((1,), None)]
+    chats = [entry.content for entry in entries if isinstance(entry.content, Chat)]
+    assert [chat.ids for chat in chats] == [(1,), (1,)] and [entry.category for entry in entries] == ["c", None]
+    assert chats[0].text == "abc", "messages stand beside the ids, for a chat end point"
 
 
 def test_the_tokenizer_is_that_of_the_folder_that_a_server_here_has_loaded(
