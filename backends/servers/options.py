@@ -29,7 +29,10 @@ FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
     "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
 )
-METHOD_FLAGS: Final = ("--speculative-config", "-sc", "--spec-method", "--speculative-algorithm", "--spec-type")
+METHOD_FLAGS: Final = (
+    "--speculative-config", "--speculative-config.method", "-sc", "-sc.method", "--spec-method",
+    "--speculative-algorithm", "--spec-type",
+)  # fmt: skip
 """Flags of a server that choose its method of speculation."""
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""

@@ -231,7 +231,7 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
         return plugin.usual_pair()
     if len(names) > 1 and request.target is None:
         raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
-    return resolve_pair(names.pop(), request.target, request.draft)
+    return resolve_pair(names.pop(), request.target, request.draft, needs_draft=engine is None)
 
 
 def read_back(request: Request) -> Config:

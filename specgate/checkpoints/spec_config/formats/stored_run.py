@@ -67,7 +67,8 @@ def read_run(folder: Path, where: str) -> StatedConfig:
 def method_of(options: Mapping[str, str], facts: EngineFacts | None) -> str:
     """The method of speculation that a run's engine names; EAGLE-3 where it names none, as the built-in ones."""
     named = str(facts.details.get("drafter")) if facts is not None else options.get("drafter")
-    methods = {**{name: method for method, name in reversed(list(NAMES.items()))}, **{method: method for method in DRAFTERS}}
+    names = {name: method for method, name in reversed(list(NAMES.items()))}
+    methods = {**names, **{method: method for method in DRAFTERS}}
     return named if named == "given" else methods.get(named or "", "eagle3")
 
 
