@@ -26,6 +26,7 @@ from specgate.files.writing import json_text
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.machine.software import Software
+from specgate.planning.ad_hoc import PREFIX
 from specgate.promotion.admission import entry_of, lines_on
 from specgate.promotion.claim import software_of
 from specgate.promotion.ending import Ending, begin, cut, finish, sha256_of_text
@@ -82,8 +83,10 @@ def next_command(run: Run, folder: str, code: ExitCode) -> str | None:
         return f"specgate {run.kind} --resume {folder}{options}"
     order = run.promotion
     if code is ExitCode.PASS and order and run.kind == "micro" and not order.gates.keys().isdisjoint(run.scenarios):
-        whole = order.streak + 1 >= order.needed
-        return re.sub(r" --scenario \S+", "", order.command.replace(" micro", " full", 1)) if whole else order.command
+        if order.streak + 1 >= order.needed:
+            return re.sub(r" --scenario \S+", "", order.command.replace(" micro", " full", 1))
+        if not all(name.startswith(PREFIX) for name in order.gates):  # of a question of one's own, one run may be all
+            return order.command
     if code in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE):
         return f"specgate runs explain {folder}"
     return "specgate machine doctor" if code is ExitCode.ENV_REJECTED else None
