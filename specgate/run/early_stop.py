@@ -26,7 +26,7 @@ from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
 from specgate.contract.protocols import Counting, NeedsEarlierRun, Sequential
 from specgate.files.journal import Journal
-from specgate.planning.gates import machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
+from specgate.planning.gates import lossy_cells, machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
@@ -145,9 +145,12 @@ def look_at(
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing, as it may yet become quiet. Where a point is measured
-    until it is decided, only a required rule on that keeps it open.
+    until it is decided, only a required rule on that keeps it open; a GPU that a required rule reads and that is not
+    there ends it, since no further round could make up for that.
     """
     ties, limits, scenario = near_ties(policy), machine_limits(policy), plan.scenarios[plan.points[0].scenario]
+    if scenario.until_decided and not run.environment.get("gpus") and any(r.required and of.gpu for r, of in limits):
+        return Look(len(plan.rounds), decided=True)
     hosts = judge_hosts(plan, journal.blocks, limits, journal.engines)
     rejecting = [(rule, of) for rule, of in limits if rule.required or not scenario.until_decided]
     if any(host.too_many for host in judge_hosts(plan, journal.blocks, rejecting, journal.engines).values()):
@@ -161,7 +164,7 @@ def look_at(
         ties,
         records,
         forced=journal.forced,
-        check_facts=CheckFacts(journal.engines, run.bandwidth),
+        check_facts=CheckFacts(journal.engines, run.bandwidth, lossy_cells(policy, plan.cells)),
         known=known,
         aside=aside,
         between=run.between_runs,
