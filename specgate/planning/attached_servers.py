@@ -16,13 +16,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from specgate import plugins
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract import BASELINE, Role
 from specgate.contract.protocols import FindsServers, FoundServer, SwitchesPrefixCache, TextOrChat, cleaned
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import BackendError, UsageError
 from specgate.files.cache import cache_dir
 from specgate.pairs.resolve import SERVED_KEY
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, recognise
 from specgate.planning.scenario import SHIPPED
 

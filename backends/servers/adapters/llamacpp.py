@@ -164,6 +164,12 @@ class LlamaCpp:
         top = replace(ranking(event), forbidden=forbidden(event))
         return replace(top, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
 
+    def chat_fields(self, ask: Ask) -> Json:
+        return {
+            **(own_sampling_fields(ask.sampling, replace(ask, prompt=())) if ask.sampling else {"top_k": 1}),
+            "cache_prompt": ask.reuse,
+        }
+
     def meter(self) -> PrometheusMeter:
         return PrometheusMeter(
             path="/metrics",
