@@ -123,8 +123,8 @@ def one_role_at_a_time(scenarios: Sequence[Scenario], backend: str, options: Map
 
     def by_load(scenario: Scenario) -> bool:
         engine, every = another_engine(backend), {**options, **scenario.options}
-        apart = engine is not None and every.get("servers") == "apart" and not engine.attaches(every)
-        return apart and scenario.load is None
+        attached = engine is not None and engine.attaches(every)
+        return every.get("servers") == "apart" and not attached and scenario.load is None
 
     return [replace(s, schedule=replace(s.schedule, by_load=by_load(s))) for s in scenarios]
 
