@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import UnionType
 
 from specgate.analysis.load.break_even import Level, pays_up_to
-from specgate.analysis.load.figures import in_words, level_in_words, unit_of
+from specgate.analysis.load.figures import counted, in_words, level_in_words, unit_of
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind, levels_of, sweep_of, sweeps
 from specgate.contract import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.contract.load import BreakEven
@@ -77,15 +77,16 @@ class LoadGate:
             return verdict(rule, key, State.INCONCLUSIVE, "outside_the_sweep", message, evidence, step)
         side = pays_up_to(levels, least)
         if side == "above":
-            message = f"{summary}: it pays up to {least:g} {unit}"
+            message = f"{summary}: it pays up to {counted(least, unit)}"
             return verdict(rule, key, State.PASS, "pays_up_to_min", message, evidence)
         if side == "below":
             worst = min((x for x in known.levels if x.level <= least), key=lambda x: x.ratio or math.inf)
-            message = f"{summary}: {level_in_words(worst, unit)}, where {least:g} {unit} were asked for"
+            message = f"{summary}: {level_in_words(worst, unit)}, where {counted(least, unit)} were asked for"
             step = "a shorter draft, or speculation switched off above the break-even"
             return verdict(rule, key, State.FAIL, "costs_before_min", message, evidence, step)
-        step = "a new run with more --measurement-runs: the intervals have to leave 1"
-        message = f"{summary}: not decided at {least:g} {unit}"
+        more = "--budget" if run.scenarios[sweep[0].cell.point.scenario].until_decided else "--measurement-runs"
+        step = f"a new run with more {more}: the intervals of a verdict, which is seldom wrong, have to leave 1"
+        message = f"{summary}: not decided at {counted(least, unit)}"
         return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
 
 
@@ -106,7 +107,7 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: RunView) -> tuple[str, s
         ):
             if result.status != "ok":
                 why = (run.failures.get(point.key) or result.reason or "incomplete").splitlines()[0]
-                return "not_measured", f"{point.level:g} {unit}: {why}", "continue the run with --resume"
+                return "not_measured", f"{counted(point.level, unit)}: {why}", "continue the run with --resume"
             refusals = result.values.get("refused_requests")
             share = refusals.value / refusals.n if refusals is not None and refusals.value else 0.0
             if share > max(refused[1], most):
@@ -116,7 +117,7 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: RunView) -> tuple[str, s
                 return "client_fell_behind", late, FASTER_CLIENT
         if comparison.speedup.value is None:
             code = comparison.speedup.reason_code or "withheld"
-            return code, f"{point.level:g} {unit}: no speed-up may be quoted: {code}", "see the tokens rule"
+            return code, f"{counted(point.level, unit)}: no speed-up may be quoted: {code}", "see the tokens rule"
     key, share, count = refused
     if not key:
         return None

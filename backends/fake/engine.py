@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -43,6 +43,10 @@ class FakeBackend:
 
     def usual_pair(self) -> PairRef:
         return PAIR
+
+    def check_options(self, options: Mapping[str, str]) -> None:
+        """Raise UsageError for bad options."""
+        Script.parse(options)
 
     def open(self, request: OpenRequest) -> Engine:
         script = Script.parse(request.options)

@@ -114,6 +114,8 @@ class Adapter(Protocol):
     """Whether its counters of speculation count one step per output that it hands over, and events are these outputs.
     An output of several steps is then counted as its last one.
     """
+    counts_events: bool
+    """Whether nothing else counts its steps than the events of its streams."""
     draft_counter: str
     """The name under which it counts the steps with drafts."""
     expresses: Expresses
@@ -166,6 +168,9 @@ class Adapter(Protocol):
         """Read one event of the stream, after `tokens_so_far` tokens. A malformed event raises KeyError, TypeError or
         ValueError.
         """
+
+    def chat_fields(self, ask: Ask) -> Json:
+        """Fields of a chat request (`adapters/chat.py`) that other engines do not have."""
 
     def meter(self) -> Meter: ...
 

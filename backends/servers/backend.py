@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
     from specgate.checkpoints.hf_keys import Keys
 
+NONE: Final = "-"
+"""The program of an engine that is not started here."""
 PORT: Final = 8000
 """Of a server that a user starts by hand."""
 
@@ -36,7 +38,12 @@ class ServerBackend:
 
     def available(self) -> Availability:
         if which(self.program) is None:
-            return Availability(True, f"{self.program} is not on the PATH: -o program=FILE, or -o url=URL", rank=-1)
+            why = (
+                "no program starts it"
+                if self.program == NONE
+                else f"{self.program} is not on the PATH: -o program=FILE"
+            )
+            return Availability(True, f"{why}, or the URL of one that runs", rank=-1)
         return Availability(True, f"{self.program} is on the PATH", rank=-1)
 
     def check_options(self, options: Mapping[str, str]) -> None:
@@ -140,8 +147,9 @@ class ServerBackend:
         return ServerEngine(adapter, request, options, folder)
 
 
-VLLM = ServerBackend("vllm", "vllm", "vLLM behind its server, started here or attached to (-o url=URL)")
-SGLANG = ServerBackend("sglang", "python3", "SGLang behind its server, started here or attached to (-o url=URL)")
+VLLM = ServerBackend("vllm", "vllm", "vLLM behind its server, started here or attached to")
+SGLANG = ServerBackend("sglang", "python3", "SGLang behind its server, started here or attached to")
 TRTLLM = ServerBackend("trtllm", "trtllm-serve", "TensorRT-LLM behind its server, started here or attached to")
 LMDEPLOY = ServerBackend("lmdeploy", "lmdeploy", "LMDeploy behind its server, started here or attached to")
 LLAMACPP = ServerBackend("llamacpp", "llama-server", "llama.cpp behind its server, on GGUF files (-o target_gguf=FILE)")
+COMPATIBLE = ServerBackend("openai", NONE, "any other server of the OpenAI format that runs already")

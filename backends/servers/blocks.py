@@ -13,6 +13,7 @@ from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, SpecCounts
+from specgate.backends.servers.texts import ENCODED, SLICED
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
@@ -242,6 +243,29 @@ def decoded(
     }
     # The beginning is one for all of a block.
     return replace(request_block(answers, counters, acceptance), began_ns=answers[0].began_ns)
+
+
+def counted_by_events(answer: Answer, role: Role, where: str) -> Answer:
+    """The answer with counts of its own, if nothing else counts than the events of its stream: one step each, with a
+    draft of K tokens. Raises BackendError where events cannot be steps.
+    """
+    sizes = step_sizes(answer.times)
+    if not role.speculative:
+        if sum(sizes) >= SEVERAL * len(sizes) > 0:
+            raise BackendError(
+                f"{where}: {len(sizes)} events hold {sum(sizes)} tokens of a server that is to be the baseline",
+                hint="does it speculate? If not, it sends several steps together, and nothing else counts its steps",
+            )
+        return answer
+    if answer.made in (SLICED, ENCODED):  # how many tokens an event holds is a guess, and their sum is not
+        return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes)))
+    if max(sizes, default=0) > role.k + 1:
+        raise BackendError(
+            f"{where}: an event holds {max(sizes)} tokens, more than a step with a draft of {role.k} gives",
+            hint=f"--spec {max(sizes) - 1}, if its drafts are that long; else a proxy sends several steps together",
+        )
+    hist = tuple(sizes.count(accepted + 1) for accepted in range(role.k + 1))
+    return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes), hist))
 
 
 def with_drafts(answers: Sequence[Answer], *, tree: bool) -> Sequence[Answer]:

@@ -13,9 +13,10 @@ from contextlib import closing, contextmanager
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Reported
-from specgate.backends.servers.adapters import llamacpp, lmdeploy, openai, sglang, trtllm, vllm
+from specgate.backends.servers.adapters import compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
 from specgate.backends.servers.blocks import between
-from specgate.backends.servers.client import Client, StreamLimit
+from specgate.backends.servers.client import Client, Recording, StreamLimit
+from specgate.backends.servers.events import channel_of, events
 from specgate.backends.servers.exchange import NOTHING, Ask, SpecCounts, one_line
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.meter import Speculation
@@ -25,10 +26,15 @@ from specgate.contract.protocols import FoundServer, TextOrChat, masked
 from specgate.errors import BackendError, UsageError
 
 ADAPTERS: Final[Mapping[str, Adapter]] = {
-    a.name: a for a in (vllm.ADAPTER, sglang.ADAPTER, trtllm.ADAPTER, lmdeploy.ADAPTER, llamacpp.ADAPTER)
+    a.name: a
+    for a in (
+        *(vllm.ADAPTER, sglang.ADAPTER, trtllm.ADAPTER, lmdeploy.ADAPTER, llamacpp.ADAPTER),
+        compatible.ADAPTER,
+    )
 }
 TITLES: Final = {
     "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "lmdeploy": "LMDeploy", "llamacpp": "llama.cpp",
+    "openai": "an OpenAI-compatible server",
 }  # fmt: skip
 SILENT_S: Final = 20.0
 HTTP_STATUS: Final = re.compile(r"HTTP \d{3}")
@@ -36,6 +42,8 @@ REFUSED: Final = re.compile(r"HTTP (401|403|429|503)\b")
 """A key is missing, or the server takes no requests: no sign of another engine."""
 PROBE: Final = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25"
 PROBE_TOKENS: Final = 24
+SEVERAL_A_STEP: Final = 1.1
+"""Tokens per event from which on a server speculates."""
 SETTLE_S: Final = 1.0
 """How long the counters of the short text may lag behind it."""
 
@@ -52,13 +60,13 @@ def find_server(url: str, options: Mapping[str, str]) -> FoundServer:
             raise BackendError(f"{url}: nobody listens there", hint="start the server, or correct the URL")
         owner, reason = owner_of(client)
         adapter = next((a for a in ADAPTERS.values() if a.owner == owner), None) or recognised(client)
-        if adapter is None:
+        if adapter is None and reason:
             raise UsageError(
-                f"{url}: no engine that is known: {reason or f'its models belong to {one_line(owner, 40)!r}'}",
+                f"{url}: no engine that is known: {reason}",
                 hint="the URL of the engine itself, http://HOST:PORT, without a gateway before it; "
                 f"known: {', '.join(TITLES.values())}",
             )
-        return described(adapter, client, options)
+        return described(adapter or compatible.ADAPTER, client, options)
 
 
 @contextmanager
@@ -105,7 +113,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
     return FoundServer(
         url=client.url,
         backend=adapter.name,
-        engine=f"{TITLES[adapter.name]} {one_line(version, 40)}".strip(),
+        engine=f"{TITLES[adapter.name]} {one_line(version, 40)}".removesuffix(compatible.UNTOLD).strip(),
         model=masked(model.name),
         source=reported.path or model.path,
         draft_length=speculation.length,
@@ -121,23 +129,55 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
     """What it tells of its speculation, or a short text shows; unknown where neither does."""
     try:
         stated = adapter.running_speculation(client)
-        return stated if stated.length is not None else Speculation(seen_length(adapter, client, model), stated.method)
+        if stated.length is not None:
+            return stated
+        if adapter.counts_events:
+            return seen_in_events(adapter, client, model)
+        return Speculation(seen_length(adapter, client, model), stated.method)
     except BackendError as error:
         return Speculation(unknown=str(error))
 
 
 def seen_length(adapter: Adapter, client: Client, model: str) -> int | None:
     """The longest draft of a short text by the server's own counts; 0 if there was none."""
-    meter, limit = adapter.meter(), StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
+    meter = adapter.meter()
     before = meter.read(client)
-    path, body = adapter.request(Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True))
-    client.stream(path, [body], limit)
+    short_text(adapter, client, model)
     deadline = time.monotonic() + SETTLE_S
     while (counted := between(before, meter.read(client), client.url).spec) == NOTHING:
         if time.monotonic() > deadline:
             return 0
         time.sleep(0.1)
     return longest(counted)
+
+
+def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
+    """The speculation that the events of a short text show: none if each has a token. With ids the longest event tells
+    the draft length.
+    """
+    sizes, texts, usage = list[int](), 0, None
+    for _, event in events(short_text(adapter, client, model).pieces, client.url):
+        try:
+            chunk = adapter.read(event, sum(sizes))
+        except (LookupError, TypeError, ValueError) as error:
+            return Speculation(unknown=f"an event in another form: {error}")
+        sizes += [len(chunk.tokens)] if chunk.tokens else []
+        texts += channel_of(event) is not None
+        usage = chunk.usage or usage
+    if usage is None or not texts:
+        return Speculation(unknown="its stream has no usage record" if texts else "its stream has no text")
+    if usage.completion < SEVERAL_A_STEP * texts:
+        return Speculation(0)
+    several = f"{texts} events hold {usage.completion} tokens, so that it speculates"
+    return Speculation(max(sizes[1:]) - 1) if len(sizes) > 1 else Speculation(unknown=several)
+
+
+def short_text(adapter: Adapter, client: Client, model: str) -> Recording:
+    """The recording of a short text, which the server goes on with."""
+    limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
+    path, body = adapter.request(Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True))
+    (recording,) = client.stream(path, [body], limit)
+    return recording
 
 
 def longest(counts: SpecCounts) -> int:

@@ -65,7 +65,7 @@ def cost(run: Run) -> str | None:
     if "starts" in run.check_seconds:
         parts = {name: run.check_seconds[key] for key, name in _MINUTES.items()} | {"checks": sum(spent.values())}
         words = ", ".join(f"{in_minutes(seconds)} {name}" for name, seconds in parts.items() if seconds >= 0.1)
-        return f"it took {in_minutes(sum(parts.values()))}: {words}" + (
+        return f"measuring took {in_minutes(sum(parts.values()))}: {words}" + (
             f" ({', '.join(took)})" if len(took) > 1 else ""
         )
     blocks = run.check_seconds.get("blocks", 0.0)

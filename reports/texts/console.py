@@ -86,8 +86,10 @@ def short_lines(run: Run) -> Iterator[Line]:
             yield "dim", f"  next: {head.advice}", ""
     gaps = dict.fromkeys(f"Not judged: {gap.kind}: {gap.why}." for gap in run.not_judged if gap.why)
     took = token_checks.cost(run) if "starts" in run.check_seconds else None
+    doubts = (f"Warning: {warning}." for warning in run.warnings if run.break_even)
     sentences = (
         *gaps,
+        *doubts,
         *summary.accepted_breaks(run),
         *which_counts(run),
         None if first else answer(run),

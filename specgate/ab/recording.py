@@ -25,6 +25,7 @@ from specgate.files.json_text import from_plain
 from specgate.machine import host
 from specgate.machine.inventory import visible_gpu_uuid
 from specgate.machine.nvml import GpuProbe, NvmlMissing
+from specgate.machine.process_tree import family
 from specgate.promotion.claim import digests, engine_fingerprint, machine_fingerprint, software_of, subject_of
 from specgate.promotion.ending import Ending, begin, finish
 from specgate.promotion.ledger import Entry, Ledger
@@ -47,14 +48,7 @@ def most_host_bytes(pid: int) -> int | None:
 
     None where the system does not say: Linux keeps it as VmHWM in /proc/PID/status.
     """
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return None
-    peaks = [peak for member in family if (peak := _high_water_mark(member.pid)) is not None]
+    peaks = [peak for member in family(pid) if (peak := _high_water_mark(member.pid)) is not None]
     return sum(peaks) or None
 
 
@@ -86,7 +80,7 @@ def store(folder: AbFolder, decided: Ending) -> TwoBuilds:
 
     See `promotion.ending.finish`.
     """
-    result = from_plain(TwoBuilds, decided.files[RESULT], folder.path / RESULT)
+    result = from_plain(TwoBuilds, decided.stated(RESULT), folder.path / RESULT)
     pages = ((file, plugins.view("ab").render(result, format)) for format, file in FILES)
     finish(folder.top, decided, Ledger(folder.path.parent), lambda: pages)
     return result

@@ -30,7 +30,7 @@ _RUN: Final = (
         "--budget",
         type=BUDGET,
         metavar="TIME",
-        help="Measure a point until it is decided, for at most 90s, 5m, 2h of blocks.",
+        help="Measure each point (or level) until it is decided, for at most 90s, 5m, 2h of blocks.",
     ),
     click.option(
         "--perf-mode/--no-perf-mode",

@@ -10,6 +10,7 @@ import click
 
 from specgate.commands.door import OpenGroup
 from specgate.commands.options import LOAD, QUESTION, SIBLINGS, key_value, take, take_question
+from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
@@ -106,6 +107,7 @@ def check_files(files: tuple[str, ...]) -> None:
 
 
 @scenarios.command(short_help="Show what a run would measure, and how long it would take.")
+@urls_argument
 @take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION, *LOAD)
 @click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
@@ -126,9 +128,10 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     from specgate.planning.policy import find_policy
     from specgate.planning.request import Request
     from specgate.planning.resolution import chosen_scenarios, one_role_at_a_time
-    from specgate.planning.scenario import meant_for
+    from specgate.planning.scenario import meant_for, override
     from specgate.run.reachability import out_of_reach, required_floors
 
+    take_servers(options)
     question, named = take_question(options), dict(key_value(o) for o in options.pop("options"))
     request = Request(
         kind=kind or "micro", argv=(), plain=plain, out=Path(), question=question, options=named, **options
@@ -137,6 +140,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     kind = kind or (None if request.scenarios else "micro")
     chosen = chosen_scenarios(question, request.scenarios, request.only, kind, size)
+    chosen = [override(scenario, baseline=request.baseline) for scenario in chosen]
     engine = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     if isinstance(engine, ChecksOptions):
         engine.check_options(named)
@@ -157,11 +161,14 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
 def named_pair(request: Request, usual: str | None) -> PairRef:
     """Return the pair that the command line names, else the one called `usual`. Raises UsageError for two names."""
     from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair
+    from specgate.planning.resolution import another_engine
 
     refuse_two_names(request.pair, request.target, request.draft, request.tokenizer)
     if request.tokenizer is not None:
         return served_pair(request.tokenizer)
-    return resolve_pair(request.pair or (None if request.target else usual), request.target, request.draft)
+    needs_draft = request.backend is None or another_engine(request.backend) is None
+    name = request.pair or (None if request.target else usual)
+    return resolve_pair(name, request.target, request.draft, needs_draft=needs_draft)
 
 
 def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> tuple[list[Scenario], list[str]]:

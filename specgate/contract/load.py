@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, Length, Range, Requests
+from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, LeavesOut, Length, Range, Requests
 
 EARLY_NS: Final = 1_000_000
 """How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(LeavesOut):
     """Number of requests in a block of a load scenario, and their arrival."""
+
+    LEFT_OUT = frozenset({"arrivals", "burstiness", "ramp_s", "duration_s", "search"})
 
     requests: Requests
     """At least so many requests per block."""
@@ -42,8 +44,10 @@ class Load:
     are expected in that time, in the place of `requests`. Clients of a closed loop take its prompts again if need be.
     """
 
-    search: bool = False
-    """Whether only those levels are measured that it takes to find the greatest one within the limits of `goodput`."""
+    search: Literal["goodput", "break-even"] | None = None
+    """The levels that are measured: those that it takes to find the greatest one within the limits of `goodput`, or
+    those up to the first at which speculation costs. None: all.
+    """
 
     def in_block(self, clients: int, rate: float | None) -> int:
         """The different requests of one block at a level of `clients`, or of `rate` per second."""

@@ -16,6 +16,8 @@ from typing import Final
 
 from specgate.errors import EnvironmentRefused, UsageError
 
+OPTION: Final = "tape"
+"""The option of a back end that names the file to replay."""
 SCHEMA: Final = "specgate.tape/v1"
 
 Slots = tuple[tuple[int, ...], ...]

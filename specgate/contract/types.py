@@ -123,7 +123,7 @@ class FilledIn:
 
 
 class LeavesOut:
-    """Base of a noun of which the fields `LEFT_OUT` are not stored where they are None or False."""
+    """Base of a noun of which the fields `LEFT_OUT` are not stored where they are None, False or their default."""
 
     __slots__ = ()
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
@@ -139,7 +139,8 @@ class LeavesOut:
     @classmethod
     def without_unset(cls, value: object, write: Callable[[object], dict[str, object]]) -> dict[str, object]:
         """Return what is stored of `value`."""
-        return {k: v for k, v in write(value).items() if v not in (None, False) or k not in cls.LEFT_OUT}
+        default = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]  # every noun is a dataclass
+        return {k: v for k, v in write(value).items() if k not in cls.LEFT_OUT or v not in (None, False, default[k])}
 
 
 class HarnessOnly:

@@ -8,6 +8,7 @@
     nvml.py              one GPU through NVML
     host.py              which host this is, how much of its CPUs others use, and whose a process is
     memory_in_use.py     how much memory the processes of an engine hold, on the host and on the GPU
+    process_tree.py      the processes that a process has started
     cpu_counters.py      the kernel's counters of CPU time around one block
     cpu_pace.py          how fast a CPU works: the CPU time of a fixed piece of work
     monitor.py           samples of host and GPU while a run goes on, taken by a process of its own

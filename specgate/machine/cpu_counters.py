@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from specgate.contract.conditions import CpuUse
 from specgate.machine.host import cpu_quota, usable_cpus
+from specgate.machine.process_tree import process_tree
 
 TICK_NS: Final = 10_000_000
 """The unit of /proc/stat: a hundredth of a second on every Linux that Python runs on (USER_HZ)."""
@@ -77,9 +78,12 @@ class CpuProbe:
         engines, which have nothing to do meanwhile: their CPU time counts as others'.
         """
         unread: dict[str, str] = {}
-        parents = asked(unread, "ours_ns", self._parents)
-        ours = None if parents is None else descendants(self._harness, parents, without=idle)
-        return self._counters(ours, [engine] if parents is None else descendants(engine, parents), unread)
+        ours = asked(unread, "ours_ns", lambda: process_tree(self._harness, idle, self._proc))
+        try:
+            of_engine = process_tree(engine, (), self._proc)
+        except ValueError:  # what it has started is not shown
+            of_engine = [engine]
+        return self._counters(ours, of_engine, unread)
 
     def read_again(self, before: Counters) -> Counters:
         """The counters now, after the block that `before` was read for. Processes are not looked for again."""
@@ -117,22 +121,6 @@ class CpuProbe:
         if not any(busy for busy, _ in times.values()):
             raise ValueError(f"{self._proc / 'stat'} has no busy time of a usable CPU")
         return times
-
-    def _parents(self) -> dict[int, int]:
-        """Process number → the number of its parent, for all processes that are shown."""
-        parents = {}
-        for entry in os.scandir(self._proc):
-            if entry.name.isdecimal():
-                try:
-                    with open(f"{entry.path}/stat", "rb") as file:
-                        stat = file.read()
-                except OSError:  # it has just ended
-                    continue
-                # The name, in parentheses, may itself hold blanks and parentheses.
-                parents[int(entry.name)] = int(stat.rpartition(b")")[2].split()[1])
-        if self._harness not in parents:
-            raise ValueError(f"{self._proc} does not show this process")
-        return parents
 
     def _spent_by(self, processes: Sequence[int]) -> Iterator[tuple[int, int]]:
         for pid in processes:
@@ -238,14 +226,3 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
     return f"no field {error}" if isinstance(error, KeyError) else str(error)
-
-
-def descendants(root: int, parents: Mapping[int, int], without: Sequence[int] = ()) -> list[int]:
-    """`root` and everything that it has started, directly or not; `without` some of these and all that they started."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
-    tree = [root]
-    for pid in tree:
-        tree += [child for child in children.get(pid, ()) if child not in without]
-    return tree

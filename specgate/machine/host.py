@@ -14,6 +14,7 @@ import psutil
 
 from specgate.contract.conditions import GpuProcess, HostReading
 from specgate.machine.cpu_pace import work_ns
+from specgate.machine.process_tree import family
 
 MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
 """Files that name this installation or this hardware. A container image often has none of the first two."""
@@ -83,11 +84,7 @@ class HostProbe:
             return GpuProcess(pid, "foreign")
 
     def _refresh(self) -> None:
-        family = []
-        for root in self._roots:
-            with suppress(psutil.NoSuchProcess):
-                family += [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
-        for process in family:
+        for process in (one for root in self._roots for one in family(root)):
             try:
                 times = process.cpu_times()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -127,8 +124,7 @@ def root_of(pids: Sequence[int]) -> int | None:
     """The one of `pids` that has started all others, as the first of a server's workers has; None where none has."""
     for pid in pids:
         with suppress(psutil.Error):
-            family = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
-            if family.issuperset(pids):
+            if {process.pid for process in family(pid)}.issuperset(pids):
                 return pid
     return None
 

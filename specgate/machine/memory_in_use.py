@@ -13,6 +13,7 @@ from specgate.contract.conditions import GpuProcess
 from specgate.contract.samples.memory import EngineMemory, MemoryUse
 from specgate.contract.types import fields_of
 from specgate.machine.nvml import GpuProbe, NvmlMissing
+from specgate.machine.process_tree import family
 
 
 class MemoryProbe:
@@ -64,9 +65,8 @@ def outside(engine: int, process: int) -> int | None:
     in the order of which nothing can be told; None for one that has ended.
     """
     numbers = {}
-    with suppress(psutil.NoSuchProcess):
-        for one in (first := psutil.Process(engine), *first.children(recursive=True)):
-            numbers[one.pid] = own_numbers(one.pid)
+    for one in family(engine):
+        numbers[one.pid] = own_numbers(one.pid)
     if all(len(known) < 2 for known in numbers.values()):
         return process
     return next((here for here, known in numbers.items() if len(known) > 1 and known[-1] == process), None)
@@ -89,8 +89,6 @@ def resident_bytes(root: int) -> dict[int, int]:
 
 
 def _resident(root: int) -> Iterator[tuple[int, int]]:
-    with suppress(psutil.NoSuchProcess):
-        first = psutil.Process(root)
-        for process in (first, *first.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                yield process.pid, process.memory_info().rss
+    for process in family(root):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            yield process.pid, process.memory_info().rss

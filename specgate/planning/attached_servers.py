@@ -16,13 +16,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from specgate import plugins
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract import BASELINE, Role
-from specgate.contract.protocols import FindsServers, FoundServer, TextOrChat, cleaned
+from specgate.contract.protocols import FindsServers, FoundServer, SwitchesPrefixCache, TextOrChat, cleaned
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import BackendError, UsageError
 from specgate.files.cache import cache_dir
 from specgate.pairs.resolve import SERVED_KEY
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, recognise
 from specgate.planning.scenario import SHIPPED
 
@@ -81,7 +81,7 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
             f"{servers.urls[0]} together with -o url.{next(iter(by_role))}", hint="name servers in one way"
         )
     speculating = tuple(Role.parse(name).k for name in roles if name != BASELINE.name)
-    options = {**shared, **{f"url.{name}": url for name, url in roles.items()}}
+    options = {**cold(every[0].backend), **shared, **{f"url.{name}": url for name, url in roles.items()}}
     whole = replace(
         servers,
         urls=(),
@@ -102,6 +102,13 @@ def finding_backend() -> FindsServers:
         if isinstance(backend := plugins.backend(name), FindsServers):
             return backend
     raise UsageError("no back end finds out what serves at a URL", hint="name one: --backend NAME -o url.ROLE=URL")
+
+
+def cold(name: str) -> Mapping[str, str]:
+    """The options that keep requests out of the prefix cache of a server that somebody else has started."""
+    backend = plugins.backend(name)
+    switches = isinstance(backend, SwitchesPrefixCache) and backend.switches_prefix_cache
+    return {"prefix_cache": "off"} if switches else {}
 
 
 def in_words(server: FoundServer, role: str) -> str:
@@ -186,7 +193,7 @@ def stated_length(server: FoundServer, servers: Sequence[FoundServer], line: Ser
     why = f": {' '.join(server.unknown.split())}" if server.unknown else ""
     raise UsageError(
         f"{server.url} ({server.engine}) does not say what it drafts{why}",
-        hint="say it: -o url.baseline=URL for one that does not speculate, -o url.spec-K=URL for one that does",
+        hint="--spec K; or, of each: -o url.baseline=URL if it does not speculate, -o url.spec-K=URL if it does",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specgate import plugins
-from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario, TimeEnd
+from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario, TimeEnd, tape
 from specgate.contract.protocols import (
     Backend,
     ChecksOptions,
@@ -16,6 +16,7 @@ from specgate.contract.protocols import (
     HasUsualPair,
     OffersLoad,
     OffersSampling,
+    StatesDraftOptions,
 )
 from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
@@ -150,12 +151,18 @@ def usable_backend(request: Request) -> str:
 
 
 def check_options(backend: str, scenarios: Sequence[Scenario], options: Mapping[str, str]) -> None:
-    """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's."""
+    """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's, or
+    if a tape that is to be replayed cannot be read.
+    """
     refuse_double_options(scenarios, options)
     plugin = plugins.backend(backend)
     for scenario in scenarios:
         if scenario.options and isinstance(plugin, ChecksOptions):
             plugin.check_options({**options, **scenario.options})
+    if isinstance(plugin, StatesDraftOptions) and tape.OPTION in plugin.other_drafts:
+        named = (of.get(tape.OPTION) for of in (options, *(scenario.options for scenario in scenarios)))
+        for file in dict.fromkeys(filter(None, named)):
+            tape.Tape.load(Path(file))
 
 
 def refuse_without_load(backend: Backend) -> None:
@@ -224,7 +231,7 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
         return plugin.usual_pair()
     if len(names) > 1 and request.target is None:
         raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
-    return resolve_pair(names.pop(), request.target, request.draft)
+    return resolve_pair(names.pop(), request.target, request.draft, needs_draft=engine is None)
 
 
 def read_back(request: Request) -> Config:

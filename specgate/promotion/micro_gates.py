@@ -9,9 +9,10 @@ must be green on that pair.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from specgate.contract import VARIANT_MARK, Scenario
 from specgate.contract.protocols import HasUsualPair
@@ -56,8 +57,30 @@ def own_micro_gates(request: Request, config: Config) -> tuple[list[Scenario], s
     gates = [override(s, baseline=request.baseline) for s in meant_for(config.backend, asking)]
     pair = list(pair_options(request))
     gates = [stretched(gate, config.pair) for gate in gates]
-    words = ["specgate", "micro", *question.words(), *pair, *other_options(request)]
-    return as_run(gates, request, config, pair), shlex.join(words)
+    typed = any(word.startswith(("http://", "https://")) for word in request.argv)
+    words = as_typed(request.argv[1:]) if typed else (*question.words(), *pair, *other_options(request))
+    return as_run(gates, request, config, pair), shlex.join(("specgate", "micro", *words))
+
+
+OWN_VALUES: Final = (
+    "--new-tokens", "--goodput", "--override-order", "--measurement-runs", "--warmup-runs", "--budget",
+    "--on", "--slots", "--task-points",
+)  # fmt: skip
+OWN_FLAGS: Final = (
+    "--explore", "--status", "--json", "--micro-first", "--plain", "--debug", "--perf-mode", "--no-perf-mode",
+)  # fmt: skip
+"""Options that a full run may have and its micro runs need not, with and without a value."""
+
+
+def as_typed(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line with URLs in it, without the options of one run alone."""
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name in OWN_VALUES and not equals:
+            next(rest, None)
+        elif name not in (*OWN_VALUES, *OWN_FLAGS):
+            yield word
 
 
 def as_run(gates: list[Scenario], request: Request, config: Config, pair: list[str]) -> list[Scenario]:

@@ -6,9 +6,9 @@ references.py     the earlier run that it is judged against, and compared builds
 reachability.py   floors that no run can reach, said before anything is measured
 resuming.py       a run that is continued: whether it may be, and what it rests on
 runner.py         the one measuring loop: plan → worker → blocks in the journal
+role_by_role.py   its order on an engine that holds one role at a time
 smoke/            `specgate smoke`: one prompt, and the known causes of speculation that is off
-parity.py        `specgate diagnose parity`: two engines' stages for one prompt
-prefix_cache.py  `specgate diagnose cache`: the same requests with a prefix cache on and off
+diagnose/         `specgate diagnose parity` and `cache`
 worker.py         the engine in a process of its own, driven over a socket
 engine_process/   that process: messages, what is checked of an answer, what the process is given, what it prints
 watched_gpus.py   which GPUs a run uses, so that every one of them is watched

@@ -63,6 +63,18 @@ def own_prompts(prompts: Mapping[str, Prompts]) -> Iterator[str]:
     yield from (f"prompts: {sentence}" for sentence in dict.fromkeys(filter(None, sentences)))
 
 
+def time_limits(plan: Plan) -> Iterator[str]:
+    """Yield how long the timed blocks of every scenario may take in all, where its points are measured until they are
+    decided.
+    """
+    for name, scenario in plan.scenarios.items():
+        points = sum(point.scenario == name for point in plan.points)
+        if scenario.until_decided and (seconds := scenario.schedule.budget_s) is not None:
+            what = "levels of load" if scenario.load is not None else "points"
+            each = f"{points} {what}, at most {seconds:g} s each: " if points > 1 else "at most "
+            yield f"{each}{points * seconds / 60:.1f} minutes of timed blocks in all, beside starts and warm-up"
+
+
 def begin(
     request: Request,
     config: Config,

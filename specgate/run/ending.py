@@ -26,6 +26,7 @@ from specgate.files.writing import json_text
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.machine.software import Software
+from specgate.planning.ad_hoc import PREFIX
 from specgate.promotion.admission import entry_of, lines_on
 from specgate.promotion.claim import software_of
 from specgate.promotion.ending import Ending, begin, cut, finish, sha256_of_text
@@ -82,8 +83,10 @@ def next_command(run: Run, folder: str, code: ExitCode) -> str | None:
         return f"specgate {run.kind} --resume {folder}{options}"
     order = run.promotion
     if code is ExitCode.PASS and order and run.kind == "micro" and not order.gates.keys().isdisjoint(run.scenarios):
-        whole = order.streak + 1 >= order.needed
-        return re.sub(r" --scenario \S+", "", order.command.replace(" micro", " full", 1)) if whole else order.command
+        if order.streak + 1 >= order.needed:
+            return re.sub(r" --scenario \S+", "", order.command.replace(" micro", " full", 1))
+        if not all(name.startswith(PREFIX) for name in order.gates):  # of a question of one's own, one run may be all
+            return order.command
     if code in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE):
         return f"specgate runs explain {folder}"
     return "specgate machine doctor" if code is ExitCode.ENV_REJECTED else None
@@ -205,7 +208,7 @@ def store(folder: RunFolder, decided: Ending, run: Run, config: Config, ledger: 
             yield file, known[file].render(run, config.policy)
 
     torn = finish(folder, decided, ledger, rendered)
-    summaries = [*speculation_lines(run, decided.files[RUN])]
+    summaries = [*speculation_lines(run, decided.stated(RUN))]
     return [*summaries, *(lines_on(run, config, ledger, torn) if decided.entry is not None else [])]
 
 
@@ -226,12 +229,12 @@ def finish_cut(path: Path, ledger: Ledger) -> tuple[Run, Config, tuple[str, Exit
     """
     if (decided := cut(path)) is None:
         return None
-    folder, gates = RunFolder.open(path), decided.files[GATES]
+    folder, gates = RunFolder.open(path), decided.stated(GATES)
     config = folder.read_config()
-    run = as_configured(from_plain(Run, decided.files[RUN], path / ENDING), config)
+    run = as_configured(from_plain(Run, decided.stated(RUN), path / ENDING), config)
     if run.fingerprint.get("source_tree_sha256") != inventory.source_tree_sha256():
         hint = f"its verdict is kept: {resume_command(run, path)}, with what made it"
-        raise OtherVersion(f"{path}: its ending was cut, and it is of {made_by(decided.files[RUN])}", hint=hint)
+        raise OtherVersion(f"{path}: its ending was cut, and it is of {made_by(decided.stated(RUN))}", hint=hint)
     with folder.lock():
         lines = store(folder, decided, run, config, ledger)
     return run, config, (str(gates["verdict"]), ExitCode(gates["exit_code"])), lines

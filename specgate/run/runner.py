@@ -12,16 +12,17 @@ the point may stop early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from specgate import plugins
-from specgate.analysis.load.max_goodput import needless_points
+from specgate.analysis.load.level_search import needless_points
 from specgate.analysis.machine.minutes import seconds_of
-from specgate.analysis.rounds import in_round, whole_generation
+from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_interim_looks
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import (
@@ -62,6 +63,7 @@ from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
 from specgate.run.early_stop import EARLIER_RUNS_S, Look
 from specgate.run.rescoring import Rescorer
+from specgate.run.role_by_role import RoleByRole, order_of
 from specgate.run.token_evidence import UNFORESEEN, TokenEvidence
 from specgate.run.watched_gpus import engine_options, scenario_gpus
 from specgate.run.worker import EngineWorker
@@ -156,7 +158,6 @@ class Runner:
         self._start_s: float | None = None
         self._only_earlier = False  # at the last look at the point
         self._opened_ns = 0
-        self._loaded: Role | None = None  # of an engine that holds one role at a time, once it is warm
 
     def run(self, beside: Beside = unwatched) -> None:
         """Run every round that the journal lacks.
@@ -191,7 +192,7 @@ class Runner:
 
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
-        missing = not all(map(self._done, measured)) or self.evidence.wanting(point)
+        missing = not all(map(self.done, measured)) or self.evidence.wanting(point)
         return missing or self.drawer.wanting(point) or bool(self._untraced(point))
 
     def _blocks_left(self, point: Point, *, warmup: bool = False) -> int:
@@ -199,7 +200,7 @@ class Runner:
         with those for warm-up.
         """
         scenario, rounds = self.plan.scenarios[point.scenario], [r for r in self.plan.rounds_of(point) if not r.warmup]
-        left = [number for number, round_ in enumerate(rounds) if not self._done(round_)]
+        left = [number for number, round_ in enumerate(rounds) if not self.done(round_)]
         looks = planned_interim_looks(scenario) if scenario.until_decided else ()
         last = next((look for look in looks if left and look > left[0]), len(rounds))
         untimed = sum(len(r.order) for r in self.plan.rounds_of(point) if r.warmup and warmup)
@@ -243,7 +244,9 @@ class Runner:
                 worker.close()
 
     def _open(self, points: Sequence[Point]) -> EngineWorker:
-        request = open_request(self.plan, points, self.config, self.folder.log(""))
+        request = open_request(
+            self.plan, points, self.config, self.folder.log(""), [self.prompts[p.key] for p in points]
+        )
         self.worker_generation += 1
         log = self.folder.log(f"worker-{self.worker_generation}.log")
         self._start_s, self._opened_ns = None, time.monotonic_ns()
@@ -284,18 +287,19 @@ class Runner:
         by_load = scenario.schedule.by_load
         planned = [r for r in self.plan.rounds_of(point) if not (by_load and r.warmup)]
         visits = [list(rounds) for _, rounds in groupby(planned, key=order_of if by_load else prefill_group)]
-        run = self._run_load if by_load else self._run_prompt_set
-        measured, self._only_earlier, self._loaded = 0, False, None
+        by_role = RoleByRole(self, scenario, point, prompts, engine)
+        run = by_role.run if by_load else partial(self._run_prompt_set, scenario, point, prompts, engine)
+        measured, self._only_earlier = 0, False
         for number, rounds in enumerate(visits, 1):
             if not rounds[0].warmup and self._start_s is None:
                 self._start_s = (time.monotonic_ns() - self._opened_ns) / 1e9
-            run(scenario, point, rounds, prompts, engine)
+            run(rounds)
             measured += sum(not r.warmup for r in rounds)
             look = self.may_stop(point, self._journal()) if measured in looks else None
             if look is not None:
                 self._only_earlier = look.only_earlier
-            goes_on = measured and number < len(visits) and not self._done(visits[number][0])
-            if by_load and self._comes_again(rounds[-1]):
+            goes_on = measured and number < len(visits) and not self.done(visits[number][0])
+            if by_load and self.comes_again(rounds[-1]):
                 continue  # what this load has measured counts once the other order has come, too
             if (look is not None and look.decided) or (goes_on and self._time_is_spent(point, measured)):
                 self._ahead[point] = 0
@@ -320,14 +324,14 @@ class Runner:
         return seconds_of((b for b in self.blocks if b.point == point and not b.warmup), self.plan.scenarios)
 
     def _run_prompt_set(
-        self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: EngineWorker
+        self, scenario: Scenario, point: Point, prompts: Prompts, engine: EngineWorker, rounds: Sequence[Round]
     ) -> None:
         # A new process is cold, so warm-up rounds run again even if an earlier process has run them.
         warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
-        todo = [r for r in rounds if r.warmup or not self._done(r)]
+        todo = [r for r in rounds if r.warmup or not self.done(r)]
         # The baseline's text is made longer after a block of its own. If one is still to come, it can wait.
         # Where a look decides when the point ends, its tokens have to be checked before every look.
-        later = not warmup and not scenario.until_decided and self._comes_again(rounds[-1])
+        later = not warmup and not scenario.until_decided and self.comes_again(rounds[-1])
         if not todo and (later or not self.evidence.wanting(point, prompt_set)):
             return
         chosen = (prompts.warmup if warmup else prompts.measured)[prompt_set]
@@ -340,13 +344,13 @@ class Runner:
         alone = dict[Role, int]()
         for round_ in todo:
             for position, role in enumerate(round_.order):
-                self._record(self._block(scenario, round_, position, role, chosen, shared_ns, alone, engine))
+                self.record(self.measure_block(scenario, round_, position, role, chosen, shared_ns, alone, engine))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:
             self.evidence.gather(point, prompt_set, engine, self.worker_generation)
 
-    def _block(
+    def measure_block(
         self,
         scenario: Scenario,
         round_: Round,
@@ -377,39 +381,6 @@ class Runner:
         block = replace(block, prompt_tokens=own_lengths, memory=memory, one_step_ns=one_step_ns)
         return replace(block, span_ns=span_ns, cpu=cpu)
 
-    def _run_load(
-        self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: EngineWorker
-    ) -> None:
-        """Run neighbouring rounds of one order on an engine that holds one role at a time: all blocks of a role, then
-        those of the next. A role that is loaded anew is warmed up.
-        """
-        todo, draft = [r for r in rounds if not self._done(r)], any(r.speculative for r in scenario.roles)
-        for position, role in enumerate(rounds[0].order if todo else ()):
-            if role != self._loaded:
-                self._warm_up(scenario, point, role, prompts, engine)
-            for round_ in todo:
-                chosen = prompts.measured[round_.prompt_set]
-                shared_ns = engine.prefill(chosen.token_ids, draft=draft)
-                self._record(self._block(scenario, round_, position, role, chosen, shared_ns, {}, engine))
-        if self._comes_again(rounds[-1]):
-            return  # the backward rounds end with the baseline, which the evidence asks
-        for prompt_set in dict.fromkeys(r.prompt_set for r in rounds):
-            if self.evidence.wanting(point, prompt_set):
-                engine.prefill(prompts.measured[prompt_set].token_ids, draft=draft)
-                self.evidence.gather(point, prompt_set, engine, self.worker_generation)
-
-    def _warm_up(self, scenario: Scenario, point: Point, role: Role, prompts: Prompts, engine: EngineWorker) -> None:
-        """Run the warm-up rounds' blocks of one role. Those of its first load are stored."""
-        draft = any(r.speculative for r in scenario.roles)
-        for round_ in (r for r in self.plan.rounds_of(point) if r.warmup):
-            chosen = prompts.warmup[round_.prompt_set]
-            shared_ns, position = engine.prefill(chosen.token_ids, draft=draft), round_.order.index(role)
-            of = role, self.worker_generation
-            block = self._block(scenario, round_, position, role, chosen, shared_ns, {}, engine)
-            if not any(in_round(b, round_) and (b.role, b.worker_generation) == of for b in self.blocks):
-                self._record(block)
-        self._loaded = role
-
     def _one_step_ns(self, point: Point, role: Role, engine: EngineWorker, alone: dict[Role, int]) -> int | None:
         """Time that a single step takes with its prefill, by the harness's clock: once for all rounds of a prompt set.
 
@@ -430,12 +401,12 @@ class Runner:
             return None
         return self.memory.read(engine.pid, decoded.memory)
 
-    def _comes_again(self, round_: Round) -> bool:
+    def comes_again(self, round_: Round) -> bool:
         """True if a later round, in the other order, is still to run on the prompt set of `round_`."""
         return any(
             (r.prompt_set, r.index // PASS_ROUNDS) == (round_.prompt_set, round_.index // PASS_ROUNDS)
             and r.index > round_.index
-            and not self._done(r)
+            and not self.done(r)
             for r in self.plan.rounds_of(round_.point)
             if not r.warmup
         )
@@ -494,7 +465,7 @@ class Runner:
         cells = [Cell(point, role) for role in scenario.roles] if scenario.perf_mode else []
         return [cell for cell in cells if cell.key not in self.traces]
 
-    def _record(self, block: Block) -> None:
+    def record(self, block: Block) -> None:
         self.folder.append(block)
         self.blocks.append(block)
         if block.own_prefill and block.served is None:
@@ -503,12 +474,8 @@ class Runner:
         self._ahead[block.point] -= 1
         self.progress(block, self.finished, self.finished + sum(self._ahead.values()))
 
-    def _done(self, round_: Round) -> bool:
+    def done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None
-
-
-def order_of(round_: Round) -> tuple[Role, ...]:
-    return round_.order
 
 
 def source_of(activity: Activity, backend: str, *, scripted: bool) -> TraceSource:
@@ -525,9 +492,11 @@ def ours(backend: str) -> bool:
     return not plugins.from_outside("specgate.backends", [backend])
 
 
-def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
+def open_request(
+    plan: Plan, points: Sequence[Point], config: Config, logs: Path, prompts: Iterable[Prompts] = ()
+) -> OpenRequest:
     """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling, PERF_MODE,
-    sampling and options.
+    sampling and options. `prompts`: those of the points, whose chats it is told.
     """
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first, steps = scenarios[0], {s.budget.steps for s in scenarios}
@@ -543,6 +512,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         sampling=first.sampling,
         steps=steps.pop() if len(steps) == 1 else None,
         logs=logs,
+        chats=tuple({chat.sha256: chat for of in prompts for chat in of.chats}.values()),
     )
 
 

@@ -91,7 +91,30 @@ def test_a_closed_loop_ends_by_the_clock_and_can_be_verified(sweep: Cli) -> None
     folder = RunFolder.open(sweep.newest())
     counts = {(b.point.batch, b.role.k): len(b.tokens) for b in folder.lines(Block) if not b.warmup}
     assert counts[2, 3] > counts[2, 0] > 2
+    assert "no client sent a second one" not in done.stdout
     assert all(c.tokens.compared_tokens and not c.tokens.divergences for c in folder.read_run().comparisons)
+    assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
+
+
+def test_a_duration_shorter_than_one_request_is_warned_of(sweep: Cli) -> None:
+    sweep.write("sweep.yaml", TIMED.replace("0.004, ramp_s: 0.001", "0.00001"))
+    done = load(sweep, *FAST)
+    assert "the duration is shorter than one request" in " ".join(done.stdout.split()), done.stdout + done.stderr
+
+
+def test_a_search_measures_few_levels_and_says_the_greatest_load_within_the_limits(sweep: Cli) -> None:
+    """A baseline step of n clients takes 0.1 + 0.01 n ms: 0.18 ms are reached at 8 clients."""
+    grid = SCENARIO.replace("[1, 2, 16]", "[1, 2, 4, 6, 8, 12, 16, 24]").replace(
+        "requests: 2", "requests: 8, search: goodput"
+    )
+    sweep.write("sweep.yaml", grid + "goodput: {tpot_ms: 0.18}\n")
+    done = load(sweep, *FAST, "--plain")
+    run = RunFolder.open(sweep.newest()).read_run()
+    baseline, spec = run.max_goodput
+    assert baseline.value is not None and 6.5 < baseline.value < 9 and spec.value is not None
+    assert {key.split("/")[3] for key, rounds in run.ended_early.items() if not rounds} >= {"b2", "b24"}
+    first = next(line for line in done.stdout.splitlines() if line.startswith("Speculation"))
+    assert f"Within TPOT ≤ 0.18 ms for 90 % of requests: baseline up to {baseline.value:.3g} clients (95 %" in first
     assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
 
 

@@ -102,7 +102,8 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
         command = ["micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain", *urls]
         nameless = cli.run(*command, pair=False)
         done = cli.run(*command, "--tokenizer", "tok.json", pair=False)
-    assert nameless.returncode == 2 and "nothing says what it serves" in nameless.stderr
+    assert nameless.returncode == 2 and "the tokenizer of qwen-prod is not on this machine" in nameless.stderr
+    assert "--tokenizer FILE|DIR" in nameless.stderr
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
     (facts,) = run.engines.values()

@@ -36,7 +36,7 @@ def test_time_that_is_too_short_says_how_much_would_do_and_more_of_it_decides(cl
     ((end,),) = run["time_ends"].values()
     assert (end["rounds"], end["budget_s"]) == (1, 0.001) and list(run["ended_early"].values()) == [1]
     assert f"next: specgate micro --resume {folder.relative_to(cli.folder)} --budget 1s" in done.stdout
-    assert "It took " in done.stdout and " measured" in done.stdout
+    assert "Measuring took " in done.stdout and " measured" in done.stdout
     assert "all as stored" in cli.run("runs", "verify", folder, pair=False).stdout
     less = cli.run("micro", "--resume", folder, "--budget", "0.001s", pair=False)
     assert less.returncode == ExitCode.USAGE and "were spent on a point already" in less.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from specgate.contract.conditions import CpuUse
 from specgate.machine import cpu_counters
-from specgate.machine.cpu_counters import Counters, CpuProbe, between, cpu_time_ns, descendants
+from specgate.machine.cpu_counters import Counters, CpuProbe, between, cpu_time_ns
 from specgate.machine.host import usable_cpus
 
 HARNESS, ENGINE, SERVER, STRANGER = 100, 200, 300, 400
@@ -29,10 +29,10 @@ class Recorded:
         self.proc, self.cgroup = root / "proc", root / "cgroup"
         self.spent = dict(TIME_OF_OURS)
         self.stat(user=1000, steal=7)
-        self.process(HARNESS, 1, "python")
-        self.process(ENGINE, HARNESS, "engine")
-        self.process(SERVER, ENGINE, "a) server (of (many) words")
-        self.process(STRANGER, 1, "train")
+        self.process(HARNESS, ENGINE)
+        self.process(ENGINE, SERVER)
+        self.process(SERVER)
+        self.process(STRANGER)
         self.thread(HARNESS, HARNESS, 5 * MS, MS)
         self.thread(ENGINE, ENGINE, 900 * MS, 40 * MS)
         self.thread(ENGINE, 201, 800 * MS, 30 * MS)
@@ -50,8 +50,8 @@ class Recorded:
 
         self.write(self.proc / "stat", "\n".join([line("cpu"), line("cpu0"), line("cpu1"), "intr 5 0", ""]))
 
-    def process(self, pid: int, parent: int, name: str) -> None:
-        self.write(self.proc / str(pid) / "stat", f"{pid} ({name}) S {parent} {pid} {pid} 0 -1 4194560 1 2 3")
+    def process(self, pid: int, *started: int) -> None:
+        self.write(self.proc / str(pid) / "task" / str(pid) / "children", "".join(f"{child} " for child in started))
 
     def thread(self, pid: int, tid: int, ran: int, waited: int) -> None:
         for folder in (self.proc / str(pid) / "task" / str(tid), *([self.proc / str(pid)] if pid == tid else [])):
@@ -131,7 +131,7 @@ def test_cpus_that_the_run_may_not_use_do_not_count(recorded: Recorded, monkeypa
     ("hidden", "lost"),
     [
         ("proc/stat", {"busy_ns", "stolen_ns"}),
-        ("proc/100/stat", {"ours_ns"}),
+        ("proc/100/task/100/children", {"ours_ns"}),
         ("proc/100/schedstat", {"wanted_ns", "waited_ns"}),
         ("proc/pressure/cpu", {"pressure_ns"}),
         ("cgroup/cpu.stat", {"throttled_ns"}),
@@ -146,7 +146,7 @@ def test_a_source_that_is_hidden_is_missing_with_its_reason_and_the_others_are_t
     recorded.later = lambda: file.unlink(missing_ok=True)  # type: ignore[method-assign]
     used = recorded.block()
     counters = {name for name in CpuUse.__dataclass_fields__ if name.endswith("_ns") and name != "wall_ns"}
-    if hidden == "proc/100/stat" and not from_the_start:
+    if hidden == "proc/100/task/100/children" and not from_the_start:
         lost = set()  # processes are looked for once per block
     assert {name for name in counters if getattr(used, name) is None} == lost
     assert bool(used.unread) == bool(lost) and set(used.unread) <= lost and all(used.unread.values())
@@ -177,13 +177,6 @@ def test_without_a_limit_of_the_control_group_nothing_is_missed(
     monkeypatch.setattr(cpu_counters, "cpu_quota", lambda: None)
     used = recorded.block()
     assert (used.throttled_ns, used.offered, used.unread) == (None, 2.0, {})
-
-
-def test_descendants_are_found_to_any_depth_and_strangers_are_not() -> None:
-    parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 5, 7: 9}
-    assert sorted(descendants(2, parents)) == [2, 3, 4]
-    assert sorted(descendants(1, parents)) == [1, 2, 3, 4, 5, 6]
-    assert sorted(descendants(1, parents, without=[2])) == [1, 5, 6]
 
 
 def test_a_counter_that_went_back_counts_as_nothing() -> None:

@@ -16,7 +16,7 @@ from specgate.planning.prompt_files.formats import prompts_in, recognise
 
 PLAIN = FoundServer("http://127.0.0.1:1", "vllm", "vLLM 1", "m", "org/m", 0)
 DRAFTS = replace(PLAIN, url="http://127.0.0.1:2", draft_length=5, method="ngram", max_requests=4)
-FIVE = {"url.baseline": PLAIN.url, "url.spec-5": DRAFTS.url}
+FIVE = {"prefix_cache": "off", "url.baseline": PLAIN.url, "url.spec-5": DRAFTS.url}
 
 
 class Finder:
@@ -58,8 +58,8 @@ def test_one_server_is_measured_by_itself_and_one_that_drafts_nothing_is_for_smo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alone = line_of(monkeypatch, DRAFTS)
-    assert (alone.options, alone.baseline) == ({"url.spec-5": DRAFTS.url}, False)
-    assert line_of(monkeypatch, PLAIN, smoke=True).options == {"url.spec-3": PLAIN.url}
+    assert (alone.options, alone.baseline) == ({"prefix_cache": "off", "url.spec-5": DRAFTS.url}, False)
+    assert line_of(monkeypatch, PLAIN, smoke=True).options["url.spec-3"] == PLAIN.url
     with pytest.raises(UsageError, match="does not speculate"):
         line_of(monkeypatch, PLAIN)
 
@@ -67,8 +67,8 @@ def test_one_server_is_measured_by_itself_and_one_that_drafts_nothing_is_for_smo
 def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_are_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line = line_of(monkeypatch, PLAIN, DRAFTS, options={**FIVE, "stall_s": "9"})
-    assert (line.backend, line.options, line.spec) == ("vllm", {**FIVE, "stall_s": "9"}, (5,))
+    line = line_of(monkeypatch, PLAIN, DRAFTS, options={**FIVE, "prefix_cache": "on", "stall_s": "9"})
+    assert (line.backend, line.options, line.spec) == ("vllm", {**FIVE, "prefix_cache": "on", "stall_s": "9"}, (5,))
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,19 @@ def test_until_decided_a_disturbed_machine_keeps_a_point_open_only_where_a_requi
     assert ends(blocks, policy_of(quiet, *speed_policy(1.2).rules), DECIDED_PLAN) == expected
 
 
+def test_until_decided_a_gpu_that_is_not_there_ends_a_point_at_its_first_look() -> None:
+    limits = {"gpu": True, "max_other_cpu_share": 0.25, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
+    quiet, never = Rule("quiet", "environment", True, params=limits), speed_policy(1.99, 2.01).rules
+    blind, blocks = replace(run_of(DECIDED_PLAN, ()), environment={"gpus": []}), measured(8)
+    seen = replace(blind, environment={"gpus": [{"name": "GPU"}]})
+    looks = [
+        [look.decided for look in taken]
+        for run in (blind, seen)
+        for _, taken in interim_looks(DECIDED_PLAN, run, policy_of(quiet, *never), Journal(blocks, (), run.engines))
+    ]
+    assert looks == [[True, True], [False, False]]
+
+
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:
     blocks = blocks_of(PLAN)
     left = truncated_plan(PLAN, ends(blocks, speed_policy(1.5)))

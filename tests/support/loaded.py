@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,10 @@ def load_scenario(
     )
 
 
-def served_blocks(plan: Plan, script: Script = SCRIPT) -> list[Block]:
-    """Every block of a load plan, as the fake engine serves it."""
+def served_blocks(
+    plan: Plan, script: Script = SCRIPT, pace: Callable[[Script], Script] = lambda one: one
+) -> list[Block]:
+    """Every block of a load plan, as the fake engine serves it. `pace`: the script of the next block."""
     made: list[Block] = []
     for round_ in plan.rounds:
         workload, point = plan.scenarios[round_.point.scenario], round_.point
@@ -57,6 +59,7 @@ def served_blocks(plan: Plan, script: Script = SCRIPT) -> list[Block]:
         texts = [Prompt(tuple(prompt), ()) for prompt in prompts]
         engine.seeds = [1000 * round_.prompt_set + i for i in range(count)]
         for position, role in enumerate(round_.order):
+            engine.script = pace(script)
             decoded = ServedLoad(engine, role, prompts, workload.budget).run(offered_load(workload, round_, texts))
             made.append(make_block(round_, position, role, 0, 0, decoded))
     return made

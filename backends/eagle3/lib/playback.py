@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from specgate.contract.protocols import OpenRequest
-from specgate.contract.tape import Tape, sha256_of_ids
+from specgate.contract.tape import OPTION, Tape, sha256_of_ids
 from specgate.errors import BackendError, UsageError
 
-TAPE: Final = "tape"
+TAPE: Final = OPTION
 WARNING: Final = (
     "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Literal
 
@@ -24,6 +25,13 @@ class ReferenceBackend:
         if find_spec("torch") is None:
             return Availability(False, "torch is not installed (in specgate's checkout: pip install '.[torch]')")
         return Availability(True, "plain torch", rank=10)
+
+    def check_options(self, options: Mapping[str, str]) -> None:
+        """Raise UsageError for options that there are not. Without any, torch is not imported."""
+        if options:
+            from specgate.backends.eagle3.reference.open import OPTIONS, refuse_unknown
+
+            refuse_unknown(options, OPTIONS, "the reference engine")
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.eagle3.reference.open import open_engine

@@ -42,6 +42,7 @@ class LlamaCpp:
     cumulative = False
     names_all = False
     counts_outputs = False
+    counts_events = False
     draft_counter = "llamacpp:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),
@@ -162,6 +163,12 @@ class LlamaCpp:
         usage = Usage(integer(event, "tokens_evaluated"), integer(event, "tokens_predicted"), cached)
         top = replace(ranking(event), forbidden=forbidden(event))
         return replace(top, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
+
+    def chat_fields(self, ask: Ask) -> Json:
+        return {
+            **(own_sampling_fields(ask.sampling, replace(ask, prompt=())) if ask.sampling else {"top_k": 1}),
+            "cache_prompt": ask.reuse,
+        }
 
     def meter(self) -> PrometheusMeter:
         return PrometheusMeter(

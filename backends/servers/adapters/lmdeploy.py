@@ -56,6 +56,7 @@ class Lmdeploy:
     cumulative = False
     names_all = True
     counts_outputs = True
+    counts_events = False
     draft_counter = "lmdeploy:spec_decode_num_drafts_total"
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
@@ -180,6 +181,9 @@ class Lmdeploy:
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,
         )
+
+    def chat_fields(self, ask: Ask) -> Json:
+        return {"return_token_ids": True, **({} if ask.sampling else {"top_k": 1})}
 
     def meter(self) -> PrometheusMeter:
         """Its gauges of running and waiting requests are brought up to date every 10 s only, so they tell nothing."""

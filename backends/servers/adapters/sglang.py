@@ -53,6 +53,7 @@ class Sglang:
     cumulative = True
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "spec_verify_ct in meta_info"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),
@@ -181,6 +182,10 @@ class Sglang:
             usage=Usage(integer(meta, "prompt_tokens"), total, cached_of(meta)) if finish else None,
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
         )
+
+    def chat_fields(self, ask: Ask) -> Json:
+        sampling = own_sampling_fields(ask.sampling) if ask.sampling else {}
+        return {**sampling, "return_spec_tokens_details": True, **({"extra_key": ask.salt} if ask.salt else {})}
 
     def meter(self) -> Meter:
         return PrometheusMeter(

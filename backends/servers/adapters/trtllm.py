@@ -37,6 +37,7 @@ class Trtllm:
     cumulative = False
     names_all = True
     counts_outputs = False
+    counts_events = False
     draft_counter = "specDecodingStats in /metrics"
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     own_options: frozenset[str] = frozenset()
@@ -114,6 +115,9 @@ class Trtllm:
 
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
+
+    def chat_fields(self, ask: Ask) -> Json:
+        return {}
 
     def meter(self) -> Meter:
         return IterationMeter()

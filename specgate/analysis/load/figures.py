@@ -67,6 +67,11 @@ def unit_of(open_loop: bool) -> str:
     return RATE if open_loop else CLIENTS
 
 
+def counted(level: float, unit: str) -> str:
+    """Return a level with its unit: `1 client`, `8 clients`."""
+    return f"{level:g} {'client' if level == 1 and unit == CLIENTS else unit}"
+
+
 def in_words(break_even: BreakEven) -> str:
     """The break-even of a sweep, and the levels of which it says nothing, since their ratio has no interval."""
     unit = unit_of(break_even.open_loop)
@@ -80,7 +85,7 @@ def in_words(break_even: BreakEven) -> str:
     if first == last:
         word = {"everywhere": "pays", "nowhere": "costs"}.get(break_even.outcome, "is not told from the baseline")
         more = f"; nothing is known of {without} {unit}" if without else ""
-        return f"speculation {word} at {first:g} {unit}, the only {level}{more}"
+        return f"speculation {word} at {counted(first, unit)}, the only {level}{more}"
     at = "the estimate lies outside" if break_even.value is None else f"the estimate is {break_even.value:.3g}"
     low, high = bound(break_even.low, f"below {first:g}"), bound(break_even.high, f"beyond {last:g}")
     interval = f"{100 * break_even.confidence:.4g} % interval {low} to {high}"
@@ -131,7 +136,7 @@ def best_at(best: BestDraft) -> str:
     unit = unit_of(best.open_loop)
     alike = "".join(f" or {draft_length(k)}" for k in best.as_good)
     lead = f"{best.ratio:.3f}x {draft_length(best.next_k)}, {best.ci_low:.3f}–{best.ci_high:.3f}"
-    return f"{draft_length(best.k)}{alike} at {best.level:g} {unit} ({lead})"
+    return f"{draft_length(best.k)}{alike} at {counted(best.level, unit)} ({lead})"
 
 
 def draft_length(k: int) -> str:
@@ -156,4 +161,4 @@ def level_in_words(level: LevelRatio, unit: str) -> str:
     """The ratio at one level, with its interval."""
     span = "" if level.ci_low is None or level.ci_high is None else f" ({level.ci_low:.3f}–{level.ci_high:.3f})"
     ratio = "no ratio" if level.ratio is None else f"{level.ratio:.3f}x"
-    return f"{ratio}{span} at {level.level:g} {unit}"
+    return f"{ratio}{span} at {counted(level.level, unit)}"

@@ -85,6 +85,21 @@ def late_clients(results: Sequence[CellResult]) -> tuple[str, ...]:
     return tuple(why for result in results if (why := fell_behind(result)))
 
 
+def short_blocks(scenarios: Mapping[str, Scenario], blocks: Iterable[Block]) -> tuple[str, ...]:
+    """Return a sentence for every cell whose blocks ended by the clock before any client sent a second request."""
+    most: dict[Cell, int] = defaultdict(int)
+    for block in blocks:
+        load = scenarios[block.point.scenario].load
+        if load is not None and load.duration_s is not None and block.point.rate is None and block.served is not None:
+            most[block.cell] = max(most[block.cell], len(block.served.requests) + len(block.served.refused))
+    return tuple(
+        f"{cell.key}: the duration is shorter than one request: no client sent a second one, so that blocks are all "
+        "beginning and end; give a longer --duration"
+        for cell, requests in most.items()
+        if requests <= cell.point.batch
+    )
+
+
 Sweep = tuple[str, str, int, int]
 """(scenario, back end, context, draft length)."""
 

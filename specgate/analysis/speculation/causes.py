@@ -32,7 +32,7 @@ NO_COUNTERS: Final = re.compile(
 SWITCHES: Final[Mapping[str, str]] = {
     "vllm": "num_speculative_tokens_per_batch_size with 0 for this batch; a prompt beyond the draft's max_model_len",
     "sglang": "--speculative-adaptive, whose steps may fall to 0; --speculative-num-steps without an algorithm",
-    "trtllm": "max_concurrency and draft_len_schedule (by batch size), acceptance_length_threshold (for good)",
+    "trtllm": "max_concurrency and draft_len_schedule (by batch size), acceptance_rate_threshold (for good)",
     "lmdeploy": "--backend turbomind, which warns and goes on without; a TurboMind draft whose load failed",
     "llamacpp": "--spec-type none (the default); --spec-draft-p-min, below which it drafts nothing",
 }

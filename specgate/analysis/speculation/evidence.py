@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specgate.analysis.speculation.drafting import Drafting
-from specgate.contract import Block, Budget, EngineFacts, LogCause, Role
+from specgate.contract import MAY_NOT_DRAFT, Block, Budget, EngineFacts, LogCause, Role
 
 HeadState = Literal["fits", "misfit", "other target", "unsupported", "unread"]
 Found = Literal["found", "ruled out", "not checked"]
@@ -90,8 +90,12 @@ class Evidence:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the engine and of the draft's files, each once. That of the vocabulary map is a cause itself."""
+        """Warnings of the engine and of the draft's files, each once. That of the vocabulary map is a cause itself, and
+        that nothing may be drafted is no warning once something was.
+        """
+        drafted = self.drafting is not None and self.drafting.num_drafts > 0
         engine = self.facts.warnings if self.facts else ()
+        engine = tuple(w for w in engine if not (drafted and w.startswith(MAY_NOT_DRAFT)))
         every = dict.fromkeys((*engine, *(self.pair.head.warnings if self.pair.head else ())))
         return tuple(warning for warning in every if warning not in (self.pair.vocabulary_map or ""))
 

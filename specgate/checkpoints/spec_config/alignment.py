@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 from specgate.checkpoints.spec_config.contents import other_content
@@ -156,11 +157,15 @@ def of_both(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Sa
 
 
 def checkpoints(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> Difference | str:
-    """Compare the checkpoints that two configs name: by content where both are on this machine, otherwise by name."""
+    """Compare the checkpoints that two configs name: by content where both are on this machine, otherwise by name. A
+    draft of the same name in another place is not taken for the same.
+    """
     values, places = (in_words(a), in_words(b)), (first.places.get(term, ""), second.places.get(term, ""))
     other = other_content(*places) if all(places) else None
     if other is None:
         if agree(term, first, second, a, b):
+            if term == "draft_model" and all(places) and len({repository_of(place) for place in places}) > 1:
+                return f"?only the names of {' and '.join(places)} are alike: with both here, their content would tell"
             return f"{values[0]} (by name)" if all(places) else values[0]
         by_name = f"{TERMS[term].consequence}, by name" if any(places) else TERMS[term].consequence
         return Difference(term, TERMS[term].title, values, TERMS[term].breaks, by_name)
@@ -168,6 +173,12 @@ def checkpoints(term: str, first: StatedConfig, second: StatedConfig, a: Said, b
         return f"{values[0]} (the same content)" if values[0] == values[1] else f"{' and '.join(values)}: one content"
     shown_as = values if values[0] != values[1] else places
     return Difference(term, TERMS[term].title, shown_as, TERMS[term].breaks, f"{TERMS[term].consequence}: {other}")
+
+
+def repository_of(place: str) -> str:
+    """The `owner/name` of a checkpoint in the cache of Hugging Face's hub; any other place as it is written."""
+    cached = [part for part in PurePath(place).parts if part.startswith("models--")]
+    return cached[-1].removeprefix("models--").replace("--", "/") if cached else place
 
 
 def unknown(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> str:

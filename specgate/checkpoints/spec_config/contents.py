@@ -42,17 +42,21 @@ def other_content(first: str, second: str) -> str | None:
 
 
 def differences(a: Path, b: Path) -> Iterator[str]:
-    """Sentences about the configs and weights of two folders. Raises CheckpointError where one cannot be read."""
+    """Sentences about the configs and weights of two folders. Raises CheckpointError where one cannot be read, and
+    configs tell no difference.
+    """
     ours, theirs = (read_either(folder).values for folder in (a, b))
     named = ours.keys() | theirs.keys()
     if is_draft(a) != is_draft(b):  # a converted draft's config says less, and a Hugging Face one may leave to defaults
         named = ours.keys() & theirs.keys()
     keys = {key for key in named if ours.get(key) != theirs.get(key)} - INCIDENTAL
-    weights = next(other_weights(a, b), "")
-    if weights:
-        yield weights
-    if keys:
-        yield f"their configs differ in {', '.join(sorted(keys)[:5])}"
+    configs = [f"their configs differ in {', '.join(sorted(keys)[:5])}"] if keys else []
+    try:
+        yield from list(other_weights(a, b))[:1]
+    except (CheckpointError, OSError):
+        if not configs:
+            raise
+    yield from configs
 
 
 def other_weights(a: Path, b: Path) -> Iterator[str]:

@@ -97,7 +97,7 @@ DRAFTERS: Final = frozenset({
 NAMES: Final[Mapping[str, str]] = {
     "eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "draft_model": "draft model", "ngram": "n-gram",
     "ngram_gpu": "n-gram", "medusa": "Medusa", "mlp_speculator": "MLP speculator", "pard": "PARD", "dflash": "DFlash",
-    "dspark": "DSpark", "uno": "UNO", "nextn": "MTP", "standalone": "draft model",
+    "dspark": "DSpark", "uno": "UNO", "nextn": "MTP", "frozen_kv_mtp": "MTP", "standalone": "draft model",
 }  # fmt: skip
 """Value of `method`, or an engine's own word for it → its name in the field, where that is another."""
 

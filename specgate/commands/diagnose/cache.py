@@ -21,7 +21,7 @@ from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.run.prefix_cache import Pair
+    from specgate.run.diagnose.prefix_cache import Pair
 
 WIDTH = 100
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -81,7 +81,7 @@ def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
     """
     from specgate.planning.ad_hoc import Question
     from specgate.planning.request import Request
-    from specgate.run.prefix_cache import Wish, ask_both
+    from specgate.run.diagnose.prefix_cache import Wish, ask_both
 
     context, prefix = options["context"], options["prefix"]
     if context is not None and options["prompts"] is not None:

@@ -75,7 +75,7 @@ def parity(
     from specgate import plugins
     from specgate.analysis.parity.comparison import compare
     from specgate.checkpoints.stages.file import write_dump
-    from specgate.run.parity import Wish, dumps_of, read_side
+    from specgate.run.diagnose.parity import Wish, dumps_of, read_side
     from specgate.run.smoke.prompt import PromptWish
 
     if second is None and dump is None:

@@ -69,8 +69,10 @@ Milliseconds = Annotated[float, Range(gt=0, le=1000 * SECONDS)]
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyLimits:
+class LatencyLimits(LeavesOut):
     """Limits that a request must keep to for it to count as goodput, in ms; None if there is none."""
+
+    LEFT_OUT = frozenset({"share"})
 
     ttft_ms: Milliseconds | None = None
     """Until its first token."""

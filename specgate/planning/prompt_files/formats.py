@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from specgate.analysis.quality.exact_match import boxed, key_of
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.conversations import (
     CONVERSATIONS,
     first_question,
@@ -364,7 +364,8 @@ def spelt(entry: Entry) -> bytes:
         case str() as text:
             return b"text " + text.encode()
         case Chat() as chat:
-            return b"messages " + json.dumps([chat.turns, chat.variables], sort_keys=True, default=str).encode()
+            spelt_out = json.dumps([chat.turns, chat.variables, chat.fields], sort_keys=True, default=str)
+            return b"messages " + spelt_out.encode()
         case HashedPrompt() as prompt:
             return f"hashes {prompt}".encode()
         case ids:

@@ -31,7 +31,7 @@ def test_the_best_is_the_fastest_of_all_and_the_baseline_where_drafts_cost(run: 
         assert best.ratio == pytest.approx(speeds[best.k] / speeds[best.next_k], rel=0.02)
         assert best.ci_low < best.ratio < best.ci_high and best.next_k not in best.as_good
     text = best_in_words(best_drafts(run.scenarios, run.comparisons, {}))
-    assert text.startswith("best draft length: spec-3 at 1 clients (")
+    assert text.startswith("best draft length: spec-3 at 1 client (")
 
 
 def with_ratios(comparison: Comparison, factor: float, noise: np.random.Generator) -> Comparison:

@@ -168,6 +168,12 @@ def test_a_cause_is_found_where_it_is(case: str) -> None:
     assert all(finding.checked and finding.seen and finding.todo for finding in data.values())
 
 
+def test_that_nothing_may_be_drafted_is_no_warning_once_something_was() -> None:
+    facts = replace(FACTS, warnings=(f"{MAY_NOT_DRAFT}it takes none", "another"))
+    assert evidence(GOOD, facts=facts).warnings == ("another",)
+    assert len(evidence(served([0] * 4, 30), facts=facts).warnings) == 2
+
+
 def test_of_a_good_run_no_cause_is_found() -> None:
     for block in (GOOD, served([1, 1, 2, 2], 1)):
         findings = findings_of(evidence(block, log=(), baseline=stepped([0] * 3, 0)))

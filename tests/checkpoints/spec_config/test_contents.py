@@ -80,8 +80,19 @@ def test_a_missing_tensor_and_another_shape_are_named(draft: Path) -> None:
 def test_what_is_not_here_is_compared_by_name_and_called_so(draft: Path) -> None:
     assert other_content(str(draft), "org/draft") is None
     command = "vllm serve /m/t -sc.method eagle3 -sc.num_speculative_tokens 3 -sc.model {}"
-    result = align(read_source(command.format(draft)), read_source(command.format("org/draft")))
+    cached = "/c/hub/models--org--draft/snapshots/0123abc"
+    result = align(read_source(command.format(cached)), read_source(command.format("org/draft")))
     assert ("draft", "draft (by name)") in result.same and result.exit_code is ExitCode.PASS
+
+
+def test_drafts_that_have_nothing_in_common_but_their_name_are_not_taken_for_the_same(draft: Path) -> None:
+    command = "vllm serve /m/t -sc.method eagle3 -sc.num_speculative_tokens 3 -sc.model {}"
+    result = align(read_source(command.format(draft)), read_source(command.format("org/draft")))
+    assert result.exit_code is ExitCode.NOT_JUDGED and any("their content would tell" in t for t in result.undecided)
+    rewrite(other := copy(draft, "elsewhere/draft"), rope_theta=5e5)
+    (other / "model.safetensors").unlink()
+    (difference,) = align(*(read_source(command.format(place)) for place in (draft, other))).differences
+    assert "their configs differ in rope_theta" in difference.consequence
 
 
 def test_gguf_files_are_compared_by_their_bytes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from specgate.analysis.prefix_cache import CacheDivergence, Check, Limits
 from specgate.commands.diagnose.cache import as_data
 from specgate.contract import Role, State
-from specgate.run.prefix_cache import Pair
+from specgate.run.diagnose.prefix_cache import Pair
 from tests.backends.offline.helpers import STAND_INS
 from tests.backends.servers.helpers import program
 from tests.support.clocks.starved import ATTEMPTS, IN_ONE_PIECE

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.lib.pair import target_source
-from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.checkpoints.hf_keys import read_config
 from specgate.files.run_folder import RunFolder
-from tests.eagle3.lib.planted.recipes import RECIPE_A
+from tests.pairs.planted import RECIPE, SHAPE, TARGET
 from tests.support.command import Cli
 
 TEXT_SCENARIO = """\
@@ -29,14 +28,13 @@ rope: {rope_type: yarn, factor: 4.0}
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    shape, folder = tiny(), tmp_path / "planted-tiny"
-    write_target(folder / "target", shape.target, RECIPE_A, {}, written=False)
-    sha256 = target_source(read_config(folder / "target"), shape.target).sha256(folder / "target" / "config.json")
-    write_draft(folder / "draft", shape, RECIPE_A, {}, False, sha256)
+    folder = tmp_path / "planted-tiny"
+    write_target(folder / "target", TARGET, RECIPE, {}, written=False)
+    sha256 = target_source(read_config(folder / "target"), TARGET).sha256(folder / "target" / "config.json")
+    write_draft(folder / "draft", SHAPE, RECIPE, {}, False, sha256)
     return folder
 
 
-@pytest.mark.slow("measures a pair of 15 million weights")
 def test_a_planted_pair_is_measured_on_random_prompts_and_labelled(cli: Cli, planted: Path) -> None:
     cli.write("text.yaml", TEXT_SCENARIO)
     done = cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False)

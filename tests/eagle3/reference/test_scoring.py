@@ -13,17 +13,14 @@ from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError
+from tests.pairs.planted import write_planted_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8, 11], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
-    """A planted pair, whose draft is right in some of its cycles and wrong in others."""
-    from specgate.backends.eagle3.pair_tools.plant.command import Wish
-    from tests.eagle3.pair_tools.plant.conftest import CONTEXT, shared
-
-    return shared(tmp_path_factory.getbasetemp(), "a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
+    return PairRef("planted", *write_planted_pair(tmp_path_factory.mktemp("pair")))
 
 
 def opened(pair: PairRef, batch: int = 3) -> ReferenceEngine:

@@ -13,7 +13,16 @@ from specgate.analysis.prefix_cache import Check, Limits, Sample, check_reuse, j
 from specgate.contract import Budget, Finish, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
-from specgate.run.prefix_cache import Asked, Asking, Switch, ask_all, both_passes, requests_of, samples_of, shared
+from specgate.run.diagnose.prefix_cache import (
+    Asked,
+    Asking,
+    Switch,
+    ask_all,
+    both_passes,
+    requests_of,
+    samples_of,
+    shared,
+)
 from tests.backends.servers import helpers
 from tests.support.clocks.starved import IN_ONE_PIECE
 

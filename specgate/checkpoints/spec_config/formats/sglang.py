@@ -34,7 +34,7 @@ EXPRESSES: Final = frozenset({
     "overlap", "prefix_cache", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
 METHODS: Final = {"EAGLE3": "eagle3", "EAGLE": "eagle", "NEXTN": "mtp", "STANDALONE": "draft_model", "NGRAM": "ngram",
-                  "DFLASH": "dflash", "DSPARK": "dspark", "UNO": "uno"}  # fmt: skip
+                  "FROZEN_KV_MTP": "mtp", "DFLASH": "dflash", "DSPARK": "dspark", "UNO": "uno"}  # fmt: skip
 LENGTH: Final = re.compile(r"SGLANG_SIMULATE_ACC_LEN=(\d+(?:\.\d+)?)$")
 """The variable that makes acceptance up, with its length."""
 OVERLAP: Final = re.compile(r"SGLANG_ENABLE_SPEC_V2=(\w+)$")

@@ -94,6 +94,7 @@ cuda_graph_config                                  any      ?  -
 use_cuda_graph                                     switch   ?  -
 pytorch_backend_config                             object   ?  -
 speculative_config                                 object   ?  -
+per_request_spec_decode_stats                      switch   ?  -
 config,extra_llm_api_options                       text     ?  -
 set                                                text     ?  -
 """)  # fmt: skip
