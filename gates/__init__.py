@@ -13,6 +13,7 @@
     load.py               does speculation pay up to a level of load, and does the server take every request?
     goodput.py            do enough of a server's requests keep to the scenario's latency limits?
     invariants.py         did every PERF_MODE invariant hold?
+    quality.py            are as many questions answered rightly as without speculation, but for a margin?
     degeneracy.py         is the generated text mostly loops?
     sampled/              are texts that were drawn at a temperature the target's?
     environment.py        could the machine be trusted while this cell was measured?

@@ -68,6 +68,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "since-green", "specgate.gates.since_green:GATE"),
     ("specgate.gates", "builds", "specgate.gates.builds:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
+    ("specgate.gates", "quality", "specgate.gates.quality:GATE"),
     ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.texts.console:REPORT"),
     ("specgate.reports", "plain", "specgate.reports.texts.console:PLAIN"),

@@ -169,6 +169,9 @@ class Adapter(Protocol):
         ValueError.
         """
 
+    def chat_fields(self, ask: Ask) -> Json:
+        """Fields of a chat request (`adapters/chat.py`) that other engines do not have."""
+
     def meter(self) -> Meter: ...
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:

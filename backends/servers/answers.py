@@ -92,7 +92,7 @@ def understand(
                 f"{where}: malformed event: {type(error).__name__} {masked(str(error))[:160]}: "
                 f"{masked(str(event))[:160]}"
             ) from error
-        shows = chunk if chunk.top or chunk.tokens else merged  # a ranking is that of the last token
+        shows = chunk if chunk.top or chunk.tokens or chunk.names else merged  # a ranking is that of the last token
         if (text := text_in(event)) or chunk.names:
             pieces.append(Piece(arrived, text, chunk.names))
             answered += [text] if channel_of(event) not in THINKING else []
@@ -110,6 +110,7 @@ def understand(
             spec=chunk.spec or merged.spec,
             top=shows.top,
             top_tokens=shows.top_tokens,
+            top_names=shows.top_names,
             forbidden=merged.forbidden or chunk.forbidden,
             prompt=chunk.prompt or merged.prompt,
         )
@@ -130,7 +131,7 @@ def understand(
         times=ServedRequest(recording.sent_ns, made.times, made.counts, recording.due_ns, merged.usage.cached),
         spec=merged.spec,
         top=merged.top,
-        top_tokens=merged.top_tokens,
+        top_tokens=merged.top_tokens or tuple(map(texts.id_of, merged.top_names) if texts else ()),
         forbidden=merged.forbidden,
         began_ns=recording.began_ns,
         made=made.how or None,

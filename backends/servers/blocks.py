@@ -13,6 +13,7 @@ from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, OtherForm, Reading, SpecCounts
+from specgate.backends.servers.texts import ENCODED, SLICED
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
 from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
@@ -256,6 +257,8 @@ def counted_by_events(answer: Answer, role: Role, where: str) -> Answer:
                 hint="does it speculate? If not, it sends several steps together, and nothing else counts its steps",
             )
         return answer
+    if answer.made in (SLICED, ENCODED):  # how many tokens an event holds is a guess, and their sum is not
+        return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes)))
     if max(sizes, default=0) > role.k + 1:
         raise BackendError(
             f"{where}: an event holds {max(sizes)} tokens, more than a step with a draft of {role.k} gives",

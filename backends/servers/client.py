@@ -344,6 +344,6 @@ HINTS: Final[Mapping[int, str]] = {
     401: "name the variable that holds its key: -o api_key_env=NAME",
     403: "name the variable that holds its key: -o api_key_env=NAME",
     404: "is that server of the engine that --backend names, and in a version that docs/engines.md names? "
-    "a server that speaks chat alone is not measured",
+    "-o endpoint=chat asks its chat end point",
     429: "the server is limited or in use: a measurement needs it alone, and room for the whole batch",
 }

@@ -23,11 +23,13 @@ class Serving(Protocol):
     where: str
 
     def serve(
-        self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
+        self, asks: Sequence[Ask], prompt_tokens: Sequence[int | None], offered: OfferedLoad
     ) -> tuple[list[Answer | TurnedAway], object]: ...
 
 
-def draw_texts(server: Serving, asks: Sequence[Ask], prompt_tokens: int, clients: int) -> tuple[tuple[int, ...], ...]:
+def draw_texts(
+    server: Serving, asks: Sequence[Ask], prompt_tokens: int | None, clients: int
+) -> tuple[tuple[int, ...], ...]:
     """Return the texts of `asks`, with as many under way at a time as a block has.
 
     Raises BackendError if the server turns a request away: the set of answered texts must not depend on refusals.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Launch
+from specgate.backends.servers.adapters import chat
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import (
     check_prompts,
@@ -29,6 +30,7 @@ from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, PromptTexts, Reading
+from specgate.backends.servers.facts.chats import Chats, Renderer
 from specgate.backends.servers.facts.engine import server_facts, sizes_of
 from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
@@ -45,12 +47,12 @@ from specgate.contract.samples.counters import ASKED_AGAIN
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.keys import requests_of
 
+ENDPOINT: Final = "end point"
+"""The detail of a server's facts that names the path which chats were sent to."""
 ASK_AGAIN: Final = 2
 """How often a block is asked for again whose answers came in one piece: a client whose machine stood still for a moment
 sees it then only, and a proxy that buffers does so every time.
 """
-GO_ON: Final = (None, ENCODED)
-"""How tokens come about that a prompt can go on with: as ids, or by the target's tokenizer."""
 DRAW_AGAIN: Final = 16
 """How often a block is drawn again whose streams left out ids (`Adapter.names_all`). Only the requests that lost some
 get other seeds, so that a few times are enough.
@@ -77,6 +79,7 @@ class ServerEngine:
         self._loading: dict[Role, Running] = {}
         """Servers that were started and are not waited for yet."""
         sizes = sizes_of(request.pair)
+        self.chats = Chats(request.chats, Renderer.of(request.pair.tokenizer, options), options)
         self._text_tokens = TextTokens(sizes.vocab, sizes.eos_token_ids, encoder(request.pair.tokenizer))
         self._trees: dict[Role, str | None] = {}
         self._made: str | None = None
@@ -94,6 +97,10 @@ class ServerEngine:
                 check_uncut(adapter, options, self._cache_tokens())
             reports = list(self.reports.values())
             self._facts = server_facts(adapter, request, options, reports, tree, self._method())
+            if self._talks():
+                details = {**self._facts.details, ENDPOINT: chat.PATH}
+                warnings = (*self._facts.warnings, *self.chats.warnings())
+                self._facts = replace(self._facts, details=details, warnings=warnings)
         except BaseException:
             self.close()
             raise
@@ -132,7 +139,9 @@ class ServerEngine:
                 self._ask(server, prompt, new_tokens, budget.ignore_eos, stop, number=number)
                 for prompt, number in zip(self.prompts, numbers, strict=True)
             ]
-            return server.answer(asks, [len(p) for p in self.prompts])
+            answers, counted = server.answer(asks, self._lengths(self.prompts, asks))
+            self._check_chats(asks, self.prompts, answers)
+            return answers, counted
 
         def answered() -> tuple[Sequence[Answer], Reading]:
             """Send the requests. If a stream left out ids of sampled tokens, those requests are sent again with other
@@ -176,8 +185,10 @@ class ServerEngine:
             self._ask(server, p, offered.tokens_of(i, budget.new_tokens), budget.ignore_eos, stop)
             for i, p in enumerate(self.prompts)
         ]
-        outcomes, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
+        outcomes, counted = server.serve(asks, self._lengths(self.prompts, asks), offered)
         answers = [one for one in outcomes if isinstance(one, Answer)]
+        answered = [p for p, one in zip(cycle(self.prompts), outcomes, strict=False) if isinstance(one, Answer)]
+        self._check_chats(asks, answered, answers)
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         block = replace(self._decoded(role, answers, counted, server), memory=server.memory)
         if offered.new_tokens:
@@ -253,12 +264,14 @@ class ServerEngine:
         """`count` log-probabilities from the baseline's server; None where it returns fewer than two, or where the
         tokens are no ids that it knows.
         """
-        if self._made not in GO_ON:
-            return None
-        return ranking_of(self._plainly(slot, continuation, new_tokens=1, top=count), count)
+        if self._goes_on():
+            return ranking_of(self._plainly(slot, continuation, new_tokens=1, top=count), count)
+        return self._ranked_in_chat(slot, continuation, count) if self._talks() else None
 
     def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
         """The same from a request that decodes the last tokens of the continuation (`protocols.RanksAgain`)."""
+        if not self._goes_on():
+            return None
 
         def decoded(led: int) -> tuple[tuple[int, ...], TopTokens | None]:
             answer = self._plainly(slot, continuation[: len(continuation) - led], led + 1, top=count)
@@ -267,16 +280,33 @@ class ServerEngine:
         return led_along(continuation, decoded)
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...] | None:
-        """Decode on from there with the baseline's server; None where the tokens are no ids that it knows."""
-        if self._made not in GO_ON:
-            return None
-        return self._plainly(slot, continuation, new_tokens).tokens
+        """Decode on from there with the baseline's server; None where nothing can be decoded on."""
+        return self._plainly(slot, continuation, new_tokens).tokens if self._goes_on() else None
+
+    def _goes_on(self) -> bool:
+        """True if a prompt can go on with tokens of an answer: they are ids that the server knows, and it completes.
+        Of a chat its prompt must be known here as tokens, too.
+        """
+        if self._made not in (None, ENCODED):
+            return False
+        return not self._talks() or not (self.server(BASELINE).chats_only or self.chats.ids(self.prompts[0]) is None)
 
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
-        server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
-        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top, greedy=True)
+        read = self.chats.ids(self.prompts[slot]) if self._talks() else self.prompts[slot]
+        assert read is not None
+        server, prompt = self.server(BASELINE), (*read, *continuation)
+        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top, greedy=True, talks=False)
         answers, _ = server.answer([replace(ask, whole=not self.adapter.names_all)], [len(prompt)])
         return answers[0]
+
+    def _ranked_in_chat(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """The candidates behind `continuation` in the chat's answer, decoded again with log-probabilities. None if that
+        answer goes another way.
+        """
+        server, tokens = self.server(BASELINE), len(continuation) + 1
+        ask = self._ask(server, self.prompts[slot], tokens, ignore_eos=True, top=count, greedy=True)
+        [answer], _ = server.answer([ask], [None])
+        return ranking_of(answer, count) if answer.tokens[:-1] == tuple(continuation) else None
 
     # ── drawing (`protocols.DrawsTexts`, `protocols.ShowsDistribution`) ───────────────────────────────────────────────
 
@@ -287,12 +317,13 @@ class ServerEngine:
         server = self.server(role)
         asks = [
             replace(
-                self._ask(server, tuple(prompt), tokens, ignore_eos=True, number=number),
+                self._ask(server, tuple(prompt), tokens, ignore_eos=True, number=number, talks=server.chats_only),
                 whole=not self.adapter.names_all,
             )
             for number in range(first, first + count)
         ]
-        return draw_texts(server, asks, len(prompt), self.request.max_batch)
+        length = self._lengths([tuple(prompt)], asks[:1])[0]
+        return draw_texts(server, asks, length, self.request.max_batch)
 
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
         """Return the distribution that the baseline's server lists for a request that is decoded greedily. Its
@@ -302,7 +333,9 @@ class ServerEngine:
         if not self.adapter.expresses.lists:
             raise BackendError(f"{self.adapter.name} is not asked for log-probabilities: whose they are is not known")
         server, vocab = self.server(BASELINE if self.request.baseline else Role(self.request.max_k)), self._facts.vocab
-        ask = self._ask(server, text, 1, ignore_eos=True, top=vocab, greedy=True)
+        if server.chats_only:
+            raise BackendError(f"{server.where}: a chat end point alone, which continues no text with given tokens")
+        ask = self._ask(server, text, 1, ignore_eos=True, top=vocab, greedy=True, talks=False)
         answers, _ = server.answer([ask], [len(text)])
         return law_of(server.where, answers[0], vocab, sampling, prompt, tuple(continuation), least)
 
@@ -391,6 +424,18 @@ class ServerEngine:
             lists_all=self.request.sampling is not None and (not role.speculative or not self.request.baseline),
         )
 
+    def _talks(self) -> bool:
+        """True if requests go to the chat end points: by option, or because a server has no other."""
+        return self.options.endpoint == "chat" or any(server.chats_only for server in self.servers.values())
+
+    def _lengths(self, prompts: Sequence[tuple[int, ...]], asks: Sequence[Ask]) -> list[int | None]:
+        """Tokens that the server must count of each prompt. Those of chats are held against the template afterwards."""
+        return [None if ask.chat is not None else len(p) for p, ask in zip(prompts, asks, strict=True)]
+
+    def _check_chats(self, asks: Sequence[Ask], prompts: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> None:
+        if asks and asks[0].chat is not None:
+            self.chats.check(prompts, answers, self.adapter.name)
+
     def _ask(
         self,
         server: Server,
@@ -402,10 +447,15 @@ class ServerEngine:
         *,
         number: int = 0,
         greedy: bool = False,
+        talks: bool | None = None,
     ) -> Ask:
-        """A request. `number`: which one it is, for its seed. `greedy`: it draws nothing, whatever the engine does."""
+        """A request. `number`: which one it is, for its seed. `greedy`: it draws nothing, whatever the engine does.
+        `talks`: whether it goes to the chat end point, if not as all others.
+        """
         sampling = None if greedy else self.request.sampling
-        sent, cache = prompt if self.texts is None else self.texts.of(prompt), self.options.prefix_cache
+        turns = self.chats.fields(prompt) if (self._talks() if talks is None else talks) else None
+        sent = prompt if self.texts is None or turns is not None else self.texts.of(prompt)
+        cache = self.options.prefix_cache
         salt = None
         if server.running.process is None and cache is not None:
             # It cannot be restarted. With "off", its cache may be on. With "on", it may hold these very prompts, from
@@ -414,6 +464,7 @@ class ServerEngine:
         return Ask(
             server.model, sent, new_tokens, ignore_eos, stop, top,
             reuse=cache == "on", salt=salt, sampling=sampling, seed=seed_for(self.adapter, sampling, number),
+            chat=turns, named=self.options.logprobs,
         )  # fmt: skip
 
 

@@ -35,7 +35,8 @@ class Ask:
     may take the prompt's keys and values from its prefix cache, where a request says that. `salt`: a name under which
     the server is to cache this request, so that only requests of that name share their caches. `seed`: of the random
     numbers, where requests of this engine take one. `whole`: the answer may come in one piece, where its stream leaves
-    out ids (`Adapter.names_all`).
+    out ids (`Adapter.names_all`). `chat`: the fields of a chat request (`messages`, …); None for a completion. `named`:
+    the log-probability of each token is asked for, which names it.
     """
 
     model: str
@@ -49,6 +50,8 @@ class Ask:
     sampling: Sampling | None = None
     seed: int | None = None
     whole: bool = False
+    chat: Json | None = None
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,8 @@ class Chunk:
 
     `top` are the log-probabilities of the most likely tokens at the last of `tokens`, highest first; `top_tokens` are
     these tokens, () where the engine does not name them. `forbidden`: tokens that were given no chance, whatever their
-    log-probabilities. `names`: the bytes of its tokens where they are told and ids are not. `prompt`: the ids of the
-    prompt, where the server repeats them.
+    log-probabilities. `names`, `top_names`: the bytes of `tokens` and of `top_tokens`, where they are told and ids are
+    not. `prompt`: the ids of the prompt, where the server repeats them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -134,6 +137,7 @@ class Chunk:
     top_tokens: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
     names: tuple[bytes, ...] = ()
+    top_names: tuple[bytes, ...] = ()
     prompt: tuple[int, ...] = ()
 
     @classmethod

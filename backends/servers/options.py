@@ -19,17 +19,27 @@ from specgate.contract import Role
 from specgate.contract.protocols import masked
 from specgate.contract.protocols.option_values import build_of, choice
 from specgate.errors import UsageError
+from specgate.files.json_text import parse_json, read_bytes
+from specgate.files.panics import first_line
 
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config", "profile", "profile_dir",
-    "kernels", "log", "prefix_cache", "start",
+    "kernels", "log", "prefix_cache", "start", "endpoint", "chat_template", "chat_template_kwargs", "response_format",
+    "system", "logprobs",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
     "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
 )
-METHOD_FLAGS: Final = ("--speculative-config", "-sc", "--spec-method", "--speculative-algorithm", "--spec-type")
+LARGEST_JSON: Final = 1 << 20
+"""Bytes of a JSON object in a file that an option names."""
+SERVERS_OWN: Final = "server"
+"""The value of `chat_template` that holds a server to no template."""
+METHOD_FLAGS: Final = (
+    "--speculative-config", "--speculative-config.method", "-sc", "-sc.method", "--spec-method",
+    "--speculative-algorithm", "--spec-type",
+)  # fmt: skip
 """Flags of a server that choose its method of speculation."""
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
@@ -43,6 +53,12 @@ class Options:
     kernels that may run in a decode loop. `prefix_cache`: of servers that are started here; of one that runs already,
     whether requests may be served from it. None: off, and a server that runs already drops its cache where it can.
     `start`: whether the servers of both roles load at the same time. `own` are the engine's own options.
+
+    `endpoint`: which one takes the requests; None for completions where a server has them. The rest is for chats.
+    `chat_template`: a file that the target's template is in, or `SERVERS_OWN`. `chat_template_kwargs`: variables for
+    it, such as {"enable_thinking": false}. `response_format`: the form that every answer must have. `system`: the turn
+    before all others of chats that have none. `logprobs`: whether each token's log-probability is asked for, which
+    names it where a server tells no ids.
     """
 
     url: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +82,12 @@ class Options:
     kernels: tuple[str, ...] | None = None
     log: Mapping[str, Path] = field(default_factory=dict)
     prefix_cache: Literal["on", "off"] | None = None
+    endpoint: Literal["completions", "chat"] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    response_format: Mapping[str, object] | None = None
+    system: str | None = None
+    logprobs: bool = False
     own: Mapping[str, str] = field(default_factory=dict)
 
     def url_of(self, role: Role) -> str | None:
@@ -119,6 +141,12 @@ class Options:
             kernels=read_patterns(Path(raw["kernels"]).expanduser()) if "kernels" in raw else None,
             log=logs_of(raw),
             prefix_cache=switch(raw, "prefix_cache"),
+            endpoint=endpoint_of(raw),
+            chat_template=template_of(raw),
+            chat_template_kwargs=json_object(raw, "chat_template_kwargs") or {},
+            response_format=json_object(raw, "response_format"),
+            system=raw.get("system"),
+            logprobs=choice(raw, "logprobs", ("off", "on")) == "on",
             own={key: value for key, value in raw.items() if key in own},
         )
         options.check_together()
@@ -134,6 +162,9 @@ class Options:
             )
         if self.url and self.force_al is not None:
             raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
+        of_chats = ("chat_template", "chat_template_kwargs", "response_format", "system", "logprobs")
+        if self.endpoint == "completions" and (chosen := [n for n in of_chats if getattr(self, n)]):
+            raise UsageError(f"option {chosen[0]} with endpoint = completions: it is for chats", hint="endpoint=chat")
         if self.start == "parallel" and (self.url or self.servers == "apart"):
             other = "url: nothing is started here" if self.url else "servers = apart: one runs at a time"
             raise UsageError(f"option start = parallel with {other}", hint="leave one of them out")
@@ -251,6 +282,40 @@ def number(raw: Mapping[str, str], key: str, default: float) -> float:
 def switch(raw: Mapping[str, str], key: str) -> Literal["on", "off"] | None:
     """`on`, `off`, or None where the option is not given."""
     return None if key not in raw else "on" if choice(raw, key, ("off", "on")) == "on" else "off"
+
+
+def endpoint_of(raw: Mapping[str, str]) -> Literal["completions", "chat"] | None:
+    """The end point that is named, None where none is."""
+    if "endpoint" not in raw:
+        return None
+    return "chat" if choice(raw, "endpoint", ("completions", "chat")) == "chat" else "completions"
+
+
+def template_of(raw: Mapping[str, str]) -> str | None:
+    """The file of a chat template, as an absolute path, or `SERVERS_OWN`. Raises UsageError for no file."""
+    text = raw.get("chat_template")
+    if text is None or text == SERVERS_OWN:
+        return text
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        hint = f"a file with a Jinja template, or {SERVERS_OWN}: then nothing holds the server to one"
+        raise UsageError(f"option chat_template = {text}: no such file", hint=hint)
+    return str(path)
+
+
+def json_object(raw: Mapping[str, str], key: str) -> Mapping[str, object] | None:
+    """The JSON object that an option has, or the file that it names; None without it. Raises UsageError."""
+    if (text := raw.get(key)) is None:
+        return None
+    file = Path(text).expanduser()
+    try:
+        value = parse_json(text if text.lstrip().startswith("{") else read_bytes(file, LARGEST_JSON))
+    except (ValueError, OSError) as error:
+        why = f"neither a JSON object nor a file with one: {first_line(error)}"
+        raise UsageError(f"option {key} = {text[:80]}: {why}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f'option {key} = {text[:80]}: a JSON object is needed, as {{"enable_thinking": false}}')
+    return value
 
 
 def port_of(text: str) -> int:

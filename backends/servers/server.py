@@ -13,8 +13,8 @@ from typing import Final
 
 from specgate.backends.servers import blocks
 from specgate.backends.servers.adapter import Adapter, Launch
-from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.answers import Answer, LostIds, understand
+from specgate.backends.servers.adapters import chat, openai
+from specgate.backends.servers.answers import Answer, LostIds, Read, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
 from specgate.backends.servers.exchange import Ask, Json, OtherForm, Reading
 from specgate.backends.servers.facts.reported import ServerReport
@@ -40,6 +40,8 @@ DYING_S: Final = 0.3
 POLL_S: Final = 0.05
 READY_POLL_S: Final = 0.1
 LONGEST_VERSION: Final = 200
+NOT_THERE: Final = (404, 405, 501)
+"""Statuses of an end point that a server does not have."""
 
 Send = Callable[[str, Sequence[Json], StreamLimit], Sequence[Recording | TurnedAway]]
 """(path, bodies, limit) → a recording of every answer."""
@@ -85,11 +87,26 @@ class Server:
                 model = openai.served_model(self.client, options.model)
                 self.model = model.name
                 self.version = version_of(adapter, self.client, self.where)
+                self.chats_only = self._lacks_completions()
                 self.report = self._report(model)
                 self.counted = self.meter.read(self.client)
         except BaseException:
             self.stop()
             raise
+
+    def _lacks_completions(self) -> bool:
+        """True if a server that runs already has no end point for completions. An empty request tells: one that is
+        there refuses what it lacks.
+        """
+        if self.running.process is not None or self.options.endpoint == "completions":
+            return False
+        path, _ = self.adapter.request(Ask(self.model, (), 1, ignore_eos=True))
+        status, _ = self.client.post(path, {}, self.options.stall_s)
+        if status not in NOT_THERE:
+            return False
+        if self.options.endpoint is None:
+            print(f"{self.where}: {path} is not there (HTTP {status}): {chat.PATH} is asked", flush=True)
+        return True
 
     def _report(self, model: ServedModel) -> ServerReport:
         """Ask the server about itself and its memory. A server that was started here serves the pair."""
@@ -146,16 +163,17 @@ class Server:
 
     # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, asks: Sequence[Ask], prompt_tokens: Sequence[int]) -> tuple[list[Answer], Reading]:
+    def answer(self, asks: Sequence[Ask], prompt_tokens: Sequence[int | None]) -> tuple[list[Answer], Reading]:
         """Send all `asks` at once; return the answers and what the server counted for them.
 
-        `prompt_tokens` are the lengths of the prompts. Only the sending and receiving is timed.
+        `prompt_tokens` are the lengths of the prompts, None where they are not known here. Only the sending and
+        receiving is timed.
         """
         outcomes, counted = self._carry_out(asks, prompt_tokens, self.client.stream)
         return [answer for answer in outcomes if isinstance(answer, Answer)], counted
 
     def serve(
-        self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
+        self, asks: Sequence[Ask], prompt_tokens: Sequence[int | None], offered: OfferedLoad
     ) -> tuple[list[Answer | TurnedAway], Reading]:
         """As `answer`, sent as `offered` says, which may take the list of `asks` again. Requests that the server turns
         away stand in the place of their answers; where it turned all of them away, raises BackendError.
@@ -168,14 +186,14 @@ class Server:
         return outcomes, counted
 
     def _carry_out(
-        self, asks: Sequence[Ask], prompt_tokens: Sequence[int], send: Send
+        self, asks: Sequence[Ask], prompt_tokens: Sequence[int | None], send: Send
     ) -> tuple[list[Answer | TurnedAway], Reading]:
         """Send `asks` by `send`, between two readings of the counters."""
         with self.explained():
             if self.running.process is None and self.options.prefix_cache != "on":
                 self.adapter.forget(self.client)
             before = self._quiet_reading()
-            requests = [self.adapter.request(ask) for ask in asks]
+            requests = [self._request(ask) for ask in asks]
             longest, most = max(ask.new_tokens for ask in asks), max(ask.top for ask in asks)
             limit = StreamLimit.of(longest, cumulative=self.adapter.cumulative, top=most)
             recordings = send(requests[0][0], [body for _, body in requests], limit)
@@ -186,8 +204,16 @@ class Server:
             blocks.refuse_other_traffic(counted, answers, self.where)
             return outcomes, counted
 
+    def _request(self, ask: Ask) -> tuple[str, Json]:
+        if ask.chat is None:
+            return self.adapter.request(ask)
+        return chat.PATH, chat.body(ask, sorted(self.adapter.expresses.settings), self.adapter.chat_fields(ask))
+
+    def _reading(self, ask: Ask) -> Read:
+        return self.adapter.read if ask.chat is None else chat.read
+
     def _understood(
-        self, recordings: Sequence[Recording | TurnedAway], asks: Sequence[Ask], prompt_tokens: Sequence[int]
+        self, recordings: Sequence[Recording | TurnedAway], asks: Sequence[Ask], prompt_tokens: Sequence[int | None]
     ) -> list[Answer | TurnedAway]:
         """The answers in place of their recordings. A LostIds error is about all requests that lost some."""
         outcomes, lost = list[Answer | TurnedAway](), dict[int, LostIds]()
@@ -197,7 +223,7 @@ class Server:
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                answer = understand(recording, ask, self.adapter.read, where, length, self.texts)
+                answer = understand(recording, ask, self._reading(ask), where, length, self.texts)
                 by_events = self.adapter.counts_events
                 outcomes.append(blocks.counted_by_events(answer, self.role, where) if by_events else answer)
             except LostIds as error:

@@ -104,15 +104,13 @@ def slices(data: bytes, count: int) -> list[bytes]:
 
 
 def spread(times: Sequence[int], sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(times, tokens) of the events that have a token, if `count` tokens are spread over events of these `sizes`. The
-    first and the last event have one each, if there are two tokens.
+    """(times, tokens) of the events that have a token, if `count` tokens are spread over events of these `sizes`. Every
+    event has one, if there are enough; the first and the last have one each, if there are two.
     """
-    total, last = sum(sizes) or 1, len(times) - 1
-    so_far = [max(1, min(round(size * count / total), count - 1)) for size in accumulate(sizes)]
-    if last > 0 and count > 1:
-        so_far[last] = count
-    else:  # a single token, or a single event
-        times, so_far = [times[0]], [count]
-    added = [now - before for before, now in zip([0, *so_far], so_far, strict=False)]
-    kept = [(time, number) for time, number in zip(times, added, strict=True) if number]
-    return tuple(time for time, _ in kept), tuple(number for _, number in kept)
+    events, total = len(times), sum(sizes) or 1
+    if count < events:
+        kept = [*range(count - 1), events - 1] if count > 1 else [0]
+        return tuple(times[i] for i in kept), (1,) * count
+    so_far = [i + 1 + round(size * (count - events) / total) for i, size in enumerate(accumulate(sizes))]
+    so_far[-1] = count
+    return tuple(times), tuple(b - a for a, b in pairwise([0, *so_far]))

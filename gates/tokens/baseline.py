@@ -169,8 +169,9 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
         message = "no pair of blocks to compare"
         return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
     evidence = {**evidence_of(check), **scores_of(score), "equal_share": share}
+    by = "the policy's" if rule.params.get("lossy") else "the engine's own"
     summary = (
-        f"lossy by the engine's own word: {share:.1%} of {check.emitted_tokens:,} tokens stand before the first "
+        f"lossy by {by} word: {share:.1%} of {check.emitted_tokens:,} tokens stand before the first "
         f"that is not the baseline's, {len(check.divergences)} texts differ"
     )
     if score is not None and score.unscored is None:

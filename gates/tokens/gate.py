@@ -53,6 +53,7 @@ class Tokens(CellGate):
     bound the rounding at tokens that a second engine scores, too; without `max_sigma` it is 0.15 there.
     `min_equal_share`: of engines that say that their tokens may differ (`contract.LOSSY`), at least this share of the
     emitted tokens must stand before the first one that is not the baseline's. Without it their tokens are not judged.
+    `lossy`: take spec cells for lossy whatever their engine says, as with relaxed acceptance of a server.
 
     The margin is applied when the samples are reduced (`analysis.reduce.measure`). The verdict counts the near ties.
     How far tokens are checked, and how near a tie has to be for the second engine, is the policy's `checks`.
@@ -65,12 +66,17 @@ class Tokens(CellGate):
         "max_sigma": float | None,
         "cache_sigma": str | None,
         "min_equal_share": float | None,
+        "lossy": bool | None,
     }
     needs = "the tokens of both runs"
 
     def near_ties(self, rule: Rule) -> NearTies:
         """Return the gaps that `rule` takes for near ties."""
         return ties_of(rule)
+
+    def lossy(self, rule: Rule) -> bool:
+        """Return `lossy`."""
+        return bool(rule.params.get("lossy"))
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse standard deviations that are none, and caches without one."""

@@ -270,7 +270,9 @@ def measure(
     failure: SpecgateError | KeyboardInterrupt | None = None
 
     def request_of(side: SideSetup, points: Sequence[Point]) -> OpenRequest:
-        return open_request(side.plan, points, sides[side.name].config, folder.sides[side.name].log(""))
+        return open_request(
+            side.plan, points, sides[side.name].config, folder.sides[side.name].log(""), prompts.values()
+        )
 
     with progress(plain, planned[SIDES[0]].scenarios) as report:
         checks, ties = settings.policy.checks, near_ties(settings.policy)

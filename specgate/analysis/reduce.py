@@ -202,9 +202,10 @@ def seen(cell: Cell, margins: Sequence[Margin]) -> int:
 
 
 def is_lossy(cell: Cell, check_facts: CheckFacts) -> bool:
-    """True if the engine declares that speculation may emit other tokens than the baseline."""
+    """True if the engine declares that speculation may emit other tokens than the baseline, or the policy marks it."""
     facts = check_facts.engines.get(cell.point.key)
-    return cell.role.speculative and facts is not None and LOSSY in facts.details
+    declared = facts is not None and LOSSY in facts.details
+    return cell.role.speculative and (declared or cell.key in check_facts.lossy)
 
 
 def measured(rounds: Iterable[Round]) -> tuple[tuple[int, int], ...]:

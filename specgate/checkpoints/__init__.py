@@ -16,4 +16,5 @@ stages/                the stages of a pass at which two engines can be compared
 exports.py             what a back end tells of pairs that are written for its engine
 tokenizer_file.py      a target's `tokenizer.json`
 tokenizer_settings.py  the files beside it: special tokens, added tokens, chat templates
+chat_template.py       messages → the text that the model was trained on
 """

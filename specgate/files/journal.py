@@ -25,6 +25,7 @@ from specgate.contract import (
 )
 from specgate.contract.conditions import Sample
 from specgate.contract.draws import DrawnTexts
+from specgate.contract.samples.answers import Answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Journal:
     `rescorings`: point key → how its tokens were scored by a second engine.
     `draws`: point key → the texts that were drawn of it for their distribution.
     `followed`: how plain decoding went on from texts that had left the baseline's.
+    `answers`: what was found in the texts of questions with a key.
     `starts`: the starts of engines' processes.
     `ends`: the points whose time was spent.
     """
@@ -90,7 +92,7 @@ class Journal:
     rescorings: Annotated[Mapping[str, Rescoring], Lines("rescored", Rescoring, "point")] = field(default_factory=dict)
     followed: Annotated[Sequence[Followed], Lines("followed", Followed, "place", listed=True)] = ()
     draws: Annotated[Mapping[str, DrawnTexts], Lines("draws", DrawnTexts, "point")] = field(default_factory=dict)
-
+    answers: Annotated[Sequence[Answered], Lines("answers", Answered, "place", listed=True)] = ()
     starts: Annotated[Sequence[EngineStart], Lines("starts", EngineStart)] = ()
     ends: Annotated[Sequence[TimeEnd], Lines("ends", TimeEnd)] = ()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from specgate import plugins
-from specgate.contract import AllowedLoss, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
+from specgate.contract import AllowedLoss, Cell, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
 from specgate.contract.conditions import MachineLimits
 from specgate.contract.draws import Allowance
 from specgate.contract.protocols import (
@@ -18,6 +18,7 @@ from specgate.contract.protocols import (
     GrantsRounding,
     HasMargin,
     LimitsMachine,
+    MarksLossy,
     NeedsBuilds,
     NeedsEarlierRun,
     SetsFloor,
@@ -49,6 +50,12 @@ def floor_of(rule: Rule) -> Floor | None:
     """Return the floor that `rule` sets; None if its gate sets none."""
     gate: object = plugins.gate(rule.gate)
     return gate.floor(rule) if isinstance(gate, SetsFloor) else None
+
+
+def lossy_cells(policy: Policy, cells: Iterable[Cell]) -> frozenset[str]:
+    """Return the keys of the spec cells that `policy` takes for lossy."""
+    rules = [rule for rule, gate in rules_with(policy, MarksLossy) if gate.lossy(rule)]
+    return frozenset(c.key for c in cells if c.role.speculative and any(rule.matches(c) for rule in rules))
 
 
 def floors_of(policy: Policy) -> list[tuple[Rule, Floor]]:

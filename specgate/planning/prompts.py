@@ -8,6 +8,7 @@ requested length. Prompts from a file (`prompt_files`) are whole and have length
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 from collections import Counter
@@ -17,8 +18,10 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from specgate.checkpoints.chat_template import Chat
 from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
 from specgate.contract import Scenario
+from specgate.contract.protocols import ChatPrompt
 from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.workload import PromptSource
 from specgate.contract.tape import sha256_of_ids
@@ -68,13 +71,15 @@ class Prompt:
     """One prompt and the documents that it is made of, which one from a file does not have.
 
     `due`: of a trace, when it was sent: requests since the first one, at the trace's mean rate. `new_tokens`: of a
-    trace that says so, the tokens of its answer; None: as the budget says.
+    trace that says so, the tokens of its answer; None: as the budget says. `chat`: what it is the rendering of, by the
+    target's chat template.
     """
 
     token_ids: tuple[int, ...]
     excerpts: tuple[Excerpt, ...]
     due: float = 0.0
     new_tokens: int | None = None
+    chat: Chat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,13 @@ class Prompts:
     def sha256(self) -> str:
         """SHA-256 of all measured token ids."""
         return sha256_of_ids(list(chain.from_iterable(s.token_ids for s in self.measured)))
+
+    @property
+    def chats(self) -> Iterator[ChatPrompt]:
+        """Yield the chats among the prompts, for an engine that talks to a chat end point."""
+        for prompt in chain.from_iterable(s.prompts for s in (*self.measured, *self.warmup)):
+            if prompt.chat is not None:
+                yield ChatPrompt(sha256_of_ids([prompt.token_ids]), json.dumps(prompt.chat.request, default=str))
 
     def describe(self) -> dict[str, object]:
         """Return what a result stores about its prompts: hashes and origins, but no text."""
@@ -218,7 +230,9 @@ def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> 
     draw, prefix = own.draw(above, context, batch), scenario.workload.shared_prefix
     check_categories(draw.measured, own.file)
     measured, warmup = (
-        in_sets([Prompt(c.token_ids, (), own.due(c.entry), own.new_tokens(c.entry)) for c in chosen], batch, prefix)
+        in_sets(
+            [Prompt(c.token_ids, (), own.due(c.entry), own.new_tokens(c.entry), c.chat) for c in chosen], batch, prefix
+        )
         for chosen in (draw.measured, draw.warmup)
     )
     seed = scenario.workload.seed

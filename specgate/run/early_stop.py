@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specgate.analysis.checks.contradictions import CheckFacts
-from specgate.analysis.load.max_goodput import needless_points
+from specgate.analysis.load.level_search import needless_points
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.machine.minutes import seconds_of
@@ -26,7 +26,7 @@ from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
 from specgate.contract.protocols import Counting, NeedsEarlierRun, Sequential
 from specgate.files.journal import Journal
-from specgate.planning.gates import machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
+from specgate.planning.gates import lossy_cells, machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
@@ -164,7 +164,7 @@ def look_at(
         ties,
         records,
         forced=journal.forced,
-        check_facts=CheckFacts(journal.engines, run.bandwidth),
+        check_facts=CheckFacts(journal.engines, run.bandwidth, lossy_cells(policy, plan.cells)),
         known=known,
         aside=aside,
         between=run.between_runs,
@@ -190,7 +190,7 @@ def look_at(
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)
     load = scenario.load
     # What a search asks of the tail of latencies takes all rounds.
-    apart = load is None or (not load.search and told_apart(scenario, comparisons, run.between_runs))
+    apart = load is None or (load.search != "goodput" and told_apart(scenario, comparisons, run.between_runs))
     judged = bool(verdicts) or load is not None or scenario.until_decided
     of_earlier = {rule.id for rule, _ in rules_with(policy, NeedsEarlierRun)}
     only_earlier = bool(still_open) and all(v.rule in of_earlier for v in still_open)
@@ -255,5 +255,5 @@ def in_grid_order(plan: Plan) -> Plan:
     """Return `plan` with the levels of a search by ascending level; any other plan has them so."""
     names = list(plan.scenarios)
     place = {p: (names.index(p.scenario), p.context, p.level) for p in plan.points}
-    searching = any(s.load is not None and s.load.search for s in plan.scenarios.values())
+    searching = any(s.load is not None and s.load.search == "goodput" for s in plan.scenarios.values())
     return replace(plan, rounds=tuple(sorted(plan.rounds, key=lambda r: place[r.point]))) if searching else plan

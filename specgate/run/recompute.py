@@ -24,6 +24,7 @@ from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.machine.minutes import minutes_of
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
+from specgate.analysis.quality.scores import with_quality
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references import cell_times
 from specgate.analysis.rounds import whole_rounds
@@ -41,6 +42,7 @@ from specgate.planning.gates import (
     draw_allowance,
     floors_of,
     kinds_of,
+    lossy_cells,
     machine_limits,
     near_ties,
     needs_earlier_run,
@@ -81,7 +83,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     blocks = whole_rounds(plan, journal.blocks)
     stored = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
     records = Checked(*stored, policy.checks, journal.followed)
-    ties, check_facts = near_ties(policy), CheckFacts(engines, run.bandwidth)
+    ties, check_facts = near_ties(policy), CheckFacts(engines, run.bandwidth, lossy_cells(policy, plan.cells))
     hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
     aside = set_aside(hosts)
     cells, comparisons = measure(
@@ -99,7 +101,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     cells = with_drifts(
         by_category(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
     )
-    cells = with_memory(cells, blocks)
+    cells = with_quality(with_memory(cells, blocks), journal.answers)
     conditions = conditions_of(plan, blocks, journal.samples, hosts)
     energies = metered(plan, timed(blocks, aside), journal.samples, conditions)
     cells, comparisons = with_energy(plan, cells, comparisons, energies, run.between_runs)

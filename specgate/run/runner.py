@@ -12,7 +12,7 @@ the point may stop early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate import plugins
-from specgate.analysis.load.max_goodput import needless_points
+from specgate.analysis.load.level_search import needless_points
 from specgate.analysis.machine.minutes import seconds_of
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_interim_looks
@@ -244,7 +244,9 @@ class Runner:
                 worker.close()
 
     def _open(self, points: Sequence[Point]) -> EngineWorker:
-        request = open_request(self.plan, points, self.config, self.folder.log(""))
+        request = open_request(
+            self.plan, points, self.config, self.folder.log(""), [self.prompts[p.key] for p in points]
+        )
         self.worker_generation += 1
         log = self.folder.log(f"worker-{self.worker_generation}.log")
         self._start_s, self._opened_ns = None, time.monotonic_ns()
@@ -490,9 +492,11 @@ def ours(backend: str) -> bool:
     return not plugins.from_outside("specgate.backends", [backend])
 
 
-def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
+def open_request(
+    plan: Plan, points: Sequence[Point], config: Config, logs: Path, prompts: Iterable[Prompts] = ()
+) -> OpenRequest:
     """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling, PERF_MODE,
-    sampling and options.
+    sampling and options. `prompts`: those of the points, whose chats it is told.
     """
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first, steps = scenarios[0], {s.budget.steps for s in scenarios}
@@ -508,6 +512,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         sampling=first.sampling,
         steps=steps.pop() if len(steps) == 1 else None,
         logs=logs,
+        chats=tuple({chat.sha256: chat for of in prompts for chat in of.chats}.values()),
     )
 
 

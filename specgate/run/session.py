@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from specgate import plugins
+from specgate.analysis.quality.answers import answers_of
 from specgate.analysis.verdict import foreseeable, in_words
+from specgate.checkpoints.tokenizer_file import read_tokenizer
 from specgate.contract import Plan, Point, Policy, Promotion, Run
 from specgate.contract.protocols import DrivesAnotherEngine, TunesItself
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError
@@ -29,7 +32,7 @@ from specgate.planning.gates import kinds_of
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
-from specgate.planning.resolution import read_back, resolve
+from specgate.planning.resolution import read_back, resolve, tokenizer_of
 from specgate.planning.rule_names import nowhere
 from specgate.planning.scenario import find
 from specgate.promotion.admission import admission, promotion_of, sampling
@@ -136,7 +139,7 @@ def carry_out_here(request: Request, measuring: Measuring | None, taking_part: M
     echo(f"run folder {folder.path}")
     for line in (*own_prompts(resolved.prompts), *time_limits(resolved.plan)):
         echo(line)
-    measured = (measuring or measure_plan)(resolved, folder, run)
+    measured = with_answers((measuring or measure_plan)(resolved, folder, run), resolved, folder)
     run, plan = conclude_and_judge(resolved, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
     errors = (*measured.failures.values(), *([reason_of(stopped)] if stopped is not None else []))
@@ -217,6 +220,20 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
             report_open=report.still_open,
         )
         return watched(runner, folder, config, resolved.software)
+
+
+def with_answers(measured: Measured, resolved: Resolved, folder: RunFolder) -> Measured:
+    """`measured` with the answers to questions that have a key, which are stored."""
+    if measured.journal is None:
+        return measured
+    file = tokenizer_of(resolved.config.pair)
+    about = {key: of_point.about for key, of_point in resolved.prompts.items()}
+    blocks, opened = measured.journal.blocks, partial(read_tokenizer, file) if file else lambda: None
+    answers = tuple(answers_of(resolved.plan, about, blocks, opened))
+    with folder.lock():
+        for answer in answers:
+            folder.append(answer)
+    return replace(measured, journal=replace(measured.journal, answers=answers))
 
 
 def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:

@@ -105,7 +105,7 @@ def test_a_duration_shorter_than_one_request_is_warned_of(sweep: Cli) -> None:
 def test_a_search_measures_few_levels_and_says_the_greatest_load_within_the_limits(sweep: Cli) -> None:
     """A baseline step of n clients takes 0.1 + 0.01 n ms: 0.18 ms are reached at 8 clients."""
     grid = SCENARIO.replace("[1, 2, 16]", "[1, 2, 4, 6, 8, 12, 16, 24]").replace(
-        "requests: 2", "requests: 8, search: true"
+        "requests: 2", "requests: 8, search: goodput"
     )
     sweep.write("sweep.yaml", grid + "goodput: {tpot_ms: 0.18}\n")
     done = load(sweep, *FAST, "--plain")

@@ -222,3 +222,23 @@ def test_the_resolved_question_can_be_kept_as_a_scenario(cli: Cli) -> None:
     output = cli.run("scenarios", "check", "kept.yaml", pair=False).stdout
     assert "fine: micro scenario kept, context 2048, batch 1, spec-3" in output
     assert cli.run("scenarios", "show", pair=False).returncode == ExitCode.USAGE
+
+
+def test_answers_are_scored_beside_speed_judged_shown_and_verified(cli: Cli) -> None:
+    """The fake's texts hold no answer that is right, with or without speculation."""
+    lines = [{"question": "a" * n, "answer": f"so it is\n#### {n}"} for n in range(3, 15)]
+    cli.write("own.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    rule = "  - {id: quality, gate: quality, required: true, role: spec-*, max_loss: 0.5}\n"
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + rule)
+    question = ("--prompts", "own.jsonl", "--batch", "2", "--spec", "2", "--prompt-sets", "4", "--new-tokens", "4")
+    done = cli.run("full", "--backend", "fake", *question, *POLICY, "--override-order", "not what is tested")
+    values = {c["cell"]["role"]["k"]: c["values"] for c in run_json(cli)["cells"]}
+    assert values[0]["exact_match"]["value"] == 0.0 and values[0]["exact_match"]["n"] == 8, done.stdout + done.stderr
+    change = values[2]["exact_match_change"]
+    assert change["value"] == 0.0 and change["ci_low"] < 0 < change["ci_high"]
+    gates = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
+    (quality,) = (verdict for verdict in gates if verdict["gate"] == "quality")
+    assert quality["state"] == "PASS" and "0 lost, 0 won" in quality["message"]
+    assert "exact_match_change" in (cli.newest() / "metrics.csv").read_text()
+    verified = cli.run("runs", "verify", cli.newest(), pair=False)
+    assert verified.returncode == done.returncode and "all as stored" in verified.stdout

@@ -15,6 +15,7 @@ PARAMS: dict[str, dict[str, float | str | bool]] = {
         "max_sigma": 0.1,
         "cache_sigma": "nvfp4 0.6",
         "min_equal_share": 0.0,
+        "lossy": False,
     },
     "acceptance": {"min": 1.0, "as_reported": False},
     "speed": {"min": 0.1},

@@ -214,6 +214,7 @@ def test_every_policy_that_ships_can_be_read() -> None:
         *SHIPPED,
         "cpu-pair",
         "engine",
+        "lossy",
         "engine-gpu",
         "engine-planted-8b",
         "engine-sampled",

@@ -6,5 +6,6 @@ trtllm.py     TensorRT-LLM: `trtllm-serve`
 lmdeploy.py   LMDeploy: `lmdeploy serve api_server`
 llamacpp.py   llama.cpp: `llama-server` on GGUF files
 openai.py     the OpenAI completions format, as vLLM and TensorRT-LLM speak it
+chat.py       the OpenAI chat format, which all of them speak
 compatible.py  any other server of that format, counted by the events of its streams
 """

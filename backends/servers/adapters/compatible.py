@@ -91,6 +91,9 @@ class Compatible:
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
 
+    def chat_fields(self, ask: Ask) -> Json:
+        return {"return_token_ids": True}
+
     def meter(self) -> Meter:
         return NoMeter()
 

@@ -127,7 +127,7 @@ class LlamaCpp:
         if isinstance(text, str):
             body: Json = {"content": text, "add_special": special}
         else:
-            rendered = client.json("/apply-template", body={"messages": list(text)}, may_be_missing=True)
+            rendered = client.json("/apply-template", body=text, may_be_missing=True)
             if not isinstance(rendered, Mapping) or not isinstance(prompt := rendered.get("prompt"), str):
                 return None
             body = {"content": prompt, "add_special": False}
@@ -163,6 +163,12 @@ class LlamaCpp:
         usage = Usage(integer(event, "tokens_evaluated"), integer(event, "tokens_predicted"), cached)
         top = replace(ranking(event), forbidden=forbidden(event))
         return replace(top, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
+
+    def chat_fields(self, ask: Ask) -> Json:
+        return {
+            **(own_sampling_fields(ask.sampling, replace(ask, prompt=())) if ask.sampling else {"top_k": 1}),
+            "cache_prompt": ask.reuse,
+        }
 
     def meter(self) -> PrometheusMeter:
         return PrometheusMeter(

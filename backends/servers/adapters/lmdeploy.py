@@ -182,6 +182,9 @@ class Lmdeploy:
             usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,
         )
 
+    def chat_fields(self, ask: Ask) -> Json:
+        return {"return_token_ids": True, **({} if ask.sampling else {"top_k": 1})}
+
     def meter(self) -> PrometheusMeter:
         """Its gauges of running and waiting requests are brought up to date every 10 s only, so they tell nothing."""
         return PrometheusMeter(

@@ -183,6 +183,10 @@ class Sglang:
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
         )
 
+    def chat_fields(self, ask: Ask) -> Json:
+        sampling = own_sampling_fields(ask.sampling) if ask.sampling else {}
+        return {**sampling, "return_spec_tokens_details": True, **({"extra_key": ask.salt} if ask.salt else {})}
+
     def meter(self) -> Meter:
         return PrometheusMeter(
             path="/metrics",

@@ -116,6 +116,9 @@ class Trtllm:
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
 
+    def chat_fields(self, ask: Ask) -> Json:
+        return {}
+
     def meter(self) -> Meter:
         return IterationMeter()
 

@@ -155,6 +155,14 @@ class Vllm:
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         return openai.read(event, tokens_so_far)
 
+    def chat_fields(self, ask: Ask) -> Json:
+        own: dict[str, object] = {"return_token_ids": True}
+        if ask.top or ask.named:
+            own["return_tokens_as_token_ids"] = True
+        if ask.sampling:
+            own["min_p"] = ask.sampling.min_p
+        return {**own, **({"cache_salt": ask.salt} if ask.salt else {})}
+
     def meter(self) -> PrometheusMeter:
         return PrometheusMeter(
             path="/metrics",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,10 +37,12 @@ class CheckFacts:
 
     `engines`: point key → the engine's facts; without them, vocabulary and floors are not checked.
     `bandwidth`: of this machine's memory; None where it was not measured.
+    `lossy`: keys of spec cells whose tokens may differ from the baseline's by the policy's word.
     """
 
     engines: Mapping[str, EngineFacts]
     bandwidth: Bandwidth | None
+    lossy: Collection[str] = ()
 
 
 UNKNOWN = CheckFacts({}, None)

@@ -13,7 +13,7 @@ from specgate.contract import Budget, DecodeRun, EngineFacts, Finding, LoopFigur
 from specgate.contract.samples.block import Finishes
 from specgate.contract.samples.memory import EngineMemory
 from specgate.contract.traces import TunedProduct
-from specgate.contract.types import Count, Size, Tokens
+from specgate.contract.types import Count, Digest, Size, Tokens
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -49,6 +49,17 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A prompt that is a chat. `sha256`: of its token ids, which the target's chat template made of it
+    (`contract.tape.sha256_of_ids`). `request`: JSON of the fields of a chat request: `messages`, and what else the
+    prompt has (`tools`, `chat_template_kwargs`, `response_format`, …).
+    """
+
+    sha256: Digest
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRequest:
     """Request to load an engine, with all that it must be able to do. The engine checks it when it loads, and refuses
     with numbers what it cannot.
@@ -81,6 +92,8 @@ class OpenRequest:
     sampling: Sampling | None = None
     """How tokens are drawn; None for greedy decoding, and always where the back end is no `OffersSampling`."""
     steps: Size | None = None
+    chats: tuple[ChatPrompt, ...] = ()
+    """The chats among the prompts that will be measured, for an engine that sends messages in place of token ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,14 @@ class GrantsNearTies(Protocol):
 
 
 @runtime_checkable
+class MarksLossy(Protocol):
+    """A gate one of whose rules can say that a method's tokens may differ from the baseline's."""
+
+    def lossy(self, rule: Rule) -> bool:
+        """Return whether the spec cells that `rule` selects are lossy, whatever their engine says."""
+
+
+@runtime_checkable
 class GrantsRounding(Protocol):
     """A gate that tests drawn texts against a distribution, and allows for rounding in it."""
 

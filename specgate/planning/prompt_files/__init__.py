@@ -5,6 +5,5 @@ fields.py       one record: its keys, and what it can mean
 conversations.py  turns of a conversation: the first question, and those behind it
 formats.py      what a record means: specgate's own lines, and local copies of public data sets
 trace.py        when requests were sent, and how long their answers were
-chat.py         the tokenizer's chat template
 choosing.py     which prompts are measured, in which sets, with which tokens
 """

@@ -16,6 +16,7 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Final
 
+from specgate.checkpoints.chat_template import Chat, chat_template
 from specgate.checkpoints.tokenizer_file import read_tokenizer
 from specgate.checkpoints.tokenizer_settings import read_settings
 from specgate.contract import Scenario, Workload
@@ -24,7 +25,6 @@ from specgate.errors import CheckpointError, UsageError
 from specgate.files.json_text import shown
 from specgate.files.panics import refusing
 from specgate.planning.contradictions import MIN_PROMPTS, contradictions
-from specgate.planning.prompt_files.chat import Chat, chat_template
 from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, spelt
 from specgate.planning.prompt_files.trace import HashedPrompt, Trace
 
@@ -35,11 +35,14 @@ LESS_LOAD: Final = "fewer clients (grid.batch), fewer requests (load.per_client,
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A prompt of a file with its tokens. `how`: `ids`, `text` or `chat template`."""
+    """A prompt of a file with its tokens. `how`: `ids`, `text` or `chat template`. `chat`: what that template made the
+    tokens of.
+    """
 
     entry: Entry
     token_ids: tuple[int, ...]
     how: str
+    chat: Chat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +114,15 @@ class Tokens:
                 return Chosen(entry, ids, "ids")
 
     def _chat(self, entry: Entry, chat: Chat) -> Chosen:
+        if chat.ids:
+            return Chosen(entry, chat.ids, "chat template", chat)
         if self.chat is None:
             raise UsageError(
                 f"{entry.where}: messages need a chat template, and {self.no_chat}",
                 hint="give text, or put chat_template.jinja beside the target's tokenizer.json",
             )
         text = self.chat.render(chat, entry.where)
-        return Chosen(entry, self._encoded(text, entry, special=False), "chat template")
+        return Chosen(entry, self._encoded(text, entry, special=False), "chat template", chat)
 
     def _encoded(self, text: str, entry: Entry, *, special: bool) -> tuple[int, ...]:
         """The token ids of a text, with those that the tokenizer puts around it if `special`."""

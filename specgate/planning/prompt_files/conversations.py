@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from specgate.checkpoints.chat_template import FIELDS, VARIABLES, Chat, Message
 from specgate.files.json_text import parse_json, shown
-from specgate.planning.prompt_files.chat import Chat, Message
 from specgate.planning.prompt_files.fields import Fields, LeftOut
 
 CONVERSATIONS: Final = ("conversations", "conversation", "dialogue", "dialog", "chat", "turns", "messages")
@@ -22,8 +22,6 @@ SPEAKER: Final = ("role", "from")
 WORDS: Final = ("content", "value", "text")
 NO_TEXT: Final = ("image", "images", "video", "videos", "audio", "audios")
 """Keys of a conversation about something that is no text."""
-VARIABLES: Final = ("tools", "documents", "reasoning_effort")
-"""Keys of a request to a chat end point that its template may read, beside those in `chat_template_kwargs`."""
 
 
 def turns_of(fields: Fields, key: str) -> list[Message]:
@@ -83,7 +81,9 @@ def messages(fields: Fields, key: str) -> Chat:
         fields.wrong("chat_template_kwargs", more, "an object was expected")
     if fields.data.get("tool_choice") == "none" or variables.get("tools") == []:
         variables.pop("tools", None)
-    return Chat(tuple(turns), {**variables, **more}, answered=len(turns) < count)
+    given = (name for name in FIELDS if fields.has(name))
+    beside = {name: fields.data[name] for name in given if name != "tool_choice" or "tools" in variables}
+    return Chat(tuple(turns), {**variables, **more}, answered=len(turns) < count, fields=beside)
 
 
 def later_questions(turns: Sequence[Message]) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
 
 from specgate.analysis.quality.exact_match import key_of
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract.samples.answers import AnswerKey
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.trace import HashedPrompt
 
 CATEGORY: Final = 80

@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from specgate.analysis.quality.exact_match import boxed, key_of
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.conversations import (
     CONVERSATIONS,
     first_question,
@@ -93,6 +93,10 @@ def own_line(fields: Fields) -> Question:
         chat = messages(fields, "messages")
         if any(turn["content"] == fields.data["prompt"] for turn in chat.turns):
             return Question(chat, category)
+    if there == ["ids", "messages"]:  # as a server has read the chat
+        chat, ids = messages(fields, "messages"), content_in(fields, "ids")
+        assert isinstance(ids, tuple)
+        return Question(replace(chat, ids=ids), category, answer=fields.own_answer)
     if len(there) != 1:
         what = f"{' and '.join(there)} together" if there else "none of them"
         raise UsageError(
@@ -364,7 +368,8 @@ def spelt(entry: Entry) -> bytes:
         case str() as text:
             return b"text " + text.encode()
         case Chat() as chat:
-            return b"messages " + json.dumps([chat.turns, chat.variables], sort_keys=True, default=str).encode()
+            spelt_out = json.dumps([chat.turns, chat.variables, chat.fields], sort_keys=True, default=str)
+            return b"messages " + spelt_out.encode()
         case HashedPrompt() as prompt:
             return f"hashes {prompt}".encode()
         case ids:

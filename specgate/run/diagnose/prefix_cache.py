@@ -143,7 +143,7 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     longest = max(len(a.prompt) for a in requests if a.prompt is not None) + 2 * wish.new_tokens + TAIL
     positions = longest + role.k + 2
     refuse_too_long(positions, config.pair, scenario.rope_keys)
-    opening = open_request(plan, plan.points, config, logs)
+    opening = open_request(plan, plan.points, config, logs, [prompts])
     base = replace(opening, max_batch=1, max_positions=positions, perf_mode=False)
     apart = config.options.get("servers") == "apart"
 

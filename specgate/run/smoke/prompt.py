@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from specgate.contract import PairRef, Workload
+from specgate.contract.protocols import ChatPrompt
 from specgate.contract.scenarios.workload import FormatName
 from specgate.contract.types import POSITIONS
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
 from specgate.pairs.resolve import target_limits
-from specgate.planning.prompt_files.choosing import Tokens
+from specgate.planning.prompt_files.choosing import Chosen, Tokens
 from specgate.planning.prompt_files.formats import prompts_in, recognise
 from specgate.planning.prompts import SOURCES as KINDS
-from specgate.planning.prompts import random_prompts, text_prompts
+from specgate.planning.prompts import Prompt, Prompts, PromptSet, random_prompts, text_prompts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -72,7 +73,7 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     """
     _, vocab = target_limits(pair, None, any_architecture=True)
     if wish.prompts is not None:
-        return first_of(wish.prompts, wish.format, pair, vocab)[: wish.context]
+        return first_of(wish.prompts, wish.format, pair, vocab).token_ids[: wish.context]
     ids = given_ids(wish.file) if wish.file is not None else None
     if ids is not None:
         return checked(ids, vocab, str(wish.file))
@@ -95,13 +96,23 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     return checked(tokenizer.encode(TEXT if text is None else text).ids[: wish.context], vocab, "the prompt")
 
 
-def first_of(file: Path, format: FormatName | None, pair: PairRef, vocab: int) -> tuple[int, ...]:
-    """Return the token ids of the first prompt of a data set."""
+def chats_of(wish: PromptWish, pair: PairRef) -> tuple[ChatPrompt, ...]:
+    """Return the chat that the prompt is, for an engine that sends messages; () where it is none."""
+    if wish.prompts is None or wish.context is not None:
+        return ()
+    _, vocab = target_limits(pair, None, any_architecture=True)
+    first = first_of(wish.prompts, wish.format, pair, vocab)
+    return tuple(Prompts("", 0, (PromptSet((Prompt(first.token_ids, (), chat=first.chat),)),), ()).chats)
+
+
+def first_of(file: Path, format: FormatName | None, pair: PairRef, vocab: int) -> Chosen:
+    """Return the first prompt of a data set, with its token ids."""
     kind = recognise(file, format or "auto")
     work = Workload(seed=0, prompt_sets=1, warmup_sets=0, file=file, format=kind.format, sha256=kind.sha256)
     tokens = Tokens(work, pair.tokenizer if pair.tokenizer.is_file() else None, vocab)
-    first = prompts_in(file, *kind).entries[0]
-    return checked(tokens.of(first).token_ids, vocab, first.where)
+    first = tokens.of(prompts_in(file, *kind).entries[0])
+    checked(first.token_ids, vocab, first.entry.where)
+    return first
 
 
 def exact(context: int, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from specgate.planning.request import Request
 from specgate.planning.resolution import chosen_pair, usable_backend
 from specgate.run.runner import make_block
 from specgate.run.smoke.pair_configs import configs_of, wrong_weights
-from specgate.run.smoke.prompt import PromptWish, prompt_ids
+from specgate.run.smoke.prompt import PromptWish, chats_of, prompt_ids
 from specgate.run.worker import EngineWorker
 
 LOG: Final = "worker-0.log"
@@ -175,6 +175,7 @@ def decoded(
         options=wish.options,
         logs=logs,
         baseline=wish.baseline,
+        chats=chats_of(wish.prompt, pair),
     )
     with closing(EngineWorker(backend, request, wish.timeout_s, logs / LOG)) as engine:
         facts = engine.facts()

@@ -114,3 +114,31 @@ def attached(folder: Path, pair: tuple[Path, Path], dialect: str, options: dict[
         yield engine
     finally:
         engine.close()
+
+
+TEMPLATE = (
+    "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}\n{% endfor %}<assistant>"
+    "{% if enable_thinking is defined and not enable_thinking %}<no>{% endif %}"
+)
+"""The chat template of the stub's model, which has a token for every byte."""
+
+
+def with_template(pair: tuple[Path, Path], folder: Path) -> tuple[Path, Path]:
+    """The pair with the tokenizer and the chat template of the stub's model beside its target's config."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    target = folder / "target"
+    target.mkdir(parents=True)
+    for file in pair[0].iterdir():
+        (target / file.name).symlink_to(file)
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    vocab = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    assert set(vocab) == set(ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(target / "tokenizer.json"))
+    (target / "chat_template.jinja").write_text(TEMPLATE)
+    return target, pair[1]

@@ -64,14 +64,16 @@ def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], we
         stub.faults = await request.json()
         return web.Response()
 
+    completions = [] if stub.has("chat_only") else [web.post(complete, handler)]
     return [
+        *completions,
+        web.post("/v1/chat/completions", openai_handler(stub, chat=True)),
         web.post("/stub/restart", restart),
         web.post("/stub/faults", faults),
         web.get("/health", health),
         web.get("/v1/models", models),
         web.get("/metrics", read_metrics),
         web.get("/stub/sent", sent),
-        web.post(complete, handler),
     ]
 
 
@@ -117,23 +119,57 @@ def top_values(stub: Stub, prompt: Sequence[int], tokens: Sequence[int], number:
 # ── OpenAI completions: vLLM, TensorRT-LLM ───────────────────────────────────────────────────────────────────────────
 
 
-def openai_handler(stub: Stub) -> Handler:
+def rendered(stub: Stub, body: dict[str, Any]) -> list[int]:
+    """The bytes of the messages in `helpers.TEMPLATE`, or of their contents alone: a server without a template."""
+    if stub.has("no_template"):
+        return [*"".join(message["content"] for message in body["messages"]).encode()]
+    text = "".join(f"<{message['role']}>{message['content']}\n" for message in body["messages"]) + "<assistant>"
+    thinks = body.get("chat_template_kwargs", {}).get("enable_thinking", True)
+    return [*(text if thinks else text + "<no>").encode()]
+
+
+def delta(stub: Stub, text: str) -> dict[str, object]:
+    """With `calls` the text is the arguments of a tool's call."""
+    if not stub.has("calls"):
+        return {"content": text}
+    return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+
+
+def named(stub: Stub, body: dict[str, Any], prompt: Sequence[int], step: Step, number: int) -> list[dict[str, object]]:
+    """Log-probabilities of a chat: tokens by their ids where these are asked for, else by their bytes."""
+    by_id = body.get("return_tokens_as_token_ids") and not stub.has("no_ids")
+
+    def entry(token: int, p: float) -> dict[str, object]:
+        text = f"token_id:{token}" if by_id else written([token])
+        return {"token": text, "logprob": p, "bytes": [*text.encode()]}
+
+    top = [entry(token, p) for p, token in top_values(stub, prompt, step.tokens, number)][: body["top_logprobs"]]
+    return [{**entry(token, -0.25), "top_logprobs": top} for token in step.tokens]
+
+
+def openai_handler(stub: Stub, *, chat: bool = False) -> Handler:
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if not body:
+            return web.json_response({"error": {"message": "model: field required"}}, status=400)
         if body["model"] != stub.model:
             return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
-        prompt, salt = ids_of(body["prompt"]), body.get("cache_salt")
+        prompt = rendered(stub, body) if chat else ids_of(body["prompt"])
+        salt = body.get("cache_salt")
         cached = stub.reused(prompt, salt)
         planned = stub.plan(prompt, body["max_tokens"], cached, body)
         stub.remember(prompt, salt, planned)
 
         def write(number: int, events: int, step: Step) -> list[dict[str, object]]:
             last = number == events - 1
-            choice: dict[str, object] = {"index": 0, "text": written(step.tokens), "logprobs": None}
-            if not stub.has("no_ids"):
+            content = {"delta": delta(stub, written(step.tokens))} if chat else {"text": written(step.tokens)}
+            choice: dict[str, object] = {"index": 0, **content, "logprobs": None}
+            if body.get("return_token_ids", not chat) and not stub.has("no_ids"):
                 choice["token_ids"] = step.tokens
             choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
-            if body.get("logprobs"):
+            if body.get("logprobs") and chat:
+                choice["logprobs"] = {"content": named(stub, body, prompt, step, number)}
+            elif body.get("logprobs"):
                 top = {f"token_id:{i}": p for p, i in top_values(stub, prompt, step.tokens, number)}
                 choice["logprobs"] = {"top_logprobs": [top], "token_logprobs": [-0.25]}
             chunk: dict[str, object] = {
@@ -142,6 +178,10 @@ def openai_handler(stub: Stub) -> Handler:
                 "choices": [choice],
                 "usage": None,
             }
+            if number == 0 and chat and body.get("return_token_ids") and not stub.has("no_ids"):
+                chunk["prompt_token_ids"] = [*prompt, 1] if stub.has("odd_prompt_ids") else prompt
+            details = {"sglext": {"spec_tokens_details": sglang_counts(stub, planned)}}
+            chunk |= details if last and stub.k and body.get("return_spec_tokens_details") else {}
             own = own_drafts(stub, planned) if last else {}
             if stub.dialect == "trtllm":
                 choice |= own
@@ -279,18 +319,22 @@ def generate_handler(
     return complete
 
 
+def sglang_counts(stub: Stub, planned: Sequence[Step]) -> dict[str, object]:
+    drafting = [step for step in planned if step.drafted]
+    if not stub.k:
+        return {}
+    deepest = max((s.accepted for s in drafting), default=0)
+    return {
+        "spec_verify_ct": len(drafting),
+        "spec_num_correct_drafts": sum(s.accepted for s in drafting),
+        "spec_num_proposed_drafts": sum(s.drafted for s in drafting),
+        "spec_correct_drafts_histogram": [sum(s.accepted == i for s in drafting) for i in range(deepest + 1)],
+    }
+
+
 def sglang(stub: Stub) -> list[web.RouteDef]:
     def meta_of(planned: Sequence[Step], number: int) -> dict[str, object]:
-        drafting = [step for step in planned if step.drafted]
-        if not stub.k:
-            return {}
-        deepest = max((s.accepted for s in drafting), default=0)
-        return {
-            "spec_verify_ct": len(drafting),
-            "spec_num_correct_drafts": sum(s.accepted for s in drafting),
-            "spec_num_proposed_drafts": sum(s.drafted for s in drafting),
-            "spec_correct_drafts_histogram": [sum(s.accepted == i for s in drafting) for i in range(deepest + 1)],
-        }
+        return sglang_counts(stub, planned)
 
     def metrics() -> web.Response:
         labels = 'model_name="specgate"'

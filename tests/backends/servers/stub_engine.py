@@ -242,8 +242,9 @@ class Stub:
             return
         for event in events:
             choice = event["choices"][0] if event.get("choices") else event
-            key = next(key for key in ("text", "content") if key in choice)
-            choice[channel], choice[key] = choice[key], ""
+            place = choice.get("delta", choice)
+            key = next(key for key in ("text", "content") if key in place)
+            place[channel], place[key] = place[key], ""
             if self.has("thinks_without_ids"):
                 for ids in ("token_ids", "tokens"):
                     choice.pop(ids, None)

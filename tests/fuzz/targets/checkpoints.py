@@ -158,8 +158,8 @@ def tokenizer(folder: Path) -> Ready:
 
 def tokenizer_config(folder: Path) -> Ready:
     """The settings beside a tokenizer, and a chat by its template."""
+    from specgate.checkpoints.chat_template import Chat
     from specgate.contract import Workload
-    from specgate.planning.prompt_files.chat import Chat
     from specgate.planning.prompt_files.choosing import Tokens
     from specgate.planning.prompt_files.formats import Entry
 

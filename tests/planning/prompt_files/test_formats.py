@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.formats import (
     FORMATS,
     Entry,

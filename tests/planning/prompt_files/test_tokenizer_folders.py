@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from specgate.backends.eagle3.pairs.shipped import demo_target
+from specgate.checkpoints.chat_template import Chat
 from specgate.checkpoints.tokenizer_settings import OF_CLASSES, SPECIAL
 from specgate.contract import Workload
 from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
-from specgate.planning.prompt_files.chat import Chat
 from specgate.planning.prompt_files.choosing import Tokens
 from specgate.planning.prompt_files.formats import Entry
 

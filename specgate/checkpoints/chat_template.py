@@ -4,7 +4,7 @@ Templates are Jinja, as `transformers` renders them (`apply_chat_template`): in 
 tokenizer's other special tokens, `raise_exception`, `tojson` and `strftime_now` at hand. What a server's chat end point
 does to messages before that is done here too: arguments of tool calls become objects, and the content becomes a text
 or a list of parts, whichever the template can read. The one difference: here `strftime_now` is always `TODAY`, so that
-a prompt is the same tomorrow.
+a prompt is the same tomorrow, unless another date is asked for.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ LONGEST: Final = 64 << 20
 """Characters of a rendered prompt."""
 TOOL_USE: Final = "tool_use"
 """Name of the template for chats with tools, if there are several."""
+VARIABLES: Final = ("tools", "documents", "reasoning_effort")
+"""Keys of a request to a chat end point that its template may read, beside those in `chat_template_kwargs`."""
+FIELDS: Final = ("response_format", "structured_outputs", "tool_choice", "parallel_tool_calls")
+"""Keys of such a request that change its answer, and that no template reads."""
 PROBE: Final = "specgate0probe"
 """A text that no template has: it shows in a rendered chat whether the template reads its content."""
 REASONING: Final = ("reasoning_content", "thinking", "reasoning")
@@ -42,12 +46,24 @@ Message = Mapping[str, Any]
 class Chat:
     """The turns of a chat, and variables for the template beside them (`tools`, `documents`, `enable_thinking`, …).
 
-    `answered`: the record has an answer behind them, which is no part of the prompt.
+    `answered`: the record has an answer behind them, which is no part of the prompt. `fields`: what a request of it has
+    beside these, and no template reads (`response_format`, `tool_choice`, …). `ids`: its tokens, where a server that
+    has the template made them; else ().
     """
 
     turns: tuple[Message, ...]
     variables: Mapping[str, Any] = field(default_factory=dict)
     answered: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[int, ...] = ()
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The fields of a request to a chat end point: `messages`, and what stands beside them."""
+        own = {key: value for key, value in self.variables.items() if key in VARIABLES}
+        kwargs = {key: value for key, value in self.variables.items() if key not in VARIABLES}
+        more = {"chat_template_kwargs": kwargs} if kwargs else {}
+        return {"messages": [dict(turn) for turn in self.turns], **own, **more, **self.fields}
 
     @property
     def text(self) -> str:
@@ -56,18 +72,25 @@ class Chat:
 
 
 class ChatTemplate:
-    """The templates of one tokenizer: the default one, and one for tools if there are two."""
+    """The templates of one tokenizer: the default one, and one for tools if there are two. `today`: the date that they
+    are told.
+    """
 
-    def __init__(self, settings: TokenizerSettings) -> None:
+    def __init__(self, settings: TokenizerSettings, today: datetime = TODAY) -> None:
         assert settings.template_file is not None
+        self.today = today
         self.file, self._texts, self._variables = settings.template_file, settings.templates, settings.variables
         self._compiled: dict[str, Template] = {}
 
     @property
     def name(self) -> str:
         """The name of the file, and the date of the chats if the template asks for it."""
-        dated = any("strftime_now" in text for text in self._texts.values())
-        return f"{self.file.name}, dated {TODAY:%d %b %Y}" if dated else self.file.name
+        return f"{self.file.name}, dated {self.today:%d %b %Y}" if self.dated else self.file.name
+
+    @property
+    def dated(self) -> bool:
+        """True if the template asks for the date."""
+        return any("strftime_now" in text for text in self._texts.values())
 
     def render(self, chat: Chat, where: str) -> str:
         """The text of the chat, with the beginning of the answer. Raises UsageError where the template refuses it or is
@@ -94,7 +117,7 @@ class ChatTemplate:
 
     def _template(self, name: str) -> Template:
         if name not in self._compiled:
-            self._compiled[name] = compiled(f"{self.file}: chat_template", self._texts[name])
+            self._compiled[name] = compiled(f"{self.file}: chat_template", self._texts[name], self.today)
         return self._compiled[name]
 
     def _rendered(self, turns: Sequence[Message], variables: Mapping[str, Any]) -> str:
@@ -139,10 +162,10 @@ class ChatTemplate:
             return ""
 
 
-def chat_template(settings: TokenizerSettings) -> ChatTemplate | str:
+def chat_template(settings: TokenizerSettings, today: datetime = TODAY) -> ChatTemplate | str:
     """The template of a tokenizer with these settings, or the reason why it has none."""
     if DEFAULT in settings.templates:
-        return ChatTemplate(settings)
+        return ChatTemplate(settings, today)
     if settings.templates:
         names = ", ".join(shown(name, 40) for name in sorted(settings.templates))
         return f"{settings.template_file} has no chat template of the name 'default', only {names}"
@@ -168,7 +191,7 @@ def with_arguments(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def compiled(place: str, text: str) -> Template:
+def compiled(place: str, text: str, today: datetime = TODAY) -> Template:
     """The template in `text`. Raises UsageError, which names the place and the line, where it is no Jinja."""
     from jinja2 import TemplateError, TemplateSyntaxError, nodes
     from jinja2.ext import Extension, loopcontrols
@@ -195,7 +218,7 @@ def compiled(place: str, text: str) -> Template:
     def raise_exception(message: str) -> str:
         raise TemplateError(message)
 
-    strftime_now: Callable[[str], str] = TODAY.strftime
+    strftime_now: Callable[[str], str] = today.strftime
     environment.filters["tojson"] = _tojson
     environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
     try:

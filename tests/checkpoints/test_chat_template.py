@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from specgate.checkpoints.chat_template import Chat, ChatTemplate, chat_template
 from specgate.checkpoints.tokenizer_settings import read_settings
 from specgate.errors import CheckpointError, UsageError
-from specgate.planning.prompt_files.chat import Chat, ChatTemplate, chat_template
 from tests.pairs.tiny import write_tokenizer
 
 CHATML = (

@@ -1,0 +1,93 @@
+"""The OpenAI chat format, which all of these engines speak. What an engine has beside it is in its own adapter.
+
+Deltas of every channel are tokens: answers, reasoning, tool calls. Ids stand under `token_ids` (vLLM) or `gen_tokens`
+(LMDeploy); in log-probabilities as `token_id:N` (vLLM) or under `id` (llama.cpp). Without any of them, the bytes of
+tokens whose log-probabilities were asked for name them, and else the text of the deltas is all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from specgate.backends.servers.adapter import integer, integers
+from specgate.backends.servers.adapters import openai
+from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.sampling import sampling_fields
+
+PATH: Final = "/v1/chat/completions"
+IDS: Final = ("token_ids", "gen_tokens")
+"""Keys of a choice, or of its delta, that hold token ids."""
+
+
+def body(ask: Ask, settings: Sequence[str], own: Json) -> Json:
+    """A streamed chat completion. `settings`: those of its `sampling` that are sent, beside the temperature. `own`: the
+    engine's own fields.
+    """
+    assert ask.chat is not None
+    sampling = (
+        sampling_fields(ask.sampling, "temperature", *settings, seed=ask.seed) if ask.sampling else {"temperature": 0}
+    )
+    return {
+        "model": ask.model,
+        **ask.chat,
+        "max_tokens": ask.new_tokens,
+        **sampling,
+        "ignore_eos": ask.ignore_eos,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
+        **({"logprobs": True, "top_logprobs": ask.top} if ask.top or ask.named else {}),
+        **own,
+    }
+
+
+def read(event: Json, tokens_so_far: int) -> Chunk:
+    """One event of the stream: a choice with a delta, a usage record, or both."""
+    chunk = replace(openai.read(event, tokens_so_far), prompt=integers(event, "prompt_token_ids"))
+    choices = event.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return chunk
+    choice = choices[0]
+    named, places = named_tokens(choice.get("logprobs")), [choice, choice.get("delta") or {}]
+    return replace(
+        chunk,
+        tokens=next((ids for place in places for key in IDS if (ids := integers(place, key))), named.tokens),
+        prompt=integers(choice, "prompt_token_ids") or chunk.prompt,
+        top=named.top,
+        top_tokens=named.top_tokens,
+        names=named.names,
+        top_names=named.top_names,
+    )
+
+
+def named_tokens(logprobs: object) -> Chunk:
+    """The tokens of a delta by their log-probabilities, and the candidates for the last one: by ids where these are
+    told, else by their bytes.
+    """
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(content, list) or not content:
+        return Chunk()
+    ids = [id_of(entry) for entry in content]
+    listed = content[-1].get("top_logprobs") or []
+    ranked = sorted(listed, key=lambda entry: -float(entry["logprob"]))
+    top, candidates = tuple(float(entry["logprob"]) for entry in ranked), [id_of(entry) for entry in ranked]
+    known = tuple(one for one in ids if one is not None)
+    if len(known) < len(ids):
+        return Chunk(top=top, names=tuple(map(bytes_of, content)), top_names=tuple(map(bytes_of, ranked)))
+    return Chunk(tokens=known, top=top, top_tokens=tuple(one for one in candidates if one is not None))
+
+
+def id_of(entry: Mapping[str, Any]) -> int | None:
+    """The id that an entry of log-probabilities tells; None where it has none."""
+    if isinstance(entry.get("id"), int) and not isinstance(entry["id"], bool):
+        return integer(entry, "id")
+    name = entry["token"]
+    return int(name.removeprefix(openai.TOKEN_ID)) if name.startswith(openai.TOKEN_ID) else None
+
+
+def bytes_of(entry: Mapping[str, Any]) -> bytes:
+    """The bytes of a token, from an entry of log-probabilities."""
+    spelt = entry.get("bytes")
+    return bytes(spelt) if isinstance(spelt, list) else str(entry["token"]).encode()

@@ -1,0 +1,148 @@
+"""Chat end points: messages are sent, deltas of every channel are tokens, and what was read is held to the template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.contract import BASELINE, Budget, Role
+from specgate.contract.protocols import ChatPrompt, Decoded, Engine
+from specgate.contract.tape import sha256_of_ids
+from specgate.errors import BackendError, UsageError
+from specgate.plugins import backend
+from tests.backends.servers.helpers import ENGINES, request_of, running_stub, with_template
+
+CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]}
+RENDERED = tuple(b"<system>Be brief.\n<user>Why?\n<assistant>")
+PLAIN = tuple(b"def f(x):")
+
+
+@pytest.fixture(scope="module")
+def chat_pair(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return with_template(pair, tmp_path_factory.mktemp("chat-pair"))
+
+
+@contextmanager
+def talking(chat_pair: tuple[Path, Path], folder: Path, dialect: str, *faults: str, **options: str) -> Iterator[Engine]:
+    """An engine on a chat server that drafts and one that does not, both with these faults."""
+    given = [word for fault in faults for word in ("--fault", fault)]
+    with running_stub(dialect, 3, *given) as url, running_stub(dialect, 0, *given) as plain:
+        request = request_of(chat_pair, folder, {"url": url, "url.baseline": plain, **options})
+        known = (ChatPrompt(sha256_of_ids([RENDERED]), json.dumps(CHAT)),)
+        engine = backend(dialect).open(replace(request, chats=known))
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def both(engine: Engine) -> tuple[Decoded, Decoded]:
+    engine.prefill([RENDERED, PLAIN], draft=True)
+    spec, baseline = (engine.decode(role, Budget(steps=20), ()) for role in (Role(3), BASELINE))
+    return spec, baseline
+
+
+@pytest.mark.slow("starts two servers per test")
+@pytest.mark.parametrize("dialect", ENGINES)
+def test_chat_only_servers_are_asked_by_messages_and_tokens_and_acceptance_are_theirs(
+    dialect: str, chat_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with talking(chat_pair, tmp_path, dialect, "chat_only") as engine:
+        facts = engine.facts()
+        spec, baseline = both(engine)
+    assert facts.details["end point"] == "/v1/chat/completions"
+    assert not any("template" in warning for warning in facts.warnings)
+    assert spec.tokens == baseline.tokens and {len(tokens) for tokens in spec.tokens} == {21}
+    record = spec.served.acceptance if spec.served else None
+    assert record is not None and (record.k, record.steps, record.accepted) == (3, 14, 28)
+    assert spec.counters.get("answers_as_texts", 0) == (0 if dialect in ("vllm", "lmdeploy") else 2)
+
+
+@pytest.mark.slow("starts two servers per test")
+@pytest.mark.parametrize(
+    ("faults", "options"),
+    [
+        (("thinks=reasoning_content",), {}),
+        (("thinks=reasoning", "no_ids"), {}),
+        (("calls", "no_ids"), {}),
+        (("no_ids",), {"logprobs": "on"}),
+        ((), {"logprobs": "on"}),
+        ((), {"system": "You are terse.", "chat_template_kwargs": '{"enable_thinking": false}'}),
+        ((), {"response_format": '{"type": "json_object"}', "chat_template": "server"}),
+    ],
+    ids=lambda value: "-".join(value) or "plain",
+)
+def test_deltas_of_every_channel_are_tokens(
+    faults: tuple[str, ...], options: dict[str, str], chat_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with talking(chat_pair, tmp_path, "vllm", *faults, endpoint="chat", **options) as engine:
+        spec, baseline = both(engine)
+        if "no_ids" in faults and "logprobs" in options:
+            ranked = engine.ranked(0, spec.tokens[0][:4], 2)  # type: ignore[attr-defined]
+            assert ranked.tokens[0] == spec.tokens[0][4], "the candidates of a chat that was decoded again"
+    assert spec.tokens == baseline.tokens and {len(tokens) for tokens in spec.tokens} == {21}
+    assert spec.served is not None
+    assert all(len(request.chunk_ns) > 5 for request in spec.served.requests), "times are those of the deltas"
+
+
+@pytest.mark.slow("starts two servers per test")
+@pytest.mark.parametrize(
+    ("faults", "options", "message"),
+    [
+        (("no_template",), {}, r"its prompt has 'B' as token 0, and the chat template makes '<'.* no template is put"),
+        (
+            ("no_template", "no_ids"),
+            {},
+            r"it counts 13 prompt tokens, and the chat template makes 40: it looks as if no",
+        ),
+        (("odd_prompt_ids",), {}, r"its usage record counts 40 prompt tokens, and it repeats 41"),
+        (
+            ("adds_bos", "no_ids"),
+            {},
+            r"it counts 41 prompt tokens, and the chat template makes 40; acceptance would be",
+        ),
+        (("no_usage",), {}, r"with no usage record"),
+        (("miscounts",), {}, r"21 tokens received, but the usage record says 22"),
+        (("status=429",), {}, r"/v1/chat/completions: HTTP 429"),
+        (("die",), {}, r"the connection broke"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_contradicts_a_chat_is_named(
+    faults: tuple[str, ...], options: dict[str, str], message: str, chat_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with (
+        talking(chat_pair, tmp_path, "vllm", *faults, endpoint="chat", **options) as engine,
+        pytest.raises(BackendError, match=message),
+    ):
+        both(engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endpoint": "talk"}, r"option endpoint = 'talk'"),
+        ({"endpoint": "completions", "system": "x"}, r"option system with endpoint = completions"),
+        ({"chat_template": "/nowhere.jinja"}, r"option chat_template = /nowhere.jinja: no such file"),
+        ({"chat_template_kwargs": "thinking"}, r"option chat_template_kwargs = thinking: neither a JSON object nor"),
+        ({"response_format": '{"type"'}, r"option response_format"),
+    ],
+)
+def test_options_of_chats_are_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        backend("vllm").check_options(options)  # type: ignore[attr-defined]
+
+
+def test_a_template_that_cannot_be_rendered_is_named(chat_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% for turn in messages %}")
+    with (
+        talking(chat_pair, tmp_path, "vllm", endpoint="chat", chat_template=str(broken)) as engine,
+        pytest.raises(BackendError, match=r"broken.jinja: chat_template, line 1: not a Jinja template"),
+    ):
+        both(engine)
