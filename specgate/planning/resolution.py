@@ -124,8 +124,8 @@ def one_role_at_a_time(scenarios: Sequence[Scenario], backend: str, options: Map
 
     def by_load(scenario: Scenario) -> bool:
         engine, every = another_engine(backend), {**options, **scenario.options}
-        apart = engine is not None and every.get("servers") == "apart" and not engine.attaches(every)
-        return apart and scenario.load is None
+        attached = engine is not None and engine.attaches(every)
+        return every.get("servers") == "apart" and not attached and scenario.load is None
 
     return [replace(s, schedule=replace(s.schedule, by_load=by_load(s))) for s in scenarios]
 
@@ -231,7 +231,7 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
         return plugin.usual_pair()
     if len(names) > 1 and request.target is None:
         raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
-    return resolve_pair(names.pop(), request.target, request.draft)
+    return resolve_pair(names.pop(), request.target, request.draft, needs_draft=engine is None)
 
 
 def read_back(request: Request) -> Config:
