@@ -113,6 +113,9 @@ def test_a_search_measures_few_levels_and_says_the_greatest_load_within_the_limi
     baseline, spec = run.max_goodput
     assert baseline.value is not None and 6.5 < baseline.value < 9 and spec.value is not None
     assert {key.split("/")[3] for key, rounds in run.ended_early.items() if not rounds} >= {"b2", "b24"}
+    assert "max_goodput_level" in (sweep.newest() / "metrics.csv").read_text()
+    page = (sweep.newest() / "report.html").read_text()
+    assert "limits hold up to" in page and f"{baseline.value:.3g}" in page
     first = next(line for line in done.stdout.splitlines() if line.startswith("Speculation"))
     assert f"Within TPOT ≤ 0.18 ms for 90 % of requests: baseline up to {baseline.value:.3g} clients (95 %" in first
     assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
