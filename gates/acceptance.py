@@ -19,6 +19,10 @@ NOT_THE_PAIRS: Final = {
 
 NEXT_TO_NOTHING: Final = 1.1
 """A trained draft has more than this acceptance length. With less, something is wrong with how the draft is run."""
+WEAK_DRAFT: Final = "next to nothing is accepted: another target's draft, weights not loaded, or other capture layers?"
+WEAK_METHOD: Final = (
+    "next to nothing is accepted: a draft of another model, or a method that finds nothing to draft in these prompts?"
+)
 
 
 class Acceptance(CellGate):
@@ -79,7 +83,7 @@ class Acceptance(CellGate):
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         step = f"the acceptance length would have to be {floor:g}: {floor - length:.2f} more"
         if length < NEXT_TO_NOTHING:
-            step = "next to nothing is accepted: another target's draft, weights not loaded, or other capture layers?"
+            step = WEAK_METHOD if sets_lengths(result, run) else WEAK_DRAFT
         message = f"acceptance length {length:.3f} < {floor:g}{counted}{beside}"
         return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
 

@@ -36,7 +36,10 @@ LARGEST_JSON: Final = 1 << 20
 """Bytes of a JSON object in a file that an option names."""
 SERVERS_OWN: Final = "server"
 """The value of `chat_template` that holds a server to no template."""
-METHOD_FLAGS: Final = ("--speculative-config", "-sc", "--spec-method", "--speculative-algorithm", "--spec-type")
+METHOD_FLAGS: Final = (
+    "--speculative-config", "--speculative-config.method", "-sc", "-sc.method", "--spec-method",
+    "--speculative-algorithm", "--spec-type",
+)  # fmt: skip
 """Flags of a server that choose its method of speculation."""
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""

@@ -101,7 +101,7 @@ def histogram(key: str, results: Sequence[CellResult]) -> Picture:
     name = "Accepted drafts per cycle"
     if not results:
         return left_out(name, _NO_DRAFT)
-    deepest = max(r.cell.role.k for r in results)
+    deepest = max(r.acceptance.k if r.acceptance else 0 for r in results)
 
     def draw(axes: Any) -> None:
         width = 0.8 / len(results)
@@ -122,7 +122,15 @@ def histogram(key: str, results: Sequence[CellResult]) -> Picture:
     words = "; ".join(f"{r.cell.role_name}: {', '.join(f'{s:.0%}' for s in of_cycles(r))}" for r in results)
     table = Table(("role", *map(str, range(deepest + 1)), "cycles"), [_histogram_row(r, deepest) for r in results])
     caption = "How many of the drafts of one cycle were accepted; the bonus token comes on top."
+    if skipped := [f"{skipped_share(r):.0%} ({r.cell.role_name})" for r in results if skipped_share(r)]:
+        caption += f" Cycles without a draft, which the method may have, are left out: {', '.join(skipped)} of all."
     return Picture(name, caption, svg.drawn(f"{key}-histogram", f"Cycles by accepted drafts. {words}.", draw), [table])
+
+
+def skipped_share(result: CellResult) -> float:
+    """The share of steps without a draft, of a method that need not draft."""
+    record = result.acceptance
+    return (record.skipped or 0) / record.counted_steps if record and record.counted_steps else 0.0
 
 
 def of_cycles(result: CellResult) -> list[float]:

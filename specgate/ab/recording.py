@@ -80,7 +80,7 @@ def store(folder: AbFolder, decided: Ending) -> TwoBuilds:
 
     See `promotion.ending.finish`.
     """
-    result = from_plain(TwoBuilds, decided.files[RESULT], folder.path / RESULT)
+    result = from_plain(TwoBuilds, decided.stated(RESULT), folder.path / RESULT)
     pages = ((file, plugins.view("ab").render(result, format)) for format, file in FILES)
     finish(folder.top, decided, Ledger(folder.path.parent), lambda: pages)
     return result

@@ -161,11 +161,14 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
 def named_pair(request: Request, usual: str | None) -> PairRef:
     """Return the pair that the command line names, else the one called `usual`. Raises UsageError for two names."""
     from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair
+    from specgate.planning.resolution import another_engine
 
     refuse_two_names(request.pair, request.target, request.draft, request.tokenizer)
     if request.tokenizer is not None:
         return served_pair(request.tokenizer)
-    return resolve_pair(request.pair or (None if request.target else usual), request.target, request.draft)
+    needs_draft = request.backend is None or another_engine(request.backend) is None
+    name = request.pair or (None if request.target else usual)
+    return resolve_pair(name, request.target, request.draft, needs_draft=needs_draft)
 
 
 def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> tuple[list[Scenario], list[str]]:

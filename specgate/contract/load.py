@@ -44,8 +44,10 @@ class Load(LeavesOut):
     are expected in that time, in the place of `requests`. Clients of a closed loop take its prompts again if need be.
     """
 
-    search: bool = False
-    """Whether only those levels are measured that it takes to find the greatest one within the limits of `goodput`."""
+    search: Literal["goodput", "break-even"] | None = None
+    """The levels that are measured: those that it takes to find the greatest one within the limits of `goodput`, or
+    those up to the first at which speculation costs. None: all.
+    """
 
     def in_block(self, clients: int, rate: float | None) -> int:
         """The different requests of one block at a level of `clients`, or of `rate` per second."""

@@ -22,15 +22,18 @@ SERVED: Final = "served"
 """The name of a pair whose weights are on a server. What the server says that it is, is in `EngineFacts.identity`."""
 
 
-def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> PairRef:
+def resolve_pair(pair: str | None, target: Path | None, draft: Path | None, *, needs_draft: bool = True) -> PairRef:
     """The pair that a scenario or a command line asks for.
 
     `pair` is the name of a pair that a plug-in has, or a folder that holds a `target` and a `draft`. `target` and
-    `draft` are folders and win over `pair`. A draft alone is taken for a draft of the demo target.
+    `draft` are folders and win over `pair`. A draft alone is taken for a draft of the demo target. `needs_draft`:
+    whether a target without a draft is refused. Engines with methods that need none refuse the others themselves.
 
     Raises UsageError for an unknown name or folder, EnvironmentRefused where the demo target has not been fetched.
     """
     if target is not None:
+        if draft is None and not needs_draft:
+            return PairRef(target.name, checkpoint("--target", target), None)
         if draft is None:
             raise UsageError(f"--target {target}: no draft given", hint="give its EAGLE-3 draft too: --draft DIR")
         return of_folders(target.name, checkpoint("--target", target), checkpoint("--draft", draft, draft=True))

@@ -43,6 +43,8 @@ SEARCH_REQUESTS: Final = 16
 """Requests of a block whose tail latencies are asked about: 128 in 8 blocks bound a 90th percentile."""
 SEARCHED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Clients of a search that names no levels. Most of them are not measured."""
+UP_TO: Final = (1, 2, 4, 8, 16, 32)
+"""Clients of a load that names no levels. Those above the first at which speculation costs are not measured."""
 ARRIVALS: Final = ("poisson", "constant", "gamma", "trace")
 LIMITS: Final = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms", "share": "share"}
 """Name of a limit on the command line → its key in a scenario file."""
@@ -132,7 +134,7 @@ def changed_or_same(scenario: Scenario, question: Question) -> Scenario:
 def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:
     """Return the content of a scenario file for this machine, with short blocks, that is measured until it is decided.
 
-    A level of load gets as few prompts as are allowed, and two rounds.
+    A level of load gets as few prompts as are allowed, and two rounds; levels end where speculation costs.
     """
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
     batches = question.batch or (1,)
@@ -156,8 +158,9 @@ def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[
     }
     if kind == "load":
         context = [256] if machine == "cpu" else [1024]
-        levels = list(SEARCHED if question.search and question.rate is None else (1, 2, 4, 8))
-        small |= {"grid": {"context": context, "batch": levels, "spec": [3]}, "load": LOAD, "perf_mode": False}
+        levels = list(SEARCHED if question.search and question.rate is None else UP_TO)
+        load = {**LOAD, "search": "break-even"}
+        small |= {"grid": {"context": context, "batch": levels, "spec": [3]}, "load": load, "perf_mode": False}
         small["schedule"] = base["schedule"]
     return small
 
@@ -216,10 +219,13 @@ def load_of(question: Question, before: Mapping[str, Any]) -> dict[str, Any]:
     if ("rates" in load or load.get("arrivals") == "trace") and "per_client" in load:
         del load["per_client"]
         load["requests"] = max(load["requests"], OPEN_REQUESTS)
-    for key, value in (("duration_s", question.duration), ("ramp_s", question.ramp), ("search", question.search)):
+    for key, value in (("duration_s", question.duration), ("ramp_s", question.ramp)):
         if value is not None:
             load[key] = value
+    if question.batch is not None or question.rate is not None:
+        load.pop("search", None)  # levels that were named are all measured
     if question.search:
+        load["search"] = "goodput"
         load["requests"] = max(load["requests"], SEARCH_REQUESTS)
     return load
 

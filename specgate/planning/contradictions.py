@@ -193,7 +193,7 @@ def contradicting_arrivals(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(("load", "arrivals"), "only an open loop has arrivals: set load.rates")
     if load.burstiness != 1 and load.arrivals != "gamma":
         yield Problem(("load", "burstiness"), f"arrivals are {load.arrivals}: only gamma ones have it")
-    if load.search and scenario.goodput is None:
+    if load.search == "goodput" and scenario.goodput is None:
         yield Problem(("load", "search"), "nothing to search for: set goodput: {ttft_ms: …, tpot_ms: …}")
     if load.duration_s is None:
         return

@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from specgate.analysis.load.max_goodput import search_order
+from specgate.analysis.load.level_search import search_order
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BASELINE, LEAST_BUDGET_S, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
@@ -49,7 +49,8 @@ def points_of(scenario: Scenario, backend: str) -> Iterator[Point]:
             for batch in scenario.grid.batch
             for rate in (scenario.load.rates if scenario.load is not None else ()) or (None,)
         ]
-        yield from search_order(points) if scenario.load is not None and scenario.load.search else points
+        load = scenario.load
+        yield from search_order(points) if load is not None and load.search == "goodput" else points
 
 
 def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from specgate.errors import InvalidResult, NotEnded, SpecgateError
 from specgate.files.json_record import read_record
-from specgate.files.json_text import to_plain
+from specgate.files.json_text import parse_json, to_plain
 from specgate.files.manifest import ENDING, manifest_of
 from specgate.files.run_folder import RunFolder
-from specgate.files.writing import json_text
+from specgate.files.writing import json_text, write_whole
 from specgate.promotion.ledger import Entry, Ledger
 
 SCHEMA: Final = "specgate.ending/v1"
@@ -33,13 +33,17 @@ SCHEMA: Final = "specgate.ending/v1"
 class Ending:
     """A verdict that was reached.
 
-    `entry`: for the ledger; None of a run that measured nothing. `files`: name → content of the JSON files that state
-    the verdict. `reports`: the names of the files that are rendered from them.
+    `entry`: for the ledger; None of a run that measured nothing. `files`: name → text of the JSON files that state the
+    verdict. `reports`: the names of the files that are rendered from them.
     """
 
     entry: Entry | None
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, str]
     reports: tuple[str, ...]
+
+    def stated(self, name: str) -> Any:
+        """Return the content of a file that states the verdict."""
+        return parse_json(self.files[name])
 
 
 Rendering = Callable[[], Iterator[tuple[str, str]]]
@@ -58,7 +62,8 @@ def begin(
     cannot be written; then nothing has ended.
     """
     folder.remove_unfinished()
-    ending = Ending(entry_of(sha256_of_text(manifest(folder, files, reports))), files, reports)
+    texts = {name: json_text(data) for name, data in files.items()}
+    ending = Ending(entry_of(sha256_of_text(manifest(folder, texts, reports))), texts, reports)
     folder.write_json(ENDING, {"schema": SCHEMA, **to_plain(Ending, ending)})
     return ending
 
@@ -106,8 +111,8 @@ def finish(folder: RunFolder, ending: Ending, ledger: Ledger, rendering: Renderi
         torn = ledger.enter(entry) if entry is not None else None
     except SpecgateError as error:
         problem = error
-    for name, data in ending.files.items():
-        folder.write_json(name, data)
+    for name, text in ending.files.items():
+        write_whole(folder.path / name, text)
     for name, text in rendering():
         folder.write_text(name, text)
     folder.write_manifest(first)
@@ -117,9 +122,9 @@ def finish(folder: RunFolder, ending: Ending, ledger: Ledger, rendering: Renderi
     return torn
 
 
-def manifest(folder: RunFolder, files: Mapping[str, Mapping[str, Any]], reports: tuple[str, ...]) -> str:
+def manifest(folder: RunFolder, files: Mapping[str, str], reports: tuple[str, ...]) -> str:
     """The first lines of the manifest: of all files but the reports, with `files` as they will be."""
-    coming = {name: sha256_of_text(json_text(data)) for name, data in files.items()}
+    coming = {name: sha256_of_text(text) for name, text in files.items()}
     return manifest_of(folder.path, coming, without=reports)
 
 

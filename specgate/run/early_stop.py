@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specgate.analysis.checks.contradictions import CheckFacts
-from specgate.analysis.load.max_goodput import needless_points
+from specgate.analysis.load.level_search import needless_points
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.machine.minutes import seconds_of
@@ -190,7 +190,7 @@ def look_at(
     still_open = tuple(v for v in verdicts if v.state not in DECIDED)
     load = scenario.load
     # What a search asks of the tail of latencies takes all rounds.
-    apart = load is None or (not load.search and told_apart(scenario, comparisons, run.between_runs))
+    apart = load is None or (load.search != "goodput" and told_apart(scenario, comparisons, run.between_runs))
     judged = bool(verdicts) or load is not None or scenario.until_decided
     of_earlier = {rule.id for rule, _ in rules_with(policy, NeedsEarlierRun)}
     only_earlier = bool(still_open) and all(v.rule in of_earlier for v in still_open)
@@ -255,5 +255,5 @@ def in_grid_order(plan: Plan) -> Plan:
     """Return `plan` with the levels of a search by ascending level; any other plan has them so."""
     names = list(plan.scenarios)
     place = {p: (names.index(p.scenario), p.context, p.level) for p in plan.points}
-    searching = any(s.load is not None and s.load.search for s in plan.scenarios.values())
+    searching = any(s.load is not None and s.load.search == "goodput" for s in plan.scenarios.values())
     return replace(plan, rounds=tuple(sorted(plan.rounds, key=lambda r: place[r.point]))) if searching else plan

@@ -208,7 +208,7 @@ def store(folder: RunFolder, decided: Ending, run: Run, config: Config, ledger: 
             yield file, known[file].render(run, config.policy)
 
     torn = finish(folder, decided, ledger, rendered)
-    summaries = [*speculation_lines(run, decided.files[RUN])]
+    summaries = [*speculation_lines(run, decided.stated(RUN))]
     return [*summaries, *(lines_on(run, config, ledger, torn) if decided.entry is not None else [])]
 
 
@@ -229,12 +229,12 @@ def finish_cut(path: Path, ledger: Ledger) -> tuple[Run, Config, tuple[str, Exit
     """
     if (decided := cut(path)) is None:
         return None
-    folder, gates = RunFolder.open(path), decided.files[GATES]
+    folder, gates = RunFolder.open(path), decided.stated(GATES)
     config = folder.read_config()
-    run = as_configured(from_plain(Run, decided.files[RUN], path / ENDING), config)
+    run = as_configured(from_plain(Run, decided.stated(RUN), path / ENDING), config)
     if run.fingerprint.get("source_tree_sha256") != inventory.source_tree_sha256():
         hint = f"its verdict is kept: {resume_command(run, path)}, with what made it"
-        raise OtherVersion(f"{path}: its ending was cut, and it is of {made_by(decided.files[RUN])}", hint=hint)
+        raise OtherVersion(f"{path}: its ending was cut, and it is of {made_by(decided.stated(RUN))}", hint=hint)
     with folder.lock():
         lines = store(folder, decided, run, config, ledger)
     return run, config, (str(gates["verdict"]), ExitCode(gates["exit_code"])), lines

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate import plugins
-from specgate.analysis.load.max_goodput import needless_points
+from specgate.analysis.load.level_search import needless_points
 from specgate.analysis.machine.minutes import seconds_of
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_interim_looks

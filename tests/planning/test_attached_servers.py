@@ -109,12 +109,11 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     finder = Finder(*(replace(server, vocab=99) for server in (PLAIN, DRAFTS)))
     monkeypatch.setattr(attached_servers, "finding_backend", lambda: finder)
     line, _ = with_servers(Servers(urls=(PLAIN.url, DRAFTS.url), prompts=file))
-    assert finder.texts == [[{"role": "user", "content": text}] for text in ("abc", "abcde")]
+    assert finder.texts == [{"messages": [{"role": "user", "content": text}]} for text in ("abc", "abcde")]
     assert line.prompts is not None and line.prompts.name == "mine.jsonl" and line.tokenizer == line.prompts.parent
     entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
-    chats = [entry.content for entry in entries if isinstance(entry.content, Chat)]
-    assert [chat.ids for chat in chats] == [(1,), (1,)] and [entry.category for entry in entries] == ["c", None]
-    assert chats[0].text == "abc", "messages stand beside the ids, for a chat end point"
+    chats = [(entry.content.ids, entry.category) for entry in entries if isinstance(entry.content, Chat)]
+    assert chats == [((1,), "c"), ((1,), None)]
 
 
 def test_the_tokenizer_is_that_of_the_folder_that_a_server_here_has_loaded(

@@ -32,7 +32,7 @@ def test_the_blocks_of_a_scenario_are_those_of_its_plan() -> None:
         ({"grid": Grid((10**400,), (1,), (3,))}, "grid.context[0]: 1000"),
         ({"grid": Grid((64,), (4 * 10**8,), (3,))}, "grid.batch[0]: 400000000: must be at most 4096"),
         ({"grid": Grid((), (1,), (3,))}, "grid.context: exact prompt lengths are needed"),
-        ({"grid": Grid((1,), (1,), tuple(range(1, 1000)))}, "grid.spec[8]: 9: must be at most 8"),
+        ({"grid": Grid((1,), (1,), tuple(range(1, 1000)))}, "grid.spec[64]: 65: must be at most 64"),
         ({"budget": Budget(steps=-5)}, "budget.steps: -5: must be at least 1"),
         ({"budget": Budget(new_tokens=10**12)}, "budget.new_tokens: "),
         ({"schedule": Schedule(10**8, 1)}, "schedule.rounds: 100000000: must be at most 10000"),

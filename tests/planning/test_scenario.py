@@ -141,7 +141,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         ("spec: [1, 3]", "spec: []", 8, "grid.spec: []: must not be empty"),
         ("spec: [1, 3]", "spec: [3, 1]", 8, "grid.spec: [3, 1]: must ascend without repeats: [1, 3]"),
         ("spec: [1, 3]", "spec: [3, 3]", 8, "grid.spec: [3, 3]: must ascend without repeats: [3]"),
-        ("spec: [1, 3]", "spec: [9]", 8, "grid.spec[0]: 9: must be at most 8"),
+        ("spec: [1, 3]", "spec: [65]", 8, "grid.spec[0]: 65: must be at most 64"),
         ("{steps: 4}", "{steps: 4, new_tokens: 9}", 10, "budget: {'steps': 4, 'new_tokens': 9}: set exactly one of"),
         ("{steps: 4}", "{ignore_eos: true}", 10, "budget: {'ignore_eos': True}: set exactly one of"),
         ("{steps: 4}", "{new_tokens: 9}", 10, "a micro scenario counts engine steps"),

@@ -31,7 +31,7 @@ from specgate.contract import (
     Role,
 )
 from specgate.contract.protocols import OpenRequest
-from specgate.errors import BackendError, UsageError
+from specgate.errors import UsageError
 
 TURBOMIND: Final = "turbomind"
 """The value of LMDeploy's option `engine` whose engine reads converted pairs."""
@@ -65,7 +65,11 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
     elsewhere = request.pair.weights == "server"
     drafter = options.drafter_of(Role(request.max_k))
     if request.max_k and request.pair.draft is None and drafter == "eagle3" and not elsewhere:
-        raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
+        raise UsageError(
+            f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for",
+            hint="--draft DIR, an EAGLE-3 draft; or a method that needs none: -o drafter=ngram, or "
+            f"-o args.spec-{request.max_k}='--speculative-config …'",
+        )
     if options.force_al is not None and not adapter.forces_acceptance:
         raise UsageError(f"option force_al: {adapter.name} has no way to force acceptance")
     if drafter != "given" and drafter not in adapter.drafters:

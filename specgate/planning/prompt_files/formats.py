@@ -95,8 +95,10 @@ def own_line(fields: Fields) -> Question:
         chat = messages(fields, "messages")
         if any(turn["content"] == fields.data["prompt"] for turn in chat.turns):
             return Question(chat, category)
-    if there == ["ids", "messages"]:  # a chat that a server has made tokens of
-        return Question(replace(messages(fields, "messages"), ids=token_ids(fields, "ids")), category)
+    if there == ["ids", "messages"]:  # as a server has read the chat
+        chat, ids = messages(fields, "messages"), content_in(fields, "ids")
+        assert isinstance(ids, tuple)
+        return Question(replace(chat, ids=ids), category, answer=fields.own_answer)
     if len(there) != 1:
         what = f"{' and '.join(there)} together" if there else "none of them"
         raise UsageError(

@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.load.figures import most_in_words
-from specgate.analysis.load.max_goodput import (
-    bounds,
-    first_rise,
-    greatest_loads,
-    needless_levels,
-    needless_points,
-    search_order,
-)
+from specgate.analysis.load.level_search import needless_levels, needless_points, search_order
+from specgate.analysis.load.max_goodput import bounds, first_rise, greatest_loads
 from specgate.contract import LatencyLimits
 from specgate.contract.load import LevelUse
 from specgate.planning.plan import build_plan
@@ -81,8 +75,18 @@ def test_a_search_measures_the_neighbours_of_both_limits_and_says_the_same_of_ev
 def test_points_that_were_measured_are_never_left_out() -> None:
     scenario = load_scenario(LEVELS, rounds=2, goodput=LIMITS)
     assert scenario.load is not None
-    plan = build_plan([replace(scenario, load=replace(scenario.load, search=True))], "fake")
+    plan = build_plan([replace(scenario, load=replace(scenario.load, search="goodput"))], "fake")
     assert [p.batch for p in plan.points] == [1, 3, 6, 12, 2, 4, 8, 16]
     few = [b for b in served_blocks(plan) if b.point.batch in (1, 3, 6, 12)]
     assert {p.batch for p in needless_points(plan, few)} == {2, 4, 16}, "between 6 and 12 lies the baseline's limit"
     assert not needless_points(plan, served_blocks(plan))
+
+
+def test_a_search_for_the_break_even_ends_at_the_first_level_at_which_speculation_costs() -> None:
+    """By script it pays up to about nine clients."""
+    scenario = load_scenario((1, 8, 12, 16, 32), rounds=2)
+    assert scenario.load is not None
+    plan = build_plan([replace(scenario, load=replace(scenario.load, search="break-even"))], "fake")
+    up_to_16 = [b for b in served_blocks(plan) if b.point.batch <= 16]
+    assert {p.batch for p in needless_points(plan, up_to_16)} == {32}
+    assert not needless_points(plan, [b for b in up_to_16 if b.point.batch <= 8])

@@ -45,6 +45,7 @@ def test_only_spec_roles_name_a_draft_and_every_server_stays_on_the_loopback(nam
     ("name", "flags", "k", "method"),
     [
         ("vllm", '--speculative-config \'{"method": "suffix", "num_speculative_tokens": 16}\'', 16, "suffix"),
+        ("vllm", "-sc.method ngram_gpu -sc.num_speculative_tokens 8", 8, "n-gram"),
         ("vllm", '-sc \'{"method": "mtp", "num_speculative_tokens": 1}\'', 1, "MTP"),
         ("vllm", '-sc \'{"method": "draft_model", "model": "/s", "num_speculative_tokens": 4}\'', 4, "draft model"),
         ("vllm", '-sc \'{"method": "dflash", "model": "/f", "num_speculative_tokens": 15}\'', 15, "DFlash"),

@@ -10,7 +10,7 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, trtllm, vllm
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms, fixed, name_of
-from specgate.checkpoints.spec_config.terms import How, Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import DRAFTERS, NAMES, How, Said, StatedConfig
 from specgate.contract import EngineFacts
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
@@ -39,7 +39,7 @@ def read_run(folder: Path, where: str) -> StatedConfig:
     if not lengths:
         raise UsageError(f"{where}: a run without speculation", hint="it must have a scenario with spec")
     terms: Terms = {
-        "method": Said("ngram" if config.options.get("drafter") == "ngram" else "eagle3", "stated", "drafter"),
+        "method": Said(method_of(config.options, next(iter(engines.values()), None)), "stated", "drafter"),
         "k": Said(lengths[0] if len(lengths) == 1 else tuple(lengths), "stated", "grid.spec"),
         "dtype": Said(one_or_all([s.dtype for s in scenarios]), "stated", "dtype"),
         "target": Said(name_of(config.pair.target), "stated", "pair"),
@@ -62,6 +62,14 @@ def read_run(folder: Path, where: str) -> StatedConfig:
         places["draft_model"] = str(config.pair.draft)
     return StatedConfig(config.backend, where, terms, expresses, notes, boundaries, undecided, places=places,
                         unread=unread)  # fmt: skip
+
+
+def method_of(options: Mapping[str, str], facts: EngineFacts | None) -> str:
+    """The method of speculation that a run's engine names; EAGLE-3 where it names none, as the built-in ones."""
+    named = str(facts.details.get("drafter")) if facts is not None else options.get("drafter")
+    names = {name: method for method, name in reversed(list(NAMES.items()))}
+    methods = {**names, **{method: method for method in DRAFTERS}}
+    return named if named == "given" else methods.get(named or "", "eagle3")
 
 
 def options_of(
