@@ -18,11 +18,11 @@ NOT_THE_PAIRS: Final = {
 """Sources of acceptance that say nothing about the pair → (reason code, message)."""
 
 NEXT_TO_NOTHING: Final = 1.1
+"""A trained draft has more than this acceptance length. With less, something is wrong with how the draft is run."""
 WEAK_DRAFT: Final = "next to nothing is accepted: another target's draft, weights not loaded, or other capture layers?"
 WEAK_METHOD: Final = (
     "next to nothing is accepted: a draft of another model, or a method that finds nothing to draft in these prompts?"
 )
-"""A trained draft has more than this acceptance length. With less, something is wrong with how the draft is run."""
 
 
 class Acceptance(CellGate):

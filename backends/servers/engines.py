@@ -10,10 +10,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Reported
-from specgate.backends.servers.adapters import compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
+from specgate.backends.servers.adapters import chat, compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
+from specgate.backends.servers.answers import Read
 from specgate.backends.servers.blocks import between
 from specgate.backends.servers.client import Client, Recording, StreamLimit
 from specgate.backends.servers.events import channel_of, events
@@ -22,6 +24,7 @@ from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.meter import Speculation
 from specgate.backends.servers.options import check_url
 from specgate.backends.servers.secrets import Secret
+from specgate.backends.servers.server import NOT_THERE
 from specgate.contract.protocols import FoundServer, TextOrChat, masked
 from specgate.errors import BackendError, UsageError
 
@@ -156,9 +159,10 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
     the draft length.
     """
     sizes, texts, usage = list[int](), 0, None
-    for _, event in events(short_text(adapter, client, model).pieces, client.url):
+    recording, read = short_text(adapter, client, model)
+    for _, event in events(recording.pieces, client.url):
         try:
-            chunk = adapter.read(event, sum(sizes))
+            chunk = read(event, sum(sizes))
         except (LookupError, TypeError, ValueError) as error:
             return Speculation(unknown=f"an event in another form: {error}")
         sizes += [len(chunk.tokens)] if chunk.tokens else []
@@ -172,12 +176,19 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
     return Speculation(max(sizes[1:]) - 1) if len(sizes) > 1 else Speculation(unknown=several)
 
 
-def short_text(adapter: Adapter, client: Client, model: str) -> Recording:
-    """The recording of a short text, which the server goes on with."""
-    limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
-    path, body = adapter.request(Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True))
+def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording, Read]:
+    """(the recording of a short text that the server goes on with, what reads its events): of a chat, if it has no end
+    point for completions.
+    """
+    limit, ask = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative), Ask(model, PROBE, PROBE_TOKENS, True)
+    path, body = adapter.request(ask)
+    read: Read = adapter.read
+    if client.post(path, {}, SILENT_S)[0] in NOT_THERE:
+        ask = replace(ask, chat={"messages": [{"role": "user", "content": PROBE}]})
+        path, body = chat.PATH, chat.body(ask, (), adapter.chat_fields(ask))
+        read = chat.read
     (recording,) = client.stream(path, [body], limit)
-    return recording
+    return recording, read
 
 
 def longest(counts: SpecCounts) -> int:

@@ -52,11 +52,19 @@ def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView
         )
         return verdict(rule, key, State.NOT_JUDGED, "sigma_unknown", message, evidence_of(check), TELLS_SIGMA)
     step = "the engine emits wrong tokens: compare verify logits with the baseline's at that position"
+    if d.margin is None and ties_of(rule):
+        step = TELLS_MARGIN
     return verdict(rule, key, State.INVALID, "token_mismatch", message, evidence_of(check), step)
 
 
 TELLS_SIGMA: Final = (
     "a second engine in float32 on the same weights (checks.rescored_by), or an engine that ranks 10 tokens or more"
+)
+
+
+TELLS_MARGIN: Final = (
+    "wrong tokens, or near ties that nobody can tell, since the engine showed no log-probabilities there: let it show "
+    "them, or give its weights (--target), so that a second engine scores the tokens"
 )
 
 

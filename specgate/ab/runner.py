@@ -213,12 +213,15 @@ class AbRunner:
         return Running(worker, start_ns, grown(before, device_bytes_in_use()))
 
     def _warm_up(self, name: SideName, visit: Visit, worker: EngineWorker) -> None:
-        """Prefill the beginning of the first visit's prompts and decode a few steps of every role."""
+        """Prefill the beginning of the first visit's prompts and decode a few steps of every role.
+
+        The one that the visit begins with comes last: it may be the only one that is loaded then.
+        """
         scenario = self.sides[name].plan.scenarios[visit.point.scenario]
         ids = [prompt[:WARM_UP_TOKENS] for prompt in self._ids(visit)]
         worker.prefill(ids, draft=any(q.role.speculative for q in visit.groups))
         longest = scenario.budget.steps or scenario.budget.new_tokens or WARM_UP_STEPS
-        for role in scenario.roles:
+        for role in reversed(scenario.roles):
             worker.decode(role, Budget(steps=min(WARM_UP_STEPS, longest), ignore_eos=scenario.budget.ignore_eos), ())
 
     def _register(self, name: SideName, point: Point, facts: EngineFacts) -> None:

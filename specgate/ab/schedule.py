@@ -2,7 +2,8 @@
 
 Processes come in pairs, one of each side. Within a pair, both sides visit the same prompt sets; on a visit, each role
 has ABBA groups, A B B A or B A A B, A for the old build. Over the pairs, the visits go through all prompt sets in
-turn.
+turn. The roles take turns, too. Where an engine holds one of them at a time (`servers=apart`), all groups of a role
+come together, so that it is loaded once.
 
 Which side is first, is drawn such that each is first in half of the process pairs. A machine that slows every fourth
 block then slows both sides alike. If each group were drawn by itself, all groups of a role would begin with the same
@@ -36,7 +37,7 @@ class Visit:
     """Blocks of one prompt set while one pair of processes runs.
 
     `first`: the side that prefills first. `rounds`: the number of the first of its rounds; a group takes two.
-    `groups`: in running order; the roles take turns.
+    `groups`: in running order.
     """
 
     point: Point
@@ -112,11 +113,10 @@ def visit_of(
     """
     running = number * visits + place
     sets = scenario.workload.prompt_sets
-    planned = tuple(
-        AbbaGroup(role, abba_order(turn(leading[role], place * groups + i)))
-        for i in range(groups)
-        for role in scenario.roles
-    )
+    in_turns = [(role, i) for i in range(groups) for role in scenario.roles]
+    if scenario.schedule.by_load:
+        in_turns = [(role, i) for role in scenario.roles for i in range(groups)]
+    planned = tuple(AbbaGroup(role, abba_order(turn(leading[role], place * groups + i))) for role, i in in_turns)
     return Visit(point, running % sets, turn(first, place), running // sets * groups * ROUNDS_PER_GROUP, planned)
 
 

@@ -47,13 +47,15 @@ class Chat:
     """The turns of a chat, and variables for the template beside them (`tools`, `documents`, `enable_thinking`, …).
 
     `answered`: the record has an answer behind them, which is no part of the prompt. `fields`: what a request of it has
-    beside these, and no template reads (`response_format`, `tool_choice`, …).
+    beside these, and no template reads (`response_format`, `tool_choice`, …). `ids`: its tokens, where a server that
+    has the template made them; else ().
     """
 
     turns: tuple[Message, ...]
     variables: Mapping[str, Any] = field(default_factory=dict)
     answered: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[int, ...] = ()
 
     @property
     def request(self) -> dict[str, Any]:

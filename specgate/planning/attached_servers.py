@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from specgate import plugins
+from specgate.analysis.quality.exact_match import key_of
 from specgate.checkpoints.chat_template import Chat
 from specgate.contract import BASELINE, Role
 from specgate.contract.protocols import FindsServers, FoundServer, SwitchesPrefixCache, TextOrChat, cleaned
@@ -24,6 +25,7 @@ from specgate.errors import BackendError, UsageError
 from specgate.files.cache import cache_dir
 from specgate.pairs.resolve import SERVED_KEY
 from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, recognise
+from specgate.planning.prompt_files.trace import HashedPrompt
 from specgate.planning.scenario import SHIPPED
 
 FIRST_PROMPTS: Final = SHIPPED / "first_prompts.jsonl"
@@ -267,43 +269,55 @@ def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple
 
 
 def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> Iterator[str]:
-    """Yield the prompts of `file` as JSON lines of token ids."""
+    """Yield the prompts of `file` as JSON lines of token ids, a chat with its messages, and what stands beside it."""
     kind = recognise(file, line.format or "auto")
     entries = prompts_in(file, *kind).entries
     entries = entries if line.every else entries[:MOST_TOKENISED]
     question = line.chat is not False and (FORMATS[kind.format].question or bool(line.chat))
-    tokens = server_tokens(finder, server, line.options, entries, question)
-    for entry, ids in zip(entries, tokens, strict=True):
-        yield json.dumps({"ids": ids, **({"category": entry.category} if entry.category is not None else {})})
+    for entry, prompt in zip(entries, server_tokens(finder, server, line.options, entries, question), strict=True):
+        answer = entry.answer if entry.answer and key_of(entry.answer.value) == entry.answer else None
+        beside = {"category": entry.category, "answer": answer and answer.value, **asdict(entry.stamp)}
+        yield json.dumps({**prompt, **{key: value for key, value in beside.items() if value is not None}})
 
 
 def server_tokens(
     finder: FindsServers, server: FoundServer, options: Mapping[str, str], entries: Sequence[Entry], question: bool
-) -> list[tuple[int, ...]]:
-    """The token ids of every entry by the server's tokenizer. A question becomes a chat, if the server's model has a
-    template, else it stays a text.
+) -> list[Mapping[str, object]]:
+    """The `ids` of every entry by the server's tokenizer, and of a chat the fields of its request. A question becomes a
+    chat, if the server's model has a template, else it stays a text.
     """
     missing = UsageError(
         f"{server.url}: the tokenizer of {model_of(server)} is neither on this machine nor behind an end point of it",
         hint="--tokenizer FILE|DIR: the tokenizer.json of the served model",
     )
-    texts = [entry for entry in entries if not isinstance(entry.content, tuple)]
     for as_chat in (True, False) if question else (False,):
+        asked_for = {e.number: text for e in entries if (text := text_of(e, as_chat=as_chat)) is not None}
         try:
-            tokens = finder.server_tokens(server, options, [content_of(entry, as_chat=as_chat) for entry in texts])
+            tokens = finder.server_tokens(server, options, list(asked_for.values()))
         except BackendError as error:
             if as_chat:  # a model without a template
                 continue
             raise UsageError(error.message, hint=missing.hint) from error
         if tokens is not None:
-            by_number = {entry.number: ids for entry, ids in zip(texts, tokens, strict=True)}
-            return [e.content if isinstance(e.content, tuple) else by_number[e.number] for e in entries]
+            ids = dict(zip(asked_for, tokens, strict=True))
+            texts = {number: text for number, text in asked_for.items() if not isinstance(text, str)}
+            return [{"ids": ids.get(e.number, e.content), **texts.get(e.number, {})} for e in entries]
     raise missing
 
 
-def content_of(entry: Entry, *, as_chat: bool) -> TextOrChat:
-    """The text or the chat of an entry, as a server is asked for its tokens."""
-    if isinstance(entry.content, Chat):
-        return list(entry.content.turns)
-    assert isinstance(entry.content, str)
-    return [{"role": "user", "content": entry.content}] if as_chat else entry.content
+def text_of(entry: Entry, *, as_chat: bool) -> TextOrChat | None:
+    """The text or the chat of an entry, as a server is asked for its tokens; None if it has ids. Raises UsageError for
+    hashes, whose tokens are drawn from a vocabulary.
+    """
+    match entry.content:
+        case str() as text:
+            return Chat(({"role": "user", "content": text},)).request if as_chat else text
+        case Chat() as chat:
+            return chat.request
+        case HashedPrompt():
+            raise UsageError(
+                f"{entry.where}: hashes of a prompt, whose tokens are drawn from the target's vocabulary",
+                hint="--tokenizer FILE|DIR: the tokenizer.json of the served model",
+            )
+        case _:
+            return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -54,7 +54,7 @@ def earlier_of(here: Key, scenarios: Sequence[str], ledger: Ledger, began: datet
         anchor = pinned_run(name, pinned, ledger, doubt) if pinned is not None and name in pinned.gates else None
         latest = newest(name, [e for e in green if name in e.gates and time_of(e) <= began], here, ledger, doubt)
         if isinstance(latest, str):
-            missing[name] = latest
+            missing[name] = latest + pinned_elsewhere(name, pins(entries), here)
             continue
         entry, run = latest
         runs[name] = replace(facts_of(name, run, entry), pinned=anchor is not None and anchor.run == run.id)
@@ -69,6 +69,18 @@ def pinned_run(name: str, entry: Entry, ledger: Ledger, doubt: Callable[[Entry],
         hint = f"name the place of moved runs with --archive, or: specgate runs unpin {ledger.folder / entry.run}"
         raise UsageError(f"{entry.run} is pinned in {ledger.file}, and cannot be used: {run}", hint=hint)
     return replace(facts_of(name, run, entry), pinned=True)
+
+
+def pinned_elsewhere(name: str, current: Mapping[Key, Entry], here: Key) -> str:
+    """Return the end of a sentence on a run of the scenario that is pinned on this machine for another subject; empty
+    if there is none.
+    """
+    for key, entry in current.items():
+        if name in entry.gates and (key[0], key[2]) == (here[0], here[2]) and key != here:
+            theirs, mine = dict(key[1]), dict(here[1])
+            differing = [part for part in {**mine, **theirs} if mine.get(part) != theirs.get(part)]
+            return f" ({entry.run} is pinned, and is of another subject: other {', '.join(differing)})"
+    return ""
 
 
 def newest(

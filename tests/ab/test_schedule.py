@@ -47,6 +47,18 @@ def test_every_group_balances_and_the_rounds_of_a_set_are_counted_on(
     assert all({r.index for r in plan.rounds if r.prompt_set == s} == set(range(n)) for s, n in per_set.items())
 
 
+def test_roles_that_are_loaded_one_at_a_time_have_their_groups_together_and_each_the_order_that_it_had() -> None:
+    one = scenario()
+    loaded = replace(one, schedule=replace(one.schedule, by_load=True))
+    visits = [
+        [v for pair in schedule_of([(of, p) for p in points_of(of, "fake")], 4, 2, 3) for v in pair.visits]
+        for of in (one, loaded)
+    ]
+    for mixed, apart in zip(*visits, strict=True):
+        assert [group.role for group in apart.groups] == [role for role in one.roles for _ in range(3)]
+        assert [*apart.groups] == sorted(mixed.groups, key=lambda group: one.roles.index(group.role))
+
+
 def test_the_sides_take_turns_in_being_started_first() -> None:
     one = scenario()
     schedule = schedule_of([(one, point) for point in points_of(one, "fake")], 8, 2, 1)

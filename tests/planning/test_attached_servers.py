@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate.checkpoints.chat_template import Chat
 from specgate.contract.protocols import FoundServer, TextOrChat
 from specgate.errors import UsageError
 from specgate.planning import attached_servers
@@ -108,10 +109,11 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     finder = Finder(*(replace(server, vocab=99) for server in (PLAIN, DRAFTS)))
     monkeypatch.setattr(attached_servers, "finding_backend", lambda: finder)
     line, _ = with_servers(Servers(urls=(PLAIN.url, DRAFTS.url), prompts=file))
-    assert finder.texts == [[{"role": "user", "content": text}] for text in ("abc", "abcde")]
+    assert finder.texts == [{"messages": [{"role": "user", "content": text}]} for text in ("abc", "abcde")]
     assert line.prompts is not None and line.prompts.name == "mine.jsonl" and line.tokenizer == line.prompts.parent
     entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
-    assert [(entry.content, entry.category) for entry in entries] == [((1,), "c"), ((1,), None)]
+    chats = [(entry.content.ids, entry.category) for entry in entries if isinstance(entry.content, Chat)]
+    assert chats == [((1,), "c"), ((1,), None)]
 
 
 def test_the_tokenizer_is_that_of_the_folder_that_a_server_here_has_loaded(

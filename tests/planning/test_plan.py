@@ -131,7 +131,7 @@ def test_an_engine_that_holds_one_role_at_a_time_is_loaded_five_times_for_a_larg
     (apart,) = one_role_at_a_time([scenario], "vllm", {"servers": "apart"})
     for options in ({}, {"servers": "apart", "url.baseline": "http://localhost:8000"}):
         assert one_role_at_a_time([scenario], "vllm", options) == [scenario]
-    assert one_role_at_a_time([scenario], "fake", {"servers": "apart"}) == [scenario]
+    assert one_role_at_a_time([scenario], "lmdeploy-pipeline", {"servers": "apart"}) == [apart]
     plan = build_plan([apart], "vllm")
     rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
     forward, backward = scenario.roles, scenario.roles[::-1]

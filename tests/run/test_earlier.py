@@ -140,7 +140,10 @@ def test_a_pinned_run_is_the_anchor_of_its_subject_until_it_is_not(fake: Cli, mo
     assert fake.run("runs", "verify", first, pair=False).returncode == 0  # the pin is no end of a run
 
     assert fake.micro("--backend", "fake", "-o", "accept=2,1,2").returncode == 0
-    assert stored(fake)["earlier"]["anchors"] == {}  # another subject
+    earlier = stored(fake)["earlier"]
+    assert (
+        earlier["anchors"] == {} and f"{first.name} is pinned, and is of another subject" in earlier["missing"]["tiny"]
+    )
 
     assert fake.run("runs", "unpin", first, pair=False).returncode == 0
     assert micro(fake) == 0

@@ -127,7 +127,7 @@ class LlamaCpp:
         if isinstance(text, str):
             body: Json = {"content": text, "add_special": special}
         else:
-            rendered = client.json("/apply-template", body={"messages": list(text)}, may_be_missing=True)
+            rendered = client.json("/apply-template", body=text, may_be_missing=True)
             if not isinstance(rendered, Mapping) or not isinstance(prompt := rendered.get("prompt"), str):
                 return None
             body = {"content": prompt, "add_special": False}

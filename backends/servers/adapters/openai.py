@@ -142,8 +142,7 @@ def model_of(name: str, card: Mapping[str, object]) -> ServedModel:
 
 def token_ids(client: Client, model: str, content: TextOrChat, *, special: bool) -> tuple[int, ...] | None:
     """The tokens of a text, or of a chat in its template, by `/tokenize` of vLLM and SGLang; None if it is missing."""
-    text = isinstance(content, str)
-    body = {"prompt": content, "add_special_tokens": special} if text else {"messages": list(content)}
+    body = {"prompt": content, "add_special_tokens": special} if isinstance(content, str) else {**content}
     answer = client.json("/tokenize", body={"model": model, **body}, may_be_missing=True)
     return None if answer is None else listed_tokens(client, answer)
 

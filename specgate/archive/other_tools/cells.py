@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,30 +14,55 @@ from specgate.archive.other_tools.speculation import Drafting
 from specgate.contract import Cell, CellResult, PairRef, Point, Role, Run, Value
 from specgate.contract.metrics import METRICS
 
+ALIKE: Final = 1.1
+"""Mean lengths of requests that are less than so many times apart are those of one question."""
 ELSEWHERE: Final = "elsewhere"
 """The name that stands for the back end in the keys of these cells."""
 
 
 def with_scenarios(*sides: Sequence[Result]) -> list[list[Result]]:
-    """Return `sides` with a scenario for each result that names none: the settings that differ between them, such as
-    `max_concurrency 8`, or else the tool.
+    """Return `sides` with a scenario for each result that names none: what was asked otherwise of some of them, and
+    the settings that differ within a side, such as `max_concurrency 8`; or else the tool.
     """
-    every = [result for side in sides for result in side]
-    names = dict.fromkeys(name for result in every for name in result.asked)
-    differing = [name for name in names if len({result.asked.get(name) for result in every}) > 1]
-    return [[replace(r, scenario=r.scenario or label(r, differing) or r.tool.name) for r in side] for side in sides]
+    sides = tuple(map(with_lengths, sides))
+    questions = differing([result.asked for side in sides for result in side])
+    settings = dict.fromkeys(name for side in sides for name in differing([result.settings for result in side]))
+    names = [*questions, *settings]
+    return [[replace(r, scenario=r.scenario or label(r, names) or r.tool.name) for r in side] for side in sides]
+
+
+def with_lengths(side: Sequence[Result]) -> list[Result]:
+    """Return the results with their lengths as settings. Repetitions with other seeds differ a little."""
+    for name in dict.fromkeys(name for result in side for name in result.sizes):
+        lengths = sorted({result.sizes[name] for result in side if name in result.sizes})
+        text, first = dict[float, str](), lengths[0]
+        for length in lengths:
+            first = first if length < ALIKE * first else length
+            text[length] = f"{first:.0f}"
+        side = [
+            replace(r, settings={**r.settings, f"{name} length": text[r.sizes[name]]}) if name in r.sizes else r
+            for r in side
+        ]
+    return list(side)
+
+
+def differing(stated: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names whose values are not the same in all of `stated`."""
+    names = dict.fromkeys(name for one in stated for name in one)
+    return [name for name in names if len({one.get(name) for one in stated}) > 1]
 
 
 def label(result: Result, names: Sequence[str]) -> str:
     """Return these settings of a result as text. A slash would end the name of a cell."""
-    return ", ".join(f"{name} {result.asked[name]}" for name in names if name in result.asked).replace("/", "_")
+    stated = {**result.asked, **result.settings}
+    return ", ".join(f"{name} {stated[name]}" for name in names if name in stated).replace("/", "_")
 
 
 def merged(results: Iterable[Result]) -> list[Result]:
     """Return the results with repetitions of one scenario, question and draft length put together."""
     groups: dict[object, list[Result]] = {}
-    for result in results:
-        question = tuple(sorted(result.asked.items()))
+    for result in with_lengths(list(results)):
+        question = tuple(sorted({**result.asked, **result.settings}.items()))
         groups.setdefault((result.scenario, question, result.k, result.speculates), []).append(result)
     return [together(group) for group in groups.values()]
 

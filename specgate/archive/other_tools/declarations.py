@@ -52,6 +52,8 @@ class Tool:
     `keys`: dotted paths that every such result has; a list counts as its first item. `where`: values that it has.
     `figures`: metric → where it stands; without any, results are refused, and `lacks` ends the sentence that says so.
     `asked`: paths of what was asked, by which results are matched; of a mapping, all that it holds.
+    `settings`, `sizes`: what tells results of one side apart besides, so that they are no repetitions: paths; and
+        name → paths of a number of tokens and of the requests to divide it by.
     `counts`: None if the tool has none. `length`: path of a mean acceptance length, where there are no counts.
     `always`: every result with speculation has one of them, so that a result without is a baseline.
     `draft_length`: paths of the draft tokens per step. `failed`: path of the number of failed requests.
@@ -63,6 +65,8 @@ class Tool:
     where: Mapping[str, object] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counts: Counts | None = None
     length: str = ""
     always: bool = False
@@ -90,6 +94,11 @@ _DRAFTS = "decoding_stats.num_draft_tokens_percentiles.average"
 _ACCEPTED = "decoding_stats.num_accepted_draft_tokens_percentiles.average"
 _LLAMA = ("avg_ts", "n_gen", "n_prompt")
 _LLAMA_ASKED = ("model_type", "n_prompt", "n_gen", "n_depth")
+_LLAMA_SETTINGS = (
+    *("n_batch", "n_ubatch", "n_threads", "cpu_mask", "type_k", "type_v", "n_gpu_layers", "n_cpu_moe", "split_mode"),
+    *("flash_attn", "no_kv_offload", "devices", "tensor_split", "use_mmap", "embeddings"),
+)
+_LENGTHS = {"input": ("total_input_tokens", "completed"), "output": ("total_output_tokens", "completed")}
 
 SCRIPTS: Final = Tool(
     "benchmark_speculative.py",
@@ -118,6 +127,8 @@ TOOLS: Final = (
             **dict(latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2el")),
         },
         asked=("request_rate", "burstiness", "max_concurrency", "num_prompts"),
+        settings=("model_id",),
+        sizes=_LENGTHS,
         counts=Counts(
             "spec_decode_num_drafts",
             "spec_decode_draft_tokens",
@@ -141,6 +152,7 @@ TOOLS: Final = (
             **dict(latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2e_latency")),
         },
         asked=("dataset_name", "request_rate", "max_concurrency", "random_input_len", "random_output_len"),
+        sizes=_LENGTHS,
         length="accept_length",
         always=True,
         draft_length=("server_info.speculative_num_steps",),
@@ -165,6 +177,7 @@ TOOLS: Final = (
             ),
         },
         asked=("input_config.loadgen",),
+        sizes={"input": ("input_sequence_length.avg",), "output": ("output_sequence_length.avg",)},
         counts=Counts(
             "total_spec_decode_steps.avg",
             "total_draft_tokens.avg",
@@ -188,6 +201,10 @@ TOOLS: Final = (
             **dict(latencies(_GUIDELLM, _OF_GUIDELLM, 1e3, e2e="request_latency")),
         },
         asked=("config.strategy", "args.strategy"),
+        sizes={
+            "input": ("metrics.prompt_token_count.successful.mean",),
+            "output": ("metrics.output_token_count.successful.mean",),
+        },
         failed="metrics.request_totals.errored",
         form="`benchmarks.json`",
     ),
@@ -217,15 +234,25 @@ TOOLS: Final = (
         {"n_gen": 0},
         {"prefill_tok_s": Figure("avg_ts", each="samples_ts")},
         _LLAMA_ASKED,
+        _LLAMA_SETTINGS,
         form="`-o json`, `jsonl` or `csv`",
     ),
-    Tool("llama-bench", _LLAMA, {"n_prompt": 0}, {"decode_tok_s": Figure("avg_ts", each="samples_ts")}, _LLAMA_ASKED),
     Tool(
         "llama-bench",
         _LLAMA,
+        {"n_prompt": 0},
+        {"decode_tok_s": Figure("avg_ts", each="samples_ts")},
+        _LLAMA_ASKED,
+        _LLAMA_SETTINGS,
+    ),
+    Tool(
+        "llama-bench",
+        _LLAMA,
+        {},
         # Its rate is of prompt and generated tokens together.
-        figures={"output_tok_s": Figure("avg_ts", lambda n: n("n_gen") / (n("n_prompt") + n("n_gen")), "samples_ts")},
-        asked=_LLAMA_ASKED,
+        {"output_tok_s": Figure("avg_ts", lambda n: n("n_gen") / (n("n_prompt") + n("n_gen")), "samples_ts")},
+        _LLAMA_ASKED,
+        _LLAMA_SETTINGS,
     ),
 )
 """Tools whose results are read; the first that fits counts."""

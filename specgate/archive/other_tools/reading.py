@@ -42,7 +42,8 @@ READ: Final = ", ".join(dict.fromkeys(tool.name for tool in TOOLS))
 class Result:
     """One result.
 
-    `figures`: metric → a number per repetition. `asked`: setting → value of what was asked. `drafting`: its counts of
+    `figures`: metric → a number per repetition. `asked`: setting → value of what was asked. `settings`, `sizes`: what
+    tells results of one side apart besides; the latter are mean lengths in tokens. `drafting`: its counts of
     speculation. `length`: its acceptance length; None where nothing tells it.
     `k`: the draft length: 0 for a baseline, None where nothing tells it. `least_k`: true if the drafts may have been
     longer. `speculates`: None where nothing tells it. `scenario`: None if the file names none. `micro`: of few steps.
@@ -52,6 +53,8 @@ class Result:
     name: str
     figures: Mapping[str, Sequence[float]]
     asked: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, float] = field(default_factory=dict)
     drafting: Drafting | None = None
     length: float | None = None
     k: int | None = None
@@ -78,7 +81,7 @@ def results_at(path: Path) -> list[Result]:
 def results_below(folder: Path) -> Iterator[Result]:
     """Yield the results of the files in `folder` and in its folders. Records beside their own summary are left out."""
     files = [f for f in sorted((*folder.glob("*"), *folder.glob("*/*"))) if f.suffix in SUFFIXES and f.is_file()]
-    values = {file: contents(file) for file in files}
+    values = {file: contents(file) for file in files if file.suffix != ".csv" or is_rows(file)}
     known = {file: value for file, value in values.items() if any(True for _ in items_in(value))}
     summed = {file.parent for file, value in known.items() if fits_aiperf(value)}
     if not known:
@@ -87,6 +90,12 @@ def results_below(folder: Path) -> Iterator[Result]:
     for file, value in known.items():
         if not (file.parent in summed and is_record(value)):
             yield from results_in(file, value)
+
+
+def is_rows(file: Path) -> bool:
+    """Tell whether a CSV file holds rows of llama-bench; other tools write theirs beside JSON with more in it."""
+    with file.open("rb") as stream:
+        return b"avg_ts" in stream.readline(1 << 16)
 
 
 def fits_aiperf(value: object) -> bool:
@@ -187,7 +196,9 @@ def result_of(file: Path, tool: Tool, data: Mapping[str, Any], key: str) -> Resu
         tool=tool,
         name=name,
         figures={**figures, **dict(acceptance(drafting, length))},
-        asked=asked_of(tool, data),
+        asked=stated_at(tool.asked, data),
+        settings=stated_at(tool.settings, data),
+        sizes=dict(sizes_of(tool, numbers)),
         drafting=drafting,
         length=length,
         k=0 if speculates is False else k,
@@ -223,10 +234,18 @@ def repetitions(numbers: Numbers, metric: str, figure: Figure) -> Sequence[float
     return [scale * value for value in values or [mean]]
 
 
-def asked_of(tool: Tool, data: object) -> Mapping[str, str]:
-    """Return what was asked, such as `{"request_rate": "inf", "max_concurrency": "8"}`."""
-    stated = (part for path in tool.asked for part in flat(path.rpartition(".")[2], at(data, path)))
+def stated_at(paths: Sequence[str], data: object) -> Mapping[str, str]:
+    """Return what stands at some paths, such as `{"request_rate": "inf", "max_concurrency": "8"}`."""
+    stated = (part for path in paths for part in flat(path.rpartition(".")[2], at(data, path)))
     return {name: text_of(value if isinstance(value, str) else f"{value}") for name, value in stated}
+
+
+def sizes_of(tool: Tool, numbers: Numbers) -> Iterator[tuple[str, float]]:
+    """Yield (name, mean length in tokens) of the requests."""
+    for name, paths in tool.sizes.items():
+        total, *requests = (numbers.optional(path) for path in paths)
+        if total and all(requests):
+            yield name, total / math.prod(filter(None, requests))
 
 
 def flat(name: str, value: object) -> Iterator[tuple[str, object]]:

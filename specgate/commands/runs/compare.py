@@ -71,6 +71,8 @@ def of_other_tools(paths: Sequence[Path]) -> bool:
     from specgate.files.run_folder import is_run
 
     others = [path for path in paths if path.exists() and not is_run(path)]
+    if others and (missing := next((path for path in paths if not path.exists()), None)):
+        raise UsageError(f"{missing}: no such file or folder")
     if others and len(others) < len(paths):
         raise UsageError(f"{others[0]} is not a run folder, and others are", hint="compare like with like")
     return bool(others)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-TextOrChat = str | Sequence[Mapping[str, object]]
-"""A text, or the messages of a chat."""
+TextOrChat = str | Mapping[str, object]
+"""A text, or the fields of a chat request: `messages`, and what else its template reads (`tools`, …)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,8 @@ class Tokens:
                 return Chosen(entry, ids, "ids")
 
     def _chat(self, entry: Entry, chat: Chat) -> Chosen:
+        if chat.ids:
+            return Chosen(entry, chat.ids, "chat template", chat)
         if self.chat is None:
             raise UsageError(
                 f"{entry.where}: messages need a chat template, and {self.no_chat}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -93,6 +93,10 @@ def own_line(fields: Fields) -> Question:
         chat = messages(fields, "messages")
         if any(turn["content"] == fields.data["prompt"] for turn in chat.turns):
             return Question(chat, category)
+    if there == ["ids", "messages"]:  # as a server has read the chat
+        chat, ids = messages(fields, "messages"), content_in(fields, "ids")
+        assert isinstance(ids, tuple)
+        return Question(replace(chat, ids=ids), category, answer=fields.own_answer)
     if len(there) != 1:
         what = f"{' and '.join(there)} together" if there else "none of them"
         raise UsageError(

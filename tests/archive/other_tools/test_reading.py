@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specgate.archive.judging.result_file import judged_file
+from specgate.archive.other_tools.cells import merged, with_scenarios
 from specgate.archive.other_tools.reading import results_at
 from specgate.contract import Run, State
 from specgate.errors import InvalidResult, UsageError
@@ -162,10 +163,12 @@ def test_records_of_requests_are_one_result_as_their_own_summary_would_be(tmp_pa
     ]
     file = write(tmp_path, "\n".join(map(json.dumps, records)), "profile_export.jsonl")
     (result,) = results_at(file)
-    assert result.figures["output_tok_s"] == [pytest.approx(40 / 0.2)]
+    assert result.figures["output_tok_s"] == pytest.approx([40 / 0.2])
     assert result.figures["p50_e2e_ms"] == [125] and result.figures["p99_ttft_ms"] == [10]
     assert (result.k, result.length) == (3, 2.0)
     write(tmp_path, AIPERF, "profile_export_aiperf.json")
+    write(tmp_path, "Metric,avg\nTTFT,60\n", "profile_export_aiperf.csv")
+    write(tmp_path, {"data": [{"session_id": "x", "payloads": []}]}, "inputs.json")
     assert [r.length for r in results_at(tmp_path)] == [pytest.approx(1 + 281 / 128)], "records stand beside a summary"
 
 
@@ -175,6 +178,19 @@ def test_tests_of_llama_bench_keep_their_repetitions_whatever_the_format(tmp_pat
     lines = [{**LLAMA, "samples_ts": [39, 41]}, {**LLAMA, "n_gen": 64}]
     first, second = results_at(write(tmp_path, "\n".join(map(json.dumps, lines)), "result.jsonl"))
     assert first.figures == {"decode_tok_s": [39, 41]} and second.asked["n_gen"] == "64"
+
+
+def test_results_with_other_lengths_or_settings_are_no_repetitions(tmp_path: Path) -> None:
+    def cells(*results: dict[str, Any]) -> list[str | None]:
+        file = write(tmp_path, "\n".join(map(json.dumps, results)), "result.jsonl")
+        (side,) = with_scenarios(results_at(file))
+        return [result.scenario for result in merged(side)]
+
+    of = [{**PLAIN, "output_throughput": 60 + i, "total_input_tokens": n} for i, n in enumerate((8000, 8100, 80000))]
+    assert cells(*of) == ["input length 100", "input length 1000"], "seeds differ by a percent"
+    threads = [{**LLAMA, "avg_ts": 40 + n, "n_threads": n} for n in (1, 2, 4)]
+    assert cells(*threads) == ["n_threads 1", "n_threads 2", "n_threads 4"]
+    assert cells(*({**LLAMA, "avg_ts": speed} for speed in (40, 41, 41))) == ["llama-bench"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +228,7 @@ def test_repetitions_are_one_cell_and_decide_its_speed(tmp_path: Path) -> None:
     run = judged_file(spec, ACCEPTANCE, baseline=base, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert len(run.cells) == 1 and speed.state is State.PASS
-    low, ratio, high = (speed.evidence[k] for k in ("ci_low", "speedup_vs_ar_ratio", "ci_high"))
+    low, ratio, high = (float(speed.evidence[k] or 0) for k in ("ci_low", "speedup_vs_ar_ratio", "ci_high"))
     assert low < 94.875 / 60 < high and ratio == pytest.approx(94.872 / 59.999, rel=1e-3)
     copies = side("c", PLAIN, [60, 60, 60])
     run = judged_file(spec, ACCEPTANCE, baseline=copies, scenario="full-16k-b4")

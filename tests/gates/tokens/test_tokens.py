@@ -52,6 +52,7 @@ def test_one_mismatch_among_near_ties_is_invalid() -> None:
     blocks = blocks_of(plan, change=corrupt)
     outcome = verdict(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)[1:]))
     assert (outcome.state, outcome.evidence["mismatches"], outcome.evidence["near_ties"]) == (State.INVALID, 1, 7)
+    assert "showed no log-probabilities there" in str(outcome.next_step), "nobody can tell it from a near tie"
 
 
 def test_rounds_that_do_not_repeat_are_invalid_whatever_the_margins() -> None:

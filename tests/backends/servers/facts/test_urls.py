@@ -9,7 +9,7 @@ from specgate.errors import BackendError, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
 from tests.backends.servers.raw_server import answer, raw_server
 
-CHAT = [{"role": "user", "content": "ab"}]
+CHAT = {"messages": [{"role": "user", "content": "ab"}]}
 A, B = 2 + ord("a"), 2 + ord("b")
 TOKENS = {
     "vllm": [(A, B), (3, A, B, 4)],
