@@ -123,8 +123,8 @@ def understand(
         )
     made = Made(tuple(tokens), tuple(times), tuple(counts), "")
     # A parser of a chat may hold back events, and their ids with them; their text comes later.
-    held = ask.chat is not None and len(tokens) < merged.usage.completion - 1
-    if texts is not None and (not tokens or held) and pieces and merged.usage.completion:
+    partial = ask.chat is not None and len(tokens) < merged.usage.completion - 1
+    if texts is not None and (not tokens or partial) and pieces and merged.usage.completion:
         made, unnamed = texts.made(pieces, merged.usage.completion), Counter()
     answer = Answer(
         tokens=made.tokens,
