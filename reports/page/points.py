@@ -9,7 +9,6 @@ from typing import Final
 from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Comparison, Point, Run
 from specgate.contract.conditions import Timeline
-from specgate.contract.scenarios.own_prompts import in_words
 from specgate.reports.common import own_prompts
 from specgate.reports.common.figures import floors
 from specgate.reports.common.parts import Picture, Table, left_out
@@ -58,7 +57,7 @@ def sections(run: Run) -> Iterator[Section]:
             list(pictures(f"p{n}", run, point)) if drawn else (),
             all_figures(run, point),
             None if drawn else why,
-            in_words(run.prompts.get(point.key, {})),
+            ". ".join(own_prompts.of_point(run, point)) or None,
             own_prompts.by_category(run, point),
         )
 

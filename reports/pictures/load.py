@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from specgate.analysis.load.figures import bound, in_words, unit_of
+from specgate.analysis.load.figures import bound, draft_length, in_words, unit_of
 from specgate.contract import BASELINE, CellResult, Role, Run
 from specgate.contract.load import BreakEven
 from specgate.reports.common import figures
@@ -41,7 +42,9 @@ def of_load(run: Run) -> Iterator[Picture]:
         sweeps.setdefault((sweep.scenario, sweep.context), []).append(sweep)
     for number_, ((scenario, context), of) in enumerate(sweeps.items()):
         where = f": {scenario}, {context:,} tokens" if len(sweeps) > 1 else ""
-        yield break_even(f"load{number_}", where, of)
+        picture = break_even(f"load{number_}", where, of)
+        tables = [*picture.tables, *limit_tables(run, scenario, context), *draft_tables(run, scenario, context)]
+        yield replace(picture, tables=tables)
         yield curve(f"load{number_}", where, run, scenario, context)
 
 
@@ -127,6 +130,54 @@ def ratio_table(sweeps: Sequence[BreakEven]) -> Table:
         for s in sweeps
     ]
     return Table(("role", unit_of(sweeps[0].open_loop), "ratio", "95 % interval", "pairs"), rows, texts=2)
+
+
+def limit_tables(run: Run, scenario: str, context: int) -> Iterator[Table]:
+    """Yield the use of the latency limits by every role, with the level up to which they hold."""
+    roles = [most for most in run.max_goodput if (most.scenario, most.context) == (scenario, context)]
+    if not roles:
+        return
+    rows = [
+        [
+            str(Role(most.k)),
+            f"{level.level:g}",
+            NONE if level.use is None else f"{level.use:.3f}",
+            NONE if level.ci_low is None or level.ci_high is None else f"{level.ci_low:.3f} … {level.ci_high:.3f}",
+            NONE if level.goodput_req_s is None else number(level.goodput_req_s),
+        ]
+        for most in roles
+        for level in most.levels
+    ]
+    rows += [
+        [
+            str(Role(most.k)),
+            "limits hold up to",
+            bound(most.value, most.outcome),
+            f"{bound(most.low, 'below the first')} … {bound(most.high, 'beyond the last')}",
+            NONE,
+        ]
+        for most in roles
+    ]
+    head = ("role", unit_of(roles[0].open_loop), "use of the limits", "95 % interval", "goodput, req/s")
+    yield Table(head, rows, texts=2)
+
+
+def draft_tables(run: Run, scenario: str, context: int) -> Iterator[Table]:
+    """Yield the best draft length at every level."""
+    levels = [best for best in run.best_drafts if (best.scenario, best.context) == (scenario, context)]
+    if levels:
+        rows = [
+            [
+                f"{best.level:g}",
+                draft_length(best.k),
+                ", ".join(map(draft_length, best.as_good)) or NONE,
+                f"{ratio(best.ratio)} {draft_length(best.next_k)}",
+                f"{best.ci_low:.3f} … {best.ci_high:.3f}",
+            ]
+            for best in levels
+        ]
+        head = (unit_of(levels[0].open_loop), "best draft length", "not told from it", "lead", "95 % interval")
+        yield Table(head, rows, texts=3)
 
 
 # ── throughput against latency ───────────────────────────────────────────────────────────────────────────────────────

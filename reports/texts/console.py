@@ -86,7 +86,8 @@ def short_lines(run: Run) -> Iterator[Line]:
             yield "dim", f"  next: {head.advice}", ""
     gaps = dict.fromkeys(f"Not judged: {gap.kind}: {gap.why}." for gap in run.not_judged if gap.why)
     took = token_checks.cost(run) if "starts" in run.check_seconds else None
-    doubts = (f"Warning: {warning}." for warning in run.warnings if run.break_even)
+    keys = tuple(f"{result.cell.key}:" for result in run.cells if run.break_even)
+    doubts = (f"Warning: {warning}." for warning in run.warnings if warning.startswith(keys))
     sentences = (
         *gaps,
         *doubts,

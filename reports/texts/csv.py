@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE
 from specgate.analysis.rows import Row, Scalar, identity, withheld
 from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
+from specgate.contract.load import BreakEven, MaxGoodput
 from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
 from specgate.contract.protocols import visible
 
@@ -120,16 +121,21 @@ def metric_rows(run: Run) -> Iterator[Row]:
                 **judged(mine, value),
             }
         yield from sample_rows(run, result, comparison)
-    yield from break_even_rows(run)
+    yield from sweep_rows(run)
 
 
-def break_even_rows(run: Run) -> Iterator[Row]:
-    """The break-even of every sweep, with an empty `batch`, since it speaks of all levels."""
-    for sweep in run.break_even:
-        cell = next(r.cell for r in run.cells if r.cell.key == sweep.levels[0].cell)
-        pairs = sum(level.pairs for level in sweep.levels)
-        value = Value("break_even_level", sweep.value, sweep.outcome, pairs, sweep.low, sweep.high)
-        yield {**identity(run, cell), "batch": None, **columns_of(value)}
+def sweep_rows(run: Run) -> Iterator[Row]:
+    """The break-even and the greatest load within limits of every sweep, with an empty `batch`, since they speak of all
+    levels.
+    """
+    cells = {result.cell.key: result.cell for result in run.cells}
+    sweeps: list[tuple[str, BreakEven | MaxGoodput, int]] = [
+        *(("break_even_level", sweep, sum(level.pairs for level in sweep.levels)) for sweep in run.break_even),
+        *(("max_goodput_level", most, sum(level.requests for level in most.levels)) for most in run.max_goodput),
+    ]
+    for name, of, samples in sweeps:
+        value = Value(name, of.value, of.outcome, samples, of.low, of.high)
+        yield {**identity(run, cells[of.levels[0].cell]), "batch": None, **columns_of(value)}
 
 
 def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> Iterator[Row]:

@@ -95,6 +95,12 @@ _METRICS = (
         "higher",
         "the level of load (clients, or requests per second) at which spec / baseline falls to 1, interpolated",
     ),
+    Metric(
+        "max_goodput_level",
+        "level",
+        "higher",
+        "the greatest level of load (clients, or requests per second) at which the scenario's latency limits hold",
+    ),
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
     Metric(
         "limit_use",

@@ -7,6 +7,7 @@ attached_servers.py servers named by their URLs → the options that say the sam
 scenario.py         scenario YAML → `contract.Scenario`
 contradictions.py   values of a scenario that are right alone and contradict each other
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
+forced_acceptance.py  an earlier run's acceptance length, forced in this one
 inheritance.py      a YAML file merged over those that it names
 policy.py           policy YAML → `contract.Policy`: which gate judges which cells, with which numbers
 gates.py            what the gates of a policy declare: what they judge and need

@@ -2,7 +2,8 @@
 
 A policy is chosen by what is measured:
 
-    load                            load
+    load                            load; load-forced with -o force_al
+    acceptance that is forced       speed-only
     an engine that is not bit-exact engine-gpu if it runs on a GPU of this machine, else engine
     a bit-exact engine on a GPU     seed
     a bit-exact engine on a CPU     cpu for the demo pair, cpu-pair for any other
@@ -19,6 +20,7 @@ from specgate.contract import Machine, Policy, RunKind, Scenario
 from specgate.contract.protocols import DrivesAnotherEngine, HasUsualPair, IsBitExact, UsesGpus
 from specgate.machine import inventory
 from specgate.pairs.resolve import DEMO, shipped_names
+from specgate.planning.forced_acceptance import OPTION as FORCED
 from specgate.planning.policy import find_policy
 from specgate.planning.request import Request
 from specgate.planning.scenario import find, select
@@ -58,7 +60,9 @@ def default_policy(
 ) -> str:
     """Return the name of the policy for what is measured. `demo`: whether that is the demo pair."""
     if kind == "load":
-        return "load"
+        return "load-forced" if FORCED in options else "load"
+    if FORCED in options:
+        return "speed-only"
     if not isinstance(backend, IsBitExact):
         elsewhere = isinstance(backend, DrivesAnotherEngine) and backend.attaches(options)
         here = not elsewhere or bool(isinstance(backend, DrivesAnotherEngine) and backend.local_ports(options))

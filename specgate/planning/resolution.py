@@ -26,6 +26,8 @@ from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_
 from specgate.planning.ad_hoc import MOST_SETS, Question, asked, stretched
 from specgate.planning.contradictions import check_plan
 from specgate.planning.defaults import machine_size, policy_of
+from specgate.planning.forced_acceptance import OPTION as FORCED
+from specgate.planning.forced_acceptance import forced_of
 from specgate.planning.gates import explored
 from specgate.planning.plan import room_needed
 from specgate.planning.prompt_files.choosing import OwnPrompts
@@ -64,6 +66,8 @@ def resolve(
     Raises UsageError where a name or option is wrong, and EnvironmentRefused where the back end cannot run here or a
     scenario needs a GPU and there is none.
     """
+    if (forced := forced_of(request)) is not None:
+        request = replace(request, options={**request.options, FORCED: forced.option})
     size = machine_size()
     backend = request.backend if request.backend and foreign else usable_backend(request)
     if usual and not request.scenarios and not request.question:
@@ -86,6 +90,8 @@ def resolve(
             backend, chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
         )
     ]
+    if forced is not None:
+        forced.check(chosen)
     if not foreign:
         refuse_without_sampling(backend, chosen)
         check_options(backend, chosen, request.options)

@@ -19,6 +19,7 @@ from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software, plugin_commits
 from specgate.pairs.resolve import target_limits
+from specgate.planning.forced_acceptance import forced_of
 from specgate.planning.gates import margins_of
 from specgate.planning.plan import check_biases, check_limits
 from specgate.planning.prompts import Prompts, build_prompts
@@ -91,6 +92,7 @@ def begin(
     the noise profile says this machine can tell, or if it refuses floors that cannot be reached and has some.
     """
     refuse_credentials(config)
+    forced = forced_of(request)
     profile = noise_profile.profile_of(request.out)
     policy = config.policy
     noise_profile.check_margins(margins_of(policy), plan, profile, str(policy.source_file or policy.name))
@@ -122,7 +124,7 @@ def begin(
         cells=(),
         comparisons=(),
         failures={},
-        warnings=(*noise_profile.warnings(profile), *beyond),
+        warnings=(*noise_profile.warnings(profile), *beyond, *([forced.in_words] if forced else [])),
         mde=noise_profile.effects(plan, profile),
         between_runs=noise_profile.between_runs(plan, profile, request.out),
         required_decisions=required_decisions(plan, config.policy),

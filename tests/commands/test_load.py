@@ -113,6 +113,9 @@ def test_a_search_measures_few_levels_and_says_the_greatest_load_within_the_limi
     baseline, spec = run.max_goodput
     assert baseline.value is not None and 6.5 < baseline.value < 9 and spec.value is not None
     assert {key.split("/")[3] for key, rounds in run.ended_early.items() if not rounds} >= {"b2", "b24"}
+    assert "max_goodput_level" in (sweep.newest() / "metrics.csv").read_text()
+    page = (sweep.newest() / "report.html").read_text()
+    assert "limits hold up to" in page and f"{baseline.value:.3g}" in page
     first = next(line for line in done.stdout.splitlines() if line.startswith("Speculation"))
     assert f"Within TPOT ≤ 0.18 ms for 90 % of requests: baseline up to {baseline.value:.3g} clients (95 %" in first
     assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
@@ -188,3 +191,19 @@ def test_a_stub_server_under_load_is_judged_and_refusals_lose_nothing(sweep: Cli
     assert refused["sweep/vllm/c24/b1/spec-3"] == 0 and (refused["sweep/vllm/c24/b3/spec-3"] or 0) > 0
     assert {r.status for r in run.cells} == {"ok"}
     assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.slow("starts servers")
+def test_a_measured_acceptance_length_is_forced_at_load_by_one_command(cli: Cli) -> None:
+    server = ("--backend", "sglang", "-o", f"program={program(cli.folder, 'sglang', '--rate 500')}", "--plain")
+    cli.micro("--backend", "reference", "--spec", "3")
+    first = cli.newest()
+    cli.write("one.yaml", SCENARIO.replace("[1, 2, 16]", "[1]").replace("per_client: 1", "per_client: 2"))
+    done = cli.run("load", "--scenario", "one.yaml", *server, "-o", f"force_al={first}")
+    run, before = RunFolder.open(cli.newest()).read_run(), RunFolder.open(first).read_run()
+    assert run.kind == "load", done.stdout + done.stderr
+    length = before.cells[1].values["acceptance_length"].value
+    config = RunFolder.open(cli.newest()).read_config()
+    assert float(config.options["force_al"]) == pytest.approx(length, rel=1e-5) and config.policy.name == "load-forced"
+    assert any(f"as {first.name} measured it" in warning for warning in run.warnings)
+    assert {v.state.value for v in run.verdicts if v.gate == "tokens" and v.cell.endswith("spec-3")} <= {"SKIPPED"}

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from specgate.errors import ExitCode
+from specgate.errors import ExitCode, UsageError
+from specgate.planning.ad_hoc import Question
+from specgate.planning.forced_acceptance import forced_of
 from specgate.planning.prompt_files.formats import prompts_in
+from specgate.planning.request import Request
 from tests.support.command import Cli
 
 POLICY = ("--policy", "policy.yaml")
@@ -51,6 +54,23 @@ def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
     assert "8 of 12 prompts from mine.jsonl" in page and "Acceptance by category" in page
     verified = cli.run("runs", "verify", folder, pair=False)
     assert verified.returncode == done.returncode and "all as stored" in verified.stdout
+    lengths = {name: spec["values"][name]["value"] for name in ("acceptance_length", "acceptance_length[odd]")}
+    assert forced(f"{folder}") == (2, pytest.approx(lengths["acceptance_length"]))
+    assert forced(f"{folder}[odd]") == (2, pytest.approx(lengths["acceptance_length[odd]"]))
+    for value, says in (
+        (f"{folder}[red]", "0 cells have the category 'red'"),
+        (str(cli.folder), "neither a number nor a run folder"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            forced(value)
+    with pytest.raises(UsageError, match="one acceptance length is forced, and the run has no spec cell with a draft"):
+        forced(f"{folder}", 3)
+
+
+def forced(value: str, *spec: int) -> tuple[int, float] | None:
+    request = Request("load", (), True, Path(), options={"force_al": value}, question=Question(spec=spec or None))
+    of = forced_of(request)
+    return of and (of.k, of.length)
 
 
 CHATS = [{"conversations": [{"from": "human", "value": "a" * n}, {"from": "gpt", "value": "b"}]} for n in range(3, 13)]
@@ -198,7 +218,7 @@ def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "9"), ("--spec", "own")],
+    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "65"), ("--spec", "own")],
 )
 def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value: str, cli: Cli) -> None:
     refused = cli.run("scenarios", "plan", option, value, pair=False)
@@ -239,6 +259,8 @@ def test_answers_are_scored_beside_speed_judged_shown_and_verified(cli: Cli) -> 
     gates = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
     (quality,) = (verdict for verdict in gates if verdict["gate"] == "quality")
     assert quality["state"] == "PASS" and "0 lost, 0 won" in quality["message"]
+    sentence = "right answers of 8: baseline 0.0 %, spec-2 0.0 % (+0.0 points, "
+    assert sentence in cli.details() and sentence in html.unescape((cli.newest() / "report.html").read_text())
     assert "exact_match_change" in (cli.newest() / "metrics.csv").read_text()
     verified = cli.run("runs", "verify", cli.newest(), pair=False)
     assert verified.returncode == done.returncode and "all as stored" in verified.stdout

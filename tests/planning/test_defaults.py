@@ -92,6 +92,8 @@ def test_a_policy_is_chosen_by_what_is_measured(
     plugin = plugins.backend(backend)
     assert default_policy("micro", size, plugin, options) == policy
     assert default_policy("load", size, plugin, options) == "load"
+    assert default_policy("load", size, plugin, {**options, "force_al": "2.5"}) == "load-forced"
+    assert default_policy("micro", size, plugin, {**options, "force_al": "2.5"}) == "speed-only"
     assert find_policy(policy, plugins.gates()).name == policy
 
 

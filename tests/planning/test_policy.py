@@ -215,6 +215,7 @@ def test_every_policy_that_ships_can_be_read() -> None:
         "cpu-pair",
         "engine",
         "lossy",
+        "load-forced",
         "engine-gpu",
         "engine-planted-8b",
         "engine-sampled",
