@@ -220,7 +220,7 @@ def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "9"), ("--spec", "own")],
+    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "65"), ("--spec", "own")],
 )
 def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value: str, cli: Cli) -> None:
     refused = cli.run("scenarios", "plan", option, value, pair=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
 from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
-from specgate.backends.eagle3.nouns.gemms import read_shapes
+from specgate.backends.eagle3.nouns.gemms import GemmShape, read_shapes
 from specgate.contract import BlockTrace, Budget, Held, Role
 from specgate.run import profiler
 from tests.eagle3.cupy.gpu_pairs import (
@@ -34,7 +36,12 @@ from tests.eagle3.cupy.tuned.files import experts, gemm, written
 pytestmark = pytest.mark.gpu
 
 PAIR = shape(8, 2, 64)
-SHAPES = gemm_shapes(Geometry(PAIR.target, PAIR.draft, PAIR.boundaries), batches=(2,), draft_lengths=(3,))
+
+
+@cache
+def shapes() -> Sequence[GemmShape]:
+    """The products of the pair's steps. To count them makes its weights, which no other worker needs."""
+    return gemm_shapes(Geometry(PAIR.target, PAIR.draft, PAIR.boundaries), batches=(2,), draft_lengths=(3,))
 
 
 def engine(tuned: Tuned) -> CupyEngine:
@@ -54,7 +61,7 @@ def other_split(n: int, k: int) -> GemmConfig:
 
 
 def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Path) -> None:
-    made = engine(tuned(tmp_path, {s.weight: GemmConfig() for s in SHAPES if s.tag.startswith("TARGET_")}))
+    made = engine(tuned(tmp_path, {s.weight: GemmConfig() for s in shapes() if s.tag.startswith("TARGET_")}))
     made.shape_log = ShapeLog(tmp_path / "shapes.json")
     made.prefill(random_prompts([40, 50]), draft=True)
     for k in (0, 3):
@@ -62,7 +69,7 @@ def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Pat
         expected = made._cycle(k, 2).gemms.counters
         assert {name: counters[name] for name in expected} == expected
         assert expected["tuned_total"] == (15 if k else 5) and expected["tuned_hits"] >= 5
-    assert set(read_shapes(tmp_path / "shapes.json")) == set(SHAPES)
+    assert set(read_shapes(tmp_path / "shapes.json")) == set(shapes())
 
 
 def test_experts_with_other_configurations_still_emit_the_baselines_tokens(tmp_path: Path) -> None:
@@ -84,7 +91,7 @@ def test_experts_with_other_configurations_still_emit_the_baselines_tokens(tmp_p
 
 
 def test_with_other_configurations_speculation_still_emits_the_baselines_tokens(tmp_path: Path) -> None:
-    made = engine(tuned(tmp_path, {s.weight: other_split(*s.weight) for s in SHAPES}))
+    made = engine(tuned(tmp_path, {s.weight: other_split(*s.weight) for s in shapes()}))
     made.prefill(random_prompts([60, 9]), draft=True)
     base, spec = (made.decode(Role(k), Budget(new_tokens=48), ()) for k in (0, 3))
     assert base.counters["tuned_hits"] == base.counters["tuned_total"]
@@ -92,7 +99,7 @@ def test_with_other_configurations_speculation_still_emits_the_baselines_tokens(
 
 
 def test_a_profiler_sees_every_product_launched_as_its_tuned_configuration_has_it(tmp_path: Path) -> None:
-    made = engine(tuned(tmp_path, {s.weight: other_split(*s.weight) for s in SHAPES}))
+    made = engine(tuned(tmp_path, {s.weight: other_split(*s.weight) for s in shapes()}))
     made.prefill(random_prompts([60, 9]), draft=True)
     for k in (0, 3):
         decoded, seen = profiler.trace(made, Role(k), Budget(steps=16))
