@@ -31,6 +31,7 @@ FILES: Final[Mapping[str, str]] = {
     "samples/rescored.jsonl": "what a second engine says of drawn tokens",
     "samples/followed.jsonl": "how plain decoding goes on from texts that left the baseline's",
     "samples/draws.jsonl": "texts drawn for their distribution",
+    "samples/answers.jsonl": "what was answered to questions with a known answer",
     "samples/starts.jsonl": "when engines were started, and how long that took",
     "samples/ends.jsonl": "points whose time was spent",
     "samples/traces.jsonl": "what a profiler saw of one block per cell",
