@@ -118,7 +118,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
         backend=adapter.name,
         engine=f"{TITLES[adapter.name]} {one_line(version, 40)}".removesuffix(compatible.UNTOLD).strip(),
         model=masked(model.name),
-        source=reported.path or model.path,
+        source=reported.path or model.path or model.name,
         draft_length=speculation.length,
         method=speculation.method,
         unknown=speculation.unknown,

@@ -83,7 +83,7 @@ def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
     \b
-    Example: specgate micro http://localhost:8000,http://localhost:8003 --prompts FILE
+    Example: specgate micro http://localhost:8000,http://localhost:8003
 
     These are the gates that must be green before `specgate full` may run. Without --scenario, all micro scenarios meant
     for this machine run. With --context, --batch, --spec, --prompts and the like, a question of your own is measured

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from specgate.analysis.prompt_acceptance import by_prompt, pooled, position_values, total_of
+from specgate.analysis.prompt_acceptance import by_prompt, category_values, pooled, position_values, total_of
 from specgate.contract import Block, Served, ServedRequest
-from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario(batch=(2,), prompt_sets=3))
@@ -84,3 +84,26 @@ def test_too_few_prompts_give_no_interval() -> None:
 def test_records_without_drafts_are_left_out() -> None:
     empty = AcceptanceRecord(3, (0, 0, 0, 0), (0, 0, 0), 0, 0)
     assert next(position_values([], empty)).value is None
+
+
+def test_categories_that_share_a_batch_have_their_own_figures_where_answers_count_their_drafts() -> None:
+    blocks = [b for b in blocks_of(PLAN) if b.role.speculative and not b.warmup]
+    totals = Totals(4, 12, 4), Totals(4, 12, 8)
+    counted = [counting(block, *totals) for block in blocks]
+    mixed = {(prompt_set, slot): ("math", "prose")[slot] for prompt_set in range(3) for slot in range(2)}
+    values = {v.metric: v for v in category_values(by_prompt(counted), mixed, 2)}
+    assert (values["acceptance_length[math]"].value, values["acceptance_length[math]"].n) == (2.0, 3)
+    assert (values["acceptance_length[prose]"].value, values["acceptance_length[prose]"].n) == (3.0, 3)
+    together = [served(total_of([block]), block) for block in blocks]
+    assert list(category_values(by_prompt(together), mixed, 2)) == [], "nothing tells whose drafts these were"
+
+
+def counting(block: Block, *totals: Totals) -> Block:
+    """The block as one of a server whose answers count their drafts."""
+    requests = tuple(
+        ServedRequest(0, (1, 2), (1, len(tokens) - 1), drafts=DraftCounts(of))
+        for tokens, of in zip(block.tokens, totals, strict=True)
+    )
+    whole = Totals(*(sum(getattr(of, name) for of in totals) for name in ("steps", "drafted", "accepted")))
+    record = AcceptanceRecord(3, (), (), block.emitted, 0, whole)
+    return replace(block, served=Served(requests, record))

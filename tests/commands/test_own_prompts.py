@@ -13,7 +13,7 @@ import pytest
 
 from specgate.errors import ExitCode, UsageError
 from specgate.planning.ad_hoc import Question
-from specgate.planning.forced_acceptance import forced_of
+from specgate.planning.forced_acceptance import Forced, forced_of
 from specgate.planning.prompt_files.formats import prompts_in
 from specgate.planning.request import Request
 from tests.support.command import Cli
@@ -55,8 +55,9 @@ def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
     verified = cli.run("runs", "verify", folder, pair=False)
     assert verified.returncode == done.returncode and "all as stored" in verified.stdout
     lengths = {name: spec["values"][name]["value"] for name in ("acceptance_length", "acceptance_length[odd]")}
-    assert forced(f"{folder}") == (2, pytest.approx(lengths["acceptance_length"]))
-    assert forced(f"{folder}[odd]") == (2, pytest.approx(lengths["acceptance_length[odd]"]))
+    assert [of.k for of in map(forced, (f"{folder}", f"{folder}[odd]"))] == [2, 2]
+    assert forced(f"{folder}").length == pytest.approx(lengths["acceptance_length"])
+    assert forced(f"{folder}[odd]").length == pytest.approx(lengths["acceptance_length[odd]"])
     for value, says in (
         (f"{folder}[red]", "0 cells have the category 'red'"),
         (str(cli.folder), "neither a number nor a run folder"),
@@ -67,10 +68,11 @@ def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
         forced(f"{folder}", 3)
 
 
-def forced(value: str, *spec: int) -> tuple[int, float] | None:
+def forced(value: str, *spec: int) -> Forced:
     request = Request("load", (), True, Path(), options={"force_al": value}, question=Question(spec=spec or None))
-    of = forced_of(request)
-    return of and (of.k, of.length)
+    result = forced_of(request)
+    assert result is not None
+    return result
 
 
 CHATS = [{"conversations": [{"from": "human", "value": "a" * n}, {"from": "gpt", "value": "b"}]} for n in range(3, 13)]
@@ -218,7 +220,7 @@ def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "9"), ("--spec", "own")],
+    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "65"), ("--spec", "own")],
 )
 def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value: str, cli: Cli) -> None:
     refused = cli.run("scenarios", "plan", option, value, pair=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.archive.other_tools.test_reading import AIPERF, GUIDELLM, LLAMA, TRTLLM, record
 from tests.fuzz import seeds
 from tests.fuzz.attempt import Target
 from tests.fuzz.targets.checkpoints import (
@@ -41,6 +42,7 @@ from tests.fuzz.targets.stored_files import (
     ledger_entries,
     ledger_head,
     records,
+    results_compared,
     selftest_stamp,
     stored,
     verified,
@@ -69,6 +71,7 @@ TARGETS: Final = (
     Target("records", records, 250),
     Target("selftest-stamp", selftest_stamp, 50),
     Target("benchmark", checked(lambda folder: [seeds.BENCHMARK, seeds.BENCHMARK["results"], seeds.VLLM_BENCH]), 250),
+    Target("other-tools", results_compared([TRTLLM, AIPERF, GUIDELLM, LLAMA, [record(0, 100, 22)]]), 100),
     Target("checked-run", checked(lambda folder: [seeds.json_of(seeds.a_run(folder) / "run.json")]), 60),
     Target("target-config", target_config, 250),
     Target("draft-config", draft_config, 250),

@@ -147,6 +147,18 @@ def selftest_stamp(folder: Path) -> Ready:
     return Ready(edited_json(file), file.read_bytes(), lambda: stamp.last_green(folder), file, ())
 
 
+def results_compared(documents: Sequence[Any]) -> Callable[[Path], Ready]:
+    """`specgate runs compare FILE FILE`, on results of other tools."""
+
+    def prepare(folder: Path) -> Ready:
+        from specgate.archive.comparing.other_results import contrast_of_results
+
+        file = folder / "fuzzed.json"
+        return Ready(json_texts(documents), plain(documents[0]), lambda: contrast_of_results(file, file), file, STORED)
+
+    return prepare
+
+
 def checked(documents: Callable[[Path], Sequence[Any]]) -> Callable[[Path], Ready]:
     """`specgate runs check FILE`, on a benchmark JSON or on a run.json."""
 
