@@ -122,7 +122,9 @@ def understand(
             hint="does a gateway in between leave it out?",
         )
     made = Made(tuple(tokens), tuple(times), tuple(counts), "")
-    if texts is not None and not tokens and pieces and merged.usage.completion:
+    # A parser of a chat may hold back events, and their ids with them; their text comes later.
+    partial = ask.chat is not None and len(tokens) < merged.usage.completion - 1
+    if texts is not None and (not tokens or partial) and pieces and merged.usage.completion:
         made, unnamed = texts.made(pieces, merged.usage.completion), Counter()
     answer = Answer(
         tokens=made.tokens,

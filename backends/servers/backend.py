@@ -32,6 +32,7 @@ class ServerBackend:
 
     serves_load: Literal[True] = True
     samples: Literal[True] = True
+    answers_turns: Literal[True] = True
 
     def __init__(self, name: str, program: str, description: str) -> None:
         self.name, self.program, self.description = name, program, description

@@ -29,7 +29,7 @@ from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention_findings, traced
-from specgate.backends.servers.exchange import Ask, PromptTexts, Reading
+from specgate.backends.servers.exchange import Ask, Json, PromptTexts, Reading
 from specgate.backends.servers.facts.chats import Chats, Renderer
 from specgate.backends.servers.facts.engine import server_facts, sizes_of
 from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
@@ -53,6 +53,8 @@ ASK_AGAIN: Final = 2
 """How often a block is asked for again whose answers came in one piece: a client whose machine stood still for a moment
 sees it then only, and a proxy that buffers does so every time.
 """
+TURN_TOKENS: Final = 256
+"""Tokens of the answer to an earlier turn of a conversation, at most."""
 DRAW_AGAIN: Final = 16
 """How often a block is drawn again whose streams left out ids (`Adapter.names_all`). Only the requests that lost some
 get other seeds, so that a few times are enough.
@@ -79,7 +81,7 @@ class ServerEngine:
         self._loading: dict[Role, Running] = {}
         """Servers that were started and are not waited for yet."""
         sizes = sizes_of(request.pair)
-        self.chats = Chats(request.chats, Renderer.of(request.pair.tokenizer, options), options)
+        self.chats = Chats(request.chats, Renderer.of(request.pair.tokenizer, options), options, self._answer)
         self._text_tokens = TextTokens(sizes.vocab, sizes.eos_token_ids, encoder(request.pair.tokenizer))
         self._trees: dict[Role, str | None] = {}
         self._made: str | None = None
@@ -122,6 +124,7 @@ class ServerEngine:
         """Keep the prompts, because a server prefills with every request. Raises BackendError where they do not fit."""
         check_prompts(prompts, self.request)
         self.prompts = [tuple(prompt) for prompt in prompts]
+        self._converse()
         return 0
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
@@ -180,6 +183,7 @@ class ServerEngine:
         if budget.new_tokens is None:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
+        self._converse()
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
         asks = [
             self._ask(server, p, offered.tokens_of(i, budget.new_tokens), budget.ignore_eos, stop)
@@ -368,6 +372,7 @@ class ServerEngine:
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)
+            server.texts = self._text_tokens if self.options.endpoint == "chat" else None
         self.servers[role], self.reports[role] = server, server.report
         identity_of(self.adapter.name, list(self.reports.values()), self.options.build)
         return server
@@ -427,6 +432,28 @@ class ServerEngine:
     def _talks(self) -> bool:
         """True if requests go to the chat end points: by option, or because a server has no other."""
         return self.options.endpoint == "chat" or any(server.chats_only for server in self.servers.values())
+
+    def _converse(self) -> None:
+        """Have the earlier turns of conversations answered, before anything is timed. Raises BackendError if the server
+        is not asked by messages.
+        """
+        conversations = [prompt for prompt in self.prompts if self.chats.is_conversation(prompt)]
+        if conversations and not self._talks():
+            raise BackendError(
+                f"{self.adapter.name}: turns of conversations, and it is asked for completions",
+                hint="-o endpoint=chat: earlier answers are then given by the server",
+            )
+        for prompt in conversations:
+            self.chats.fields(prompt)
+
+    def _answer(self, fields: Json) -> str:
+        """The baseline's answer to a turn of a conversation, up to its end or `TURN_TOKENS`; what it thought is left
+        out, as chats do.
+        """
+        server = self.server(BASELINE if self.request.baseline else Role(self.request.max_k))
+        ask = Ask(server.model, (), TURN_TOKENS, ignore_eos=False, salt=new_salt(), chat=fields)
+        [answer], _ = server.answer([ask], [None])
+        return answer.text
 
     def _lengths(self, prompts: Sequence[tuple[int, ...]], asks: Sequence[Ask]) -> list[int | None]:
         """Tokens that the server must count of each prompt. Those of chats are held against the template afterwards."""

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Reported
@@ -24,7 +23,6 @@ from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.meter import Speculation
 from specgate.backends.servers.options import check_url
 from specgate.backends.servers.secrets import Secret
-from specgate.backends.servers.server import NOT_THERE
 from specgate.contract.protocols import FoundServer, TextOrChat, masked
 from specgate.errors import BackendError, UsageError
 
@@ -125,6 +123,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
         max_positions=model.max_positions,
         max_requests=reported.max_requests,
         vocab=model.vocab,
+        chats_only=chats_only(adapter, client, model.name),
     )
 
 
@@ -177,18 +176,19 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
 
 
 def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording, Read]:
-    """(the recording of a short text that the server goes on with, what reads its events): of a chat, if it has no end
-    point for completions.
-    """
-    limit, ask = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative), Ask(model, PROBE, PROBE_TOKENS, True)
-    path, body = adapter.request(ask)
-    read: Read = adapter.read
-    if client.post(path, {}, SILENT_S)[0] in NOT_THERE:
-        ask = replace(ask, chat={"messages": [{"role": "user", "content": PROBE}]})
+    """The recording of a short text, which the server goes on with or answers in a chat, and what reads it."""
+    limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
+    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True, chat={"messages": [{"role": "user", "content": PROBE}]})
+    talks, (path, body) = chats_only(adapter, client, model), adapter.request(ask)
+    if talks:
         path, body = chat.PATH, chat.body(ask, (), adapter.chat_fields(ask))
-        read = chat.read
     (recording,) = client.stream(path, [body], limit)
-    return recording, read
+    return recording, chat.read if talks else adapter.read
+
+
+def chats_only(adapter: Adapter, client: Client, model: str) -> bool:
+    """True if the server has no end point for completions."""
+    return chat.lacks_completions(client, adapter.request(Ask(model, PROBE, 1, ignore_eos=True))[0])
 
 
 def longest(counts: SpecCounts) -> int:

@@ -40,8 +40,6 @@ DYING_S: Final = 0.3
 POLL_S: Final = 0.05
 READY_POLL_S: Final = 0.1
 LONGEST_VERSION: Final = 200
-NOT_THERE: Final = (404, 405, 501)
-"""Statuses of an end point that a server does not have."""
 
 Send = Callable[[str, Sequence[Json], StreamLimit], Sequence[Recording | TurnedAway]]
 """(path, bodies, limit) → a recording of every answer."""
@@ -95,17 +93,14 @@ class Server:
             raise
 
     def _lacks_completions(self) -> bool:
-        """True if a server that runs already has no end point for completions. An empty request tells: one that is
-        there refuses what it lacks.
-        """
+        """True if a server that runs already has no end point for completions."""
         if self.running.process is not None or self.options.endpoint == "completions":
             return False
         path, _ = self.adapter.request(Ask(self.model, (), 1, ignore_eos=True))
-        status, _ = self.client.post(path, {}, self.options.stall_s)
-        if status not in NOT_THERE:
+        if not chat.lacks_completions(self.client, path):
             return False
         if self.options.endpoint is None:
-            print(f"{self.where}: {path} is not there (HTTP {status}): {chat.PATH} is asked", flush=True)
+            print(f"{self.where}: {path} is not there: {chat.PATH} is asked", flush=True)
         return True
 
     def _report(self, model: ServedModel) -> ServerReport:

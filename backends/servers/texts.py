@@ -105,12 +105,17 @@ def slices(data: bytes, count: int) -> list[bytes]:
 
 def spread(times: Sequence[int], sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(times, tokens) of the events that have a token, if `count` tokens are spread over events of these `sizes`. Every
-    event has one, if there are enough; the first and the last have one each, if there are two.
+    event has one, if there are enough, and the first just that: what prefill gives. The first and the last event have
+    one each, if there are two.
     """
     events, total = len(times), sum(sizes) or 1
     if count < events:
         kept = [*range(count - 1), events - 1] if count > 1 else [0]
         return tuple(times[i] for i in kept), (1,) * count
-    so_far = [i + 1 + round(size * (count - events) / total) for i, size in enumerate(accumulate(sizes))]
+    so_far = [0]
+    for left, size in zip(range(events - 1, -1, -1), accumulate(sizes), strict=True):
+        so_far.append(min(max(round(size * count / total), so_far[-1] + 1), count - left))
+    if events > 1:
+        so_far[1] = 1
     so_far[-1] = count
-    return tuple(times), tuple(b - a for a, b in pairwise([0, *so_far]))
+    return tuple(times), tuple(b - a for a, b in pairwise(so_far))

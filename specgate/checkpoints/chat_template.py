@@ -31,6 +31,8 @@ TOOL_USE: Final = "tool_use"
 """Name of the template for chats with tools, if there are several."""
 VARIABLES: Final = ("tools", "documents", "reasoning_effort")
 """Keys of a request to a chat end point that its template may read, beside those in `chat_template_kwargs`."""
+ANSWER: Final[Mapping[str, Any]] = {"role": "assistant", "content": ""}
+"""A turn that the model is still to give, within a conversation."""
 FIELDS: Final = ("response_format", "structured_outputs", "tool_choice", "parallel_tool_calls")
 """Keys of such a request that change its answer, and that no template reads."""
 PROBE: Final = "specgate0probe"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,9 @@ MOST_TOKENISED: Final = 512
 ANY_VOCABULARY: Final = 1 << 24
 """Vocabulary of a target that nothing tells the size of."""
 TOKENIZER: Final = "tokenizer.json"
+SERVERS: Final = "the server's own"
+BYTES: Final = "none; prompts are counted in bytes, and answers compared as texts"
+"""What made the tokens of prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +226,8 @@ def with_tokens(
             f"{server.url}: the tokenizer of {model_of(server)} is not on this machine, and scenarios cut texts by it",
             hint="--tokenizer FILE|DIR, or --prompts FILE: the server turns them into tokens",
         )
-    folder, file = tokenised(line, finder, server)
-    lines.append("tokenizer: the server's own")
+    folder, file, tokenizer = tokenised(line, finder, server)
+    lines.append(f"tokenizer: {tokenizer}")
     line = replace(line, pair=True, tokenizer=folder)
     return (line if file is None else replace(line, prompts=file, format=None, chat=None)), lines
 
@@ -247,8 +250,9 @@ def tokenizer_folder(server: FoundServer) -> Path | None:
     return snapshots[-1].parent if snapshots else None
 
 
-def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None]:
-    """(a folder that says what the server tells of its model, the file of prompts in token ids), both in the cache.
+def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None, str]:
+    """(a folder that says what the server tells of its model, the file of prompts in token ids), both in the cache; and
+    what made the tokens.
 
     Raises UsageError where the server has no tokenizer end point.
     """
@@ -257,27 +261,51 @@ def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple
         "vocab_size": server.vocab or ANY_VOCABULARY,
         **({"max_position_embeddings": server.max_positions} if server.max_positions else {}),
     }
-    files = {"config.json": json.dumps(config)}
+    files, tokenizer = {"config.json": json.dumps(config)}, SERVERS
     if line.prompts is not None:
-        files[f"prompts/{line.prompts.name}"] = "\n".join(in_ids(line, finder, server, line.prompts))
+        prompts, tokenizer = in_ids(line, finder, server, line.prompts)
+        files[f"prompts/{line.prompts.name}"] = "\n".join(prompts)
     digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()[:16]
     folder = cache_dir() / "served" / digest
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return folder, next((folder / name for name in files if name.startswith("prompts/")), None)
+    return folder, next((folder / name for name in files if name.startswith("prompts/")), None), tokenizer
 
 
-def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> Iterator[str]:
-    """Yield the prompts of `file` as JSON lines of token ids, a chat with its messages, and what stands beside it."""
+def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> tuple[list[str], str]:
+    """The prompts of `file` as JSON lines of token ids, beside the messages for a chat end point; and what made the
+    ids. A chat end point needs none: without a tokenizer their place is taken by the bytes of the messages.
+    """
     kind = recognise(file, line.format or "auto")
     entries = prompts_in(file, *kind).entries
     entries = entries if line.every else entries[:MOST_TOKENISED]
     question = line.chat is not False and (FORMATS[kind.format].question or bool(line.chat))
-    for entry, prompt in zip(entries, server_tokens(finder, server, line.options, entries, question), strict=True):
+    tokenizer, prompts = SERVERS, list[Mapping[str, object]]()
+    try:
+        prompts = server_tokens(finder, server, line.options, entries, question)
+    except UsageError:
+        if not server.chats_only and line.options.get("endpoint") != "chat":
+            raise
+        tokenizer, prompts = BYTES, [{"ids": bytes_of(entry)} for entry in entries]
+    lines = list[str]()
+    for entry, prompt in zip(entries, prompts, strict=True):
         answer = entry.answer if entry.answer and key_of(entry.answer.value) == entry.answer else None
         beside = {"category": entry.category, "answer": answer and answer.value, **asdict(entry.stamp)}
-        yield json.dumps({**prompt, **{key: value for key, value in beside.items() if value is not None}})
+        known = {key: value for key, value in beside.items() if value is not None}
+        lines.append(json.dumps({**request_of(entry), **prompt, **known}))
+    return lines, tokenizer
+
+
+def request_of(entry: Entry) -> Mapping[str, object]:
+    """The fields of a chat request for an entry; {} for one of token ids."""
+    request = text_of(entry, as_chat=True)
+    return request if isinstance(request, Mapping) else {}
+
+
+def bytes_of(entry: Entry) -> tuple[int, ...]:
+    """The bytes of an entry's messages in the place of its tokens."""
+    return entry.content if isinstance(entry.content, tuple) else tuple(json.dumps(request_of(entry)).encode())
 
 
 def server_tokens(

@@ -45,7 +45,7 @@ from specgate.contract import (
 )
 from specgate.contract.conditions import Sample
 from specgate.contract.cycle_budget import Bandwidth
-from specgate.contract.protocols import Activity, Decoded, OpenRequest
+from specgate.contract.protocols import Activity, AnswersTurns, Decoded, OpenRequest
 from specgate.contract.samples.memory import MemoryUse
 from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.types import fields_of
@@ -58,6 +58,7 @@ from specgate.machine.memory_in_use import MemoryProbe
 from specgate.planning.arrivals import offered_load
 from specgate.planning.gates import near_ties
 from specgate.planning.plan import positions_needed, prefill_group
+from specgate.planning.prompt_files.formats import EVERY_TURN
 from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
@@ -499,6 +500,13 @@ def open_request(
     sampling and options. `prompts`: those of the points, whose chats it is told.
     """
     scenarios = [plan.scenarios[p.scenario] for p in points]
+    if any(s.workload.format == EVERY_TURN for s in scenarios) and not isinstance(
+        plugins.backend(points[0].backend), AnswersTurns
+    ):
+        raise UsageError(
+            f"--format {EVERY_TURN}: back end {points[0].backend!r} answers no earlier turns",
+            hint="a server's chat end point does",
+        )
     first, steps = scenarios[0], {s.budget.steps for s in scenarios}
     return OpenRequest(
         pair=replace(config.pair, rope=first.rope_keys) if first.rope else config.pair,

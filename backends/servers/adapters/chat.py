@@ -9,16 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specgate.backends.servers.adapter import integer, integers
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.sampling import sampling_fields
 
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
 PATH: Final = "/v1/chat/completions"
+NOT_THERE: Final = (404, 405, 501)
+"""Statuses of an end point that a server does not have."""
 IDS: Final = ("token_ids", "gen_tokens")
 """Keys of a choice, or of its delta, that hold token ids."""
+
+
+def lacks_completions(client: Client, path: str) -> bool:
+    """True if a server has no end point `path` for completions. An empty request tells: one that is there refuses what
+    it lacks.
+    """
+    status, _ = client.post(path, {}, client.stall_s)
+    return status in NOT_THERE
 
 
 def body(ask: Ask, settings: Sequence[str], own: Json) -> Json:

@@ -8,7 +8,7 @@ the rendering by the target's own template: token by token where it tells the pr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import Json
 from specgate.backends.servers.options import SERVERS_OWN, Options
-from specgate.checkpoints.chat_template import VARIABLES, Chat, ChatTemplate, chat_template
+from specgate.checkpoints.chat_template import ANSWER, VARIABLES, Chat, ChatTemplate, chat_template
 from specgate.checkpoints.tokenizer_file import read_tokenizer
 from specgate.checkpoints.tokenizer_settings import DEFAULT, TokenizerSettings, read_settings
 from specgate.contract.protocols import ChatPrompt
@@ -81,11 +81,15 @@ class Chats:
     """The chats that prompts of token ids stand for, as the options complete them.
 
     A prompt that is no chat becomes the text of a single user's turn. `known`: the chats among a run's prompts.
+    `answer`: asks the server for the answer to the fields of a request, of an earlier turn of a conversation.
     """
 
-    def __init__(self, known: Sequence[ChatPrompt], renderer: Renderer | None, options: Options) -> None:
+    def __init__(
+        self, known: Sequence[ChatPrompt], renderer: Renderer | None, options: Options, answer: Callable[[Json], str]
+    ) -> None:
         self.known = {chat.sha256: chat.request for chat in known}
-        self.renderer, self.options = renderer, options
+        self.renderer, self.options, self.answer = renderer, options, answer
+        self._answers: dict[str, str] = {}
         self._fields: dict[Ids, Json] = {}
         self._ids: dict[tuple[Ids, datetime], Ids] = {}
 
@@ -109,8 +113,24 @@ class Chats:
         if options.system is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": options.system}, *messages]
         kwargs = {**options.chat_template_kwargs, **request.get("chat_template_kwargs", {})}
+        for at, message in enumerate(messages[:-1]):
+            if message == ANSWER:
+                messages[at] = {**ANSWER, "content": self._answered({**request, "messages": messages[:at]}, kwargs)}
         shape = {} if options.response_format is None else {"response_format": options.response_format}
         return {**shape, **request, "messages": messages, **({"chat_template_kwargs": kwargs} if kwargs else {})}
+
+    def _answered(self, request: dict[str, Any], kwargs: Mapping[str, object]) -> str:
+        """The server's answer to the turns so far, asked for once."""
+        fields = {**request, **({"chat_template_kwargs": kwargs} if kwargs else {})}
+        key = json.dumps(fields, sort_keys=True)
+        if key not in self._answers:
+            self._answers[key] = self.answer(fields)
+        return self._answers[key]
+
+    def is_conversation(self, prompt: Ids) -> bool:
+        """True if earlier turns of the prompt have still to be answered."""
+        request = self.known.get(sha256_of_ids([prompt]))
+        return request is not None and ANSWER in json.loads(request)["messages"]
 
     def warnings(self) -> Iterator[str]:
         """Yield what readers must know: nothing holds the server to a template."""

@@ -118,6 +118,8 @@ def refuse_other(config: StatedConfig, k: int, where: str, tp: int | None = None
         on = f" on {tp} GPUs" if tp is not None and tp > 1 else ""
         stated = config.count("k")
         other = f"; --spec {stated} measures what it states" if stated not in (None, k) else ""
+        if not config.speculative:
+            other = f"; flags in -o args.spec-{k}='…' choose the method of a server that is started here"
         raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} drafts {k} tokens on a path{on}{other}")
 
 

@@ -27,6 +27,7 @@ each of the first three.
 
 from specgate.contract.protocols.capabilities import (
     LED,
+    AnswersTurns,
     ChecksOptions,
     ChecksSampling,
     DraftsAlong,
@@ -95,6 +96,7 @@ __all__ = [
     "BLOCK_MARK",
     "LED",
     "Activity",
+    "AnswersTurns",
     "Availability",
     "Backend",
     "ChatPrompt",

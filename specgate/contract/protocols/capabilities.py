@@ -258,6 +258,15 @@ class OffersLoad(Protocol):
 
 
 @runtime_checkable
+class AnswersTurns(Protocol):
+    """Optional for a back end: its engines have earlier turns of a conversation answered before they are timed, where a
+    chat of `OpenRequest.chats` leaves them open. All others are refused such prompts.
+    """
+
+    answers_turns: Literal[True]
+
+
+@runtime_checkable
 class OffersSampling(Protocol):
     """Optional for a back end: its engines draw tokens as `OpenRequest.sampling` says. All others are refused a
     scenario with `sampling` before they load anything.

@@ -18,6 +18,7 @@ class FoundServer:
     requests call its model. `source`: folder, file or repository that the model was loaded from. `draft_length`: draft
     tokens of a step at most; 0: it does not speculate. `method`: of speculation, in its own words. `max_positions`,
     `max_requests`: its limits. None: the server does not tell; of drafts `unknown` says why.
+    `chats_only`: it has no end point for completions.
     """
 
     url: str
@@ -31,6 +32,7 @@ class FoundServer:
     max_positions: int | None = None
     max_requests: int | None = None
     vocab: int | None = None
+    chats_only: bool = False
 
 
 @runtime_checkable

@@ -64,6 +64,7 @@ FormatName = Literal[
     "alpaca",
     "longbench",
     "sharegpt",
+    "conversations",
     "openai-batch",
     "mooncake",
     "vllm-custom",

@@ -84,7 +84,7 @@ class Tokens:
             self.tokenizer.no_padding()
             template = "chat: false" if workload.chat is False else chat_template(settings)
             self.chat, self.no_chat = (None, template) if isinstance(template, str) else (template, "")
-        self._known: dict[int, Chosen] = {}
+        self._known: dict[tuple[int, int], Chosen] = {}
 
     @property
     def text_why(self) -> str:
@@ -93,9 +93,9 @@ class Tokens:
 
     def of(self, entry: Entry) -> Chosen:
         """The prompt with its tokens. Raises UsageError where it cannot have any."""
-        if entry.number not in self._known:
-            self._known[entry.number] = self._tokenised(entry)
-        return self._known[entry.number]
+        if (place := (entry.number, entry.turn)) not in self._known:
+            self._known[place] = self._tokenised(entry)
+        return self._known[place]
 
     def _tokenised(self, entry: Entry) -> Chosen:
         question = FORMATS[self.workload.format].question
@@ -104,6 +104,8 @@ class Tokens:
                 return self._chat(entry, Chat(({"role": "user", "content": text},)))
             case str() as text:
                 return Chosen(entry, self._encoded(text, entry, special=True), "text")
+            case Chat() as chat if chat.ids:
+                return Chosen(entry, chat.ids, "ids", chat)
             case Chat() as chat if question and self.chat is None:
                 return Chosen(entry, self._encoded(chat.text, entry, special=True), "text")
             case Chat() as chat:

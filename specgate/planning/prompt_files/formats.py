@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from specgate.analysis.quality.exact_match import boxed, key_of
-from specgate.checkpoints.chat_template import Chat
+from specgate.checkpoints.chat_template import ANSWER, Chat
 from specgate.contract.samples.answers import AnswerKey
 from specgate.contract.scenarios.own_prompts import left_out_in_words
 from specgate.contract.scenarios.workload import FormatName
@@ -66,6 +66,8 @@ class Entry:
     later: tuple[str, ...] = ()
     answer: AnswerKey | None = None
     stamp: Stamp = NO_STAMP
+    turn: int = 1
+    """Which turn of its record it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,26 @@ def sharegpt(fields: Fields) -> Question:
     return Question(question, fields.category("category", "subset"), later_questions(turns))
 
 
+def conversation(fields: Fields) -> Question:
+    """MT-Bench, SPEED-Bench or ShareGPT with all turns: each becomes a prompt of its own (`unrolled`)."""
+    return mt_bench(fields) if format_of(fields.data) in (MT_BENCH, SPEED_BENCH) else sharegpt(fields)
+
+
+def unrolled(entry: Entry) -> Iterator[Entry]:
+    """Yield a prompt for every turn of a conversation, with the turns before it; their answers are still to be given.
+    Its category is its turn.
+    """
+    match entry.content:
+        case Chat() as chat:
+            turns = chat.turns
+        case text:
+            chat, turns = Chat(()), ({"role": "user", "content": text},)
+    for number, question in enumerate(("", *entry.later), 1):
+        if question:
+            turns = (*turns, ANSWER, {"role": "user", "content": question})
+        yield replace(entry, content=replace(chat, turns=turns), category=f"turn {number}", later=(), turn=number)
+
+
 def mooncake(fields: Fields) -> Question:
     """A request of Mooncake's traces: `input_length` tokens, with a hash for every `HASHED` of them."""
     length, hashes = fields.of("input_length"), fields.of("hash_ids")
@@ -240,6 +262,7 @@ class Format(NamedTuple):
 OWN_KEYS: Final = ("ids", "text", "prompt", "messages")
 LINES: Final[FormatName] = "lines"
 PLAIN: Final[FormatName] = "plain-lines"
+EVERY_TURN: Final[FormatName] = "conversations"
 MT_BENCH: Final[FormatName] = "mt-bench"
 SPEED_BENCH: Final[FormatName] = "speed-bench"
 SHAREGPT: Final[FormatName] = "sharegpt"
@@ -249,6 +272,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format(MT_BENCH, mt_bench, (), True),
         Format(SPEED_BENCH, mt_bench, (), True),
         Format(SHAREGPT, sharegpt, (), True),
+        Format(EVERY_TURN, conversation, (), True),
         Format("openai-batch", openai_batch, ("custom_id", "body"), False),
         Format("mooncake", mooncake, ("input_length", "hash_ids"), False),
         Format("humaneval", question_in("prompt"), ("task_id", "prompt", "entry_point"), False),
@@ -344,6 +368,8 @@ def prompts_in(path: Path, sha256: str, format_: str) -> PromptFile:
         )
     records = plain_records_of if format_ == PLAIN else records_of
     file = read_prompts(records(path, content), FORMATS[format_].reading)
+    if format_ == EVERY_TURN:
+        file = replace(file, entries=tuple(turn for entry in file.entries for turn in unrolled(entry)))
     if not file.entries:
         why = f": {left_out_in_words(file.left_out)}" if file.left_out else ""
         raise UsageError(f"{path}: no prompts in it{why}", hint=ONE_PER_LINE)

@@ -205,7 +205,7 @@ def in_table(path: Path, content: bytes) -> Iterator[Record]:
             for row in batch.to_pylist():
                 number += 1
                 yield Record(f"{path}[{number - 1}]", number, row)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise UsageError(f"{path}: not a whole Parquet file: {shown(str(error), 200)}") from None
 
 

@@ -124,12 +124,13 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
 
 
 def length_of(backend: str, options: Mapping[str, str]) -> int:
-    """The draft length to ask for where none is named: at most so many of a server that runs already."""
+    """The draft length to ask for where no `--spec` names it: that of an option for one role, else at most so many of a
+    server that runs already.
+    """
     engine = plugins.backend(backend)
-    if not isinstance(engine, DrivesAnotherEngine) or not engine.attaches(options):
-        return USUAL
-    named = [Role.parse(key.removeprefix("url.")).k for key in options if key.startswith("url.spec-")]
-    return max(named, default=DRAFT_TOKENS)
+    roles = (key.partition(".")[2] for key in options if key.startswith(("url.spec-", "args.spec-")))
+    attached = isinstance(engine, DrivesAnotherEngine) and engine.attaches(options)
+    return max((Role.parse(role).k for role in roles), default=DRAFT_TOKENS if attached else USUAL)
 
 
 def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:

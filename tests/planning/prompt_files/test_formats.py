@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +397,16 @@ def test_speed_bench_is_read_from_parquet(tmp_path: Path) -> None:
         (2, "roleplay", ("And for dessert?",)),
     ]
     assert result.left_out == {"turns still to be fetched, by prepare_data.py of specdec_bench": 1}
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:400], lambda b: b.replace(b"coding", b"cod\xffng")])
+def test_a_broken_parquet_file_is_named(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    whole = (Path(__file__).parent / "data" / "speed_bench.parquet").read_bytes()
+    assert change(whole) != whole
+    (tmp_path / "p.parquet").write_bytes(change(whole))
+    with pytest.raises(UsageError, match=r"p\.parquet: not a whole Parquet file"):
+        prompts_in(tmp_path / "p.parquet", *recognise(tmp_path / "p.parquet", "speed-bench"))
 
 
 def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from specgate.checkpoints.chat_template import ANSWER
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.protocols import ChatPrompt, Decoded, Engine
 from specgate.contract.tape import sha256_of_ids
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, request_of, running_stub, with_template
+from tests.backends.servers.stub_engine import token, written
 
 CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]}
 RENDERED = tuple(b"<system>Be brief.\n<user>Why?\n<assistant>")
@@ -146,3 +148,35 @@ def test_a_template_that_cannot_be_rendered_is_named(chat_pair: tuple[Path, Path
         pytest.raises(BackendError, match=r"broken.jinja: chat_template, line 1: not a Jinja template"),
     ):
         both(engine)
+
+
+@pytest.mark.slow("starts two servers")
+def test_earlier_turns_are_answered_by_the_baseline_and_sent_with_the_next_question(
+    chat_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    turns = [{"role": "user", "content": "Why?"}, dict(ANSWER), {"role": "user", "content": "And then?"}]
+    prompt = tuple(b"<user>Why?\n<assistant>\n<user>And then?\n<assistant>")
+    known = (ChatPrompt(sha256_of_ids([prompt]), json.dumps({"messages": turns})),)
+    with running_stub("vllm", 3) as url, running_stub("vllm", 0) as plain:
+        request = replace(
+            request_of(chat_pair, tmp_path, {"url": url, "url.baseline": plain, "endpoint": "chat"}), chats=known
+        )
+        engine = backend("vllm").open(request)
+        with closing(engine):
+            engine.prefill([prompt], draft=True)
+            spec, baseline = (engine.decode(role, Budget(steps=20), ()) for role in (Role(3), BASELINE))
+            sent = engine.chats.fields(prompt)["messages"]  # type: ignore[attr-defined]
+    first = written([token(tuple(b"<user>Why?\n<assistant>"), index) for index in range(256)])
+    assert [turn["content"] for turn in sent] == ["Why?", first, "And then?"]
+    read = tuple(f"<user>Why?\n<assistant>{first}\n<user>And then?\n<assistant>".encode())
+    assert spec.tokens == baseline.tokens == (tuple(token(read, index) for index in range(21)),)
+
+
+@pytest.mark.slow("starts a server per test")
+@pytest.mark.parametrize("dialect", ["vllm", "openai"])
+def test_a_url_of_a_chat_only_server_is_found_out(dialect: str) -> None:
+    from specgate.backends.servers.engines import find_server
+
+    with running_stub("vllm" if dialect == "vllm" else dialect, 3, "--fault", "chat_only") as url:
+        server = find_server(url, {})
+    assert (server.backend, server.chats_only, server.draft_length) == (dialect, True, 3)
