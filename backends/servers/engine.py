@@ -36,7 +36,7 @@ from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
-from specgate.backends.servers.texts import ENCODED, TextTokens, encoder
+from specgate.backends.servers.texts import ENCODED, NAMED, TextTokens, encoder
 from specgate.checkpoints.spec_config.launch_checks import check_named, stated_method
 from specgate.checkpoints.spec_config.terms import NAMES
 from specgate.contract import BASELINE, Budget, EngineFacts, Finding, Role, Sampling, TopTokens
@@ -270,7 +270,8 @@ class ServerEngine:
         """
         if self._goes_on():
             return ranking_of(self._plainly(slot, continuation, new_tokens=1, top=count), count)
-        return self._ranked_in_chat(slot, continuation, count) if self._talks() else None
+        exact = self._made in (None, NAMED)  # places in a text that was cut into pieces are none of its tokens
+        return self._ranked_in_chat(slot, continuation, count) if self._talks() and exact else None
 
     def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
         """The same from a request that decodes the last tokens of the continuation (`protocols.RanksAgain`)."""

@@ -123,7 +123,7 @@ def accepted_breaks(run: Run) -> list[str]:
     """Return a sentence for each broken invariant that the policy accepts, with its cells and the first reason."""
     broken: dict[tuple[str, str], list[str]] = {}
     for verdict in run.verdicts:
-        if verdict.gate == "invariants" and verdict.state is State.PASS:
+        if (verdict.state, verdict.reason_code) == (State.PASS, "all_held"):
             for invariant in run.certificates.get(verdict.cell, ()):
                 if invariant.held is Held.BROKEN:
                     broken.setdefault((invariant.id, invariant.reason_code), []).append(invariant.message)

@@ -221,6 +221,20 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
         ("steady memory", "memory", State.PASS, "at_most_max", stored.memory_verdicts(unspoilt, 0)),
         ("memory that grows", "memory", State.FAIL, "above_max", stored.memory_verdicts(unspoilt, 4 << 20)),
         (
+            "answers as right as before",
+            "quality",
+            State.PASS,
+            "loss_within_margin",
+            stored.quality_verdicts(unspoilt, 0),
+        ),
+        (
+            "a tenth of the answers lost",
+            "quality",
+            State.FAIL,
+            "loss_beyond_margin",
+            stored.quality_verdicts(unspoilt, 40),
+        ),
+        (
             "as fast as the last green run",
             "since-green",
             State.PASS,

@@ -11,10 +11,12 @@ from typing import Final
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.memory import with_memory
+from specgate.analysis.quality.scores import with_quality
 from specgate.archive.verification import verify
 from specgate.contract import Block, Rule, State
 from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
 from specgate.contract.references import Builds, ComparedBuild, Revision
+from specgate.contract.samples.answers import Answered
 from specgate.contract.samples.memory import MemoryUse
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
@@ -106,6 +108,20 @@ def memory_verdicts(run_folder: Path, grows_by: int) -> list[tuple[State, str]]:
     run = folder.read_run()
     rule = Rule("memory-steady", "memory", True, role="spec-*", params={"max_growth_share": 0.05})
     return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_memory(run.cells, blocks)))]
+
+
+def quality_verdicts(run_folder: Path, lost: int) -> list[tuple[State, str]]:
+    """The verdicts of the gate `quality` on a stored run, as (state, reason code), if its baseline had answered all of
+    400 questions rightly and its speculation `lost` fewer.
+    """
+    run = RunFolder.open(run_folder).read_run()
+    answered = [
+        Answered(f"{cell.cell.key}#0#{n}", cell.cell.key, 0, n, None, n >= lost or not cell.cell.role.speculative)
+        for cell in run.cells
+        for n in range(400)
+    ]
+    rule = Rule("answers", "quality", True, role="spec-*", params={"max_loss": 0.05})
+    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_quality(run.cells, answered)))]
 
 
 def later_verdicts(run_folder: Path, slower: float) -> list[tuple[State, str]]:
