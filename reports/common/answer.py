@@ -20,7 +20,7 @@ def answer(run: Run) -> str | None:
     """
     if run.failures or not run.cells:
         return None
-    if wrong := [c for c in run.comparisons if c.tokens.defects]:
+    if wrong := _wrong(run):
         return _difference(run, wrong)
     if run.break_even:
         alone = [f"S{in_words(run.break_even[0])[1:]}."] if len(run.break_even) == 1 else summary.break_evens(run)
@@ -39,8 +39,15 @@ def answer(run: Run) -> str | None:
     return _one(known[0], f"; {others}" if others else "", _missed(run))
 
 
+def _wrong(run: Run) -> list[Comparison]:
+    """Return the comparisons with wrong tokens, by the records or by a rule, which may allow less rounding."""
+    red = {v.cell for v in run.verdicts if "tokens" in v.judges and v.state is State.INVALID}
+    return [c for c in run.comparisons if c.tokens.defects or (c.tokens.mismatches and c.cell.key in red)]
+
+
 def _difference(run: Run, wrong: Sequence[Comparison]) -> str:
-    first = min(wrong[0].tokens.defects, key=lambda d: (d.prompt_set, d.round, d.slot, d.position))
+    tokens = wrong[0].tokens
+    first = min(tokens.defects or tokens.mismatches, key=lambda d: (d.prompt_set, d.round, d.slot, d.position))
     alone = wrong[0].cell.point.batch == 1
     prompt = f"prompt {first.prompt_set}" if alone else f"prompt set {first.prompt_set}, slot {first.slot}"
     got, expected = ("the end" if token == NO_TOKEN else token for token in (first.got, first.expected))

@@ -63,9 +63,8 @@ class RunFolder(Samples):
     def open(cls, path: Path, *, read_only: bool = False) -> RunFolder:
         """An existing run folder. Raises UsageError where `path` is not one."""
         if not is_run(path):
-            raise UsageError(
-                f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
-            )
+            why = "it has no config.resolved.yaml" if path.exists() else "there is none of that name"
+            raise UsageError(f"{path} is not a run folder: {why}", hint="give the folder a run printed")
         return cls(path, read_only=read_only)
 
     @cached_property

@@ -120,7 +120,7 @@ def in_words(server: FoundServer, role: str) -> str:
     """One line about a server."""
     method = f"{server.method}, " if server.method else ""
     drafts = {None: "does not say what it drafts", 0: "no speculation"}.get(
-        server.draft_length, f"{method}drafts of up to {server.draft_length} tokens"
+        server.draft_length, f"{method}drafts of up to {server.draft_length} token{'s' * (server.draft_length != 1)}"
     )
     return f"{role}: {server.engine} at {server.url} serves {server.model}; {drafts}"
 
@@ -264,13 +264,13 @@ def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple
     files, tokenizer = {"config.json": json.dumps(config)}, SERVERS
     if line.prompts is not None:
         prompts, tokenizer = in_ids(line, finder, server, line.prompts)
-        files[f"{line.prompts.name.partition('.')[0]}.jsonl"] = "\n".join(prompts)
+        files[f"prompts/{line.prompts.name}"] = "\n".join(prompts)
     digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()[:16]
     folder = cache_dir() / "served" / digest
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return folder, next((folder / name for name in files if name.endswith(".jsonl")), None), tokenizer
+    return folder, next((folder / name for name in files if name.startswith("prompts/")), None), tokenizer
 
 
 def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> tuple[list[str], str]:

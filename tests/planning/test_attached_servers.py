@@ -104,13 +104,13 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "mine.jsonl"
+    file = tmp_path / "mine.txt"
     file.write_text('{"instruction": "abc", "category": "c"}\n{"instruction": "abcde"}\n')
     finder = Finder(*(replace(server, vocab=99) for server in (PLAIN, DRAFTS)))
     monkeypatch.setattr(attached_servers, "finding_backend", lambda: finder)
     line, _ = with_servers(Servers(urls=(PLAIN.url, DRAFTS.url), prompts=file))
     assert finder.texts == [{"messages": [{"role": "user", "content": text}]} for text in ("abc", "abcde")]
-    assert line.prompts is not None and line.prompts.name == "mine.jsonl" and line.tokenizer == line.prompts.parent
+    assert line.prompts is not None and line.prompts.name == "mine.txt" and line.tokenizer == line.prompts.parent.parent
     entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
     chats = [(entry.content.ids, entry.category) for entry in entries if isinstance(entry.content, Chat)]
     assert chats == [((1,), "c"), ((1,), None)]

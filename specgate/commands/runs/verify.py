@@ -92,7 +92,7 @@ def end_where_it_differs(subject: str, check: Verification | BuildsVerification)
 
 @command(short_help="Judge a stored run, or a result file, by a policy.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
+@click.option("--policy", metavar="FILE|NAME", help="Gates and their numbers; always needed.")
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
@@ -101,7 +101,7 @@ def end_where_it_differs(subject: str, check: Verification | BuildsVerification)
 )
 @click.option("--scenario", metavar="NAME", help="Scenario of the policy that another tool's result measured.")
 @click.option("--role", metavar="spec-N", help="Role of another tool's result, if it does not state its draft length.")
-def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
+def check(file: Path, policy: str | None, baseline: Path | None, scenario: str | None, role: str | None) -> None:
     """Judge FILE by a policy: a run folder, a run.json, or a result of another tool, such as `vllm bench serve`.
 
     \b
@@ -124,6 +124,9 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     from specgate.files.run_folder import is_run
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
+    if policy is None:
+        hint = f"--policy FILE|NAME; one with the floors that it keeps: specgate policy init {file}"
+        raise UsageError(f"no policy to judge {file} by", hint=hint)
     if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):
         sys.exit(check_beside(file, baseline, policy))
     rules = find_policy(policy, plugins.gates())

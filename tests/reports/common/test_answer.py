@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from specgate.analysis.intervals.other_prompts import THESE
-from specgate.contract import Rule, State
+from specgate.contract import Divergence, Rule, State, Verdict
+from specgate.contract.token_check import TieLaw
 from specgate.reports.common.answer import answer, decided_by, which_counts
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
 
@@ -34,6 +35,18 @@ def test_a_wrong_token_comes_before_any_speed() -> None:
     run = run_of(PLAN, blocks_of(PLAN, change=corrupt))
     first = run.comparisons[0].tokens.defects[0]
     assert answer(run) == f"Tokens differ: prompt 0, token {first.position}: {first.got} instead of {first.expected}."
+
+
+def test_tokens_that_a_rule_calls_wrong_come_before_any_speed_too() -> None:
+    """The records leave open how the engine rounds, and the rule allows less rounding than would explain the gap."""
+    [comparison] = RUN.comparisons
+    law = TieLaw(0, 1, 0.0, 3.0, 0.0, 2.0, None)
+    tokens = replace(comparison.tokens, divergences=(Divergence(0, 0, 0, 7, 193, 194, margin=1.5),), law=law)
+    run = replace(judged(RUN, POLICY), comparisons=(replace(comparison, tokens=tokens),))
+    assert not tokens.defects and str(answer(run)).startswith("Speculation pays: ")
+    key = comparison.cell.key
+    red = Verdict("near", "tokens", key, State.INVALID, True, "token_mismatch", "", judges=("tokens",))
+    assert answer(replace(run, verdicts=(red,))) == "Tokens differ: prompt 0, token 7: 194 instead of 193."
 
 
 def test_several_cells_are_counted() -> None:
