@@ -1,8 +1,9 @@
-// accepted[slot] = the count of this step that another run has recorded. The drafts up to there are emitted as if the target had
-// chosen them, and the target's own token behind them. What the target chooses is read as in accept.cu, and compared with nothing.
+// accepted[slot] = the count of this step that another run has recorded. The drafts up to there are emitted as if the target
+// had chosen them, and the target's own token behind them. What the target chooses is read as in accept.cu, and compared with
+// nothing.
 //
-// One block, one thread per active slot. Layouts: forced [step][SLOTS], 0 to ROWS - 1; choices [active slot][ROWS], as the LM head
-// leaves them, cleared again; drafts and target_tokens [slot][MAX_ROWS].
+// One block, one thread per active slot. Layouts: forced [step][SLOTS], 0 to ROWS - 1; choices [active slot][ROWS], as the LM
+// head leaves them, cleared again; drafts and target_tokens [slot][MAX_ROWS].
 #include "argmax.cuh"
 #include "dependent.cuh"
 #include "slots.cuh"
