@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
+from specgate.analysis.checks.verification import check_first_steps, check_prefills, check_untimed, check_verification
 from specgate.analysis.rounds import pairs_of
 from specgate.contract import BASELINE, BaselineText, Block, Cell, Role
+from specgate.contract.samples.block import Served
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
 
@@ -71,6 +73,20 @@ def test_a_slow_baseline_does_not_hide_in_whole_requests(
         return
     with pytest.raises(InvalidResult, match=refused):
         check_verification(made, scenario("a", "full"))
+
+
+@pytest.mark.parametrize(("longer_ms", "refused"), [(4, False), (20, True)])
+def test_the_way_to_a_server_is_no_slow_baseline(longer_ms: int, refused: bool) -> None:
+    """Spec's prefill takes 2 ms, the baseline's `longer_ms` more; a client adds such milliseconds by chance."""
+    made = [
+        (
+            replace(a, served=Served(()), prefill_ns=(2 + longer_ms) * 10**6),
+            replace(b, served=Served(()), prefill_ns=2 * 10**6),
+        )
+        for a, b in pairs(1.3)
+    ]
+    with pytest.raises(InvalidResult, match="prefill takes") if refused else nullcontext():
+        check_prefills(made)
 
 
 def baseline_blocks() -> list[Block]:
