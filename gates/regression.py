@@ -22,7 +22,7 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.gates.samples import between_of, decision_on, evidence_of, more_pairs, smallest_effect, span
-from specgate.gates.select import CellGate, no_baseline, unmeasured, verdict
+from specgate.gates.select import CellGate, for_other_tokens, no_baseline, unmeasured, verdict
 from specgate.gates.speed import with_source
 
 
@@ -80,7 +80,7 @@ class Regression(CellGate):
         pairs = pairs_between(result.cell, other.cell, run)
         if pairs is None:
             message = "no speed may be quoted of one of the two roles: its tokens are not the baseline's"
-            return verdict(rule, key, State.INVALID, "token_mismatch", message)
+            return verdict(rule, key, for_other_tokens(result), "token_mismatch", message)
         return with_source(self.judge_pairs(rule, result, pairs, run), run)
 
     def judge_pairs(self, rule: Rule, result: CellResult, pairs: Pairs, run: RunView) -> Verdict:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind
 from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract.samples.counters import AS_TEXTS
 
 
 class CellGate(ABC):
@@ -84,6 +85,13 @@ def sets_lengths(result: CellResult, run: RunView) -> bool:
     """True if the cell's engine says that its method sets the lengths of its drafts, none included."""
     facts = run.engines.get(result.cell.point.key)
     return facts is not None and facts.sets_lengths
+
+
+def for_other_tokens(result: CellResult) -> State:
+    """The state of a rule that quotes no speed of `result`, since its tokens are not the baseline's: of texts that were
+    compared as texts, nobody can tell near ties from wrong tokens.
+    """
+    return State.NOT_JUDGED if AS_TEXTS in result.values else State.INVALID
 
 
 def steps_lost(rule: Rule, result: CellResult) -> Verdict | None:

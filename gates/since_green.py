@@ -26,7 +26,7 @@ from specgate.analysis.two_builds.estimates import LEAST, Difference
 from specgate.contract import BetweenRuns, Cell, CellResult, Rule, RunView, Scenario, State, Verdict
 from specgate.contract.references import CellTimes, EarlierRun
 from specgate.gates.samples import allowance, looks_of, time_spent
-from specgate.gates.select import CellGate, verdict
+from specgate.gates.select import CellGate, for_other_tokens, verdict
 
 Evidence = dict[str, float | int | str | None]
 
@@ -96,7 +96,7 @@ class SinceGreen(CellGate):
         comparison = run.comparison(cell.key)
         if comparison is not None and comparison.tokens.defects:
             message = "no speed may be quoted: its tokens are not the baseline's"
-            return verdict(rule, cell.key, State.INVALID, "token_mismatch", message)
+            return verdict(rule, cell.key, for_other_tokens(result), "token_mismatch", message)
         new = run.times.get(cell.key)
         if new is None:
             return verdict(rule, cell.key, State.INCONCLUSIVE, "no_times", "this run keeps no times of its blocks")

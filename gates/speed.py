@@ -34,7 +34,7 @@ from specgate.gates.samples import (
     smallest_effect,
     span,
 )
-from specgate.gates.select import CellGate, late_client, no_baseline, unmeasured, verdict
+from specgate.gates.select import CellGate, for_other_tokens, late_client, no_baseline, unmeasured, verdict
 
 
 class Speed(CellGate):
@@ -78,7 +78,8 @@ class Speed(CellGate):
             return verdict(rule, key, State.INCONCLUSIVE, NO_JOINT_DECODING, message, {"pairs": value.n}, step)
         if value.value is None:
             message = f"no speed-up may be quoted: {value.reason_code}"
-            return verdict(rule, key, State.INVALID, value.reason_code or "withheld", message, {"pairs": value.n})
+            state = for_other_tokens(result) if value.reason_code == "token_mismatch" else State.INVALID
+            return verdict(rule, key, state, value.reason_code or "withheld", message, {"pairs": value.n})
         log_floor = math.log(floor) if floor > 0 else -math.inf
         decision = decision_on(Pairs.of(comparison), rule, result, run, log_floor)
         mde = run.mde.get(key)

@@ -11,6 +11,7 @@ import pytest
 from specgate.contract import Bandwidth, BetweenRuns, Block, CycleBudget, Rule, Run, State, Verdict
 from specgate.contract.cycle_budget import Ceiling, Limit
 from specgate.contract.routing.use import ExpertUse
+from specgate.contract.samples.counters import AS_TEXTS
 from specgate.gates.speed import GATE, unless_overlap
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 
@@ -48,6 +49,13 @@ def test_withheld_speed_is_invalid_with_the_reason_it_is_withheld_for() -> None:
     plan = plan_of()
     outcome = verdict(run_of(plan, blocks_of(plan, change=corrupt)), 1.0)
     assert (outcome.state, outcome.reason_code) == (State.INVALID, "token_mismatch")
+
+
+def test_speed_withheld_for_texts_compared_as_texts_is_not_judged() -> None:
+    plan = plan_of()
+    texts = blocks_of(plan, change=lambda b: replace(corrupt(b), counters={**b.counters, AS_TEXTS: 1}))
+    outcome = verdict(run_of(plan, texts), 1.0)
+    assert (outcome.state, outcome.reason_code) == (State.NOT_JUDGED, "token_mismatch")
 
 
 def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
