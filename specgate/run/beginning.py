@@ -73,7 +73,9 @@ def time_limits(plan: Plan) -> Iterator[str]:
         if scenario.until_decided and (seconds := scenario.schedule.budget_s) is not None:
             what = "levels of load" if scenario.load is not None else "points"
             each = f"{points} {what}, at most {seconds:g} s each: " if points > 1 else "at most "
-            yield f"{each}{points * seconds / 60:.1f} minutes of timed blocks in all, beside starts and warm-up"
+            total = points * seconds
+            time = f"{total:g} s" if total < 60 else f"{total / 60:.1f} minutes"
+            yield f"{each}{time} of timed blocks in all, beside starts and warm-up"
 
 
 def begin(
