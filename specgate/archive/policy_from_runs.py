@@ -150,7 +150,7 @@ def micro_lines(stored: Sequence[StoredRun], folder: Path) -> Iterator[str]:
         name = name_for(scenario, folder)
         (names if name else lost).append(name or scenario.name)
     if lost:
-        yield f"# The files of these micro scenarios are gone: {', '.join(lost)}."
+        yield f"# These micro scenarios have no file, as questions of one's own, or it is gone: {', '.join(lost)}."
     if names:
         yield "# Scenarios that must be green three times in a row before a full run."
         yield f"micro: {dump_yaml(names, flow=True, width=10_000).strip()}"
