@@ -102,15 +102,9 @@ class OfflineEngine:
         else:
             loop = loop_of(reply, len(lengths), where)
             block = blocks.of_loop(role, budget, loop, lengths, eos, vocab, where, tree=tree)
-        counters = {**block.counters, **(self.new_tiles(process) if role.speculative else {})}
+        tiles = tile_counters(read_end(process.log, process.log_start)) if role.speculative else {}
+        counters = {**block.counters, **tiles}
         return replace(block, memory=self.memory[role], began_ns=began_of(reply, where), counters=counters)
-
-    def new_tiles(self, process: Driven) -> dict[str, int]:
-        """Counters of the tiles that a process logged since it was last asked: it may log them once for all blocks."""
-        tiles = tile_counters(read_end(process.log, process.tiles_from))
-        if tiles:
-            process.tiles_from = process.log.stat().st_size
-        return tiles
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""

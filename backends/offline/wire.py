@@ -46,7 +46,6 @@ class Driven:
         self.limits = opening.options.common
         self.log = folder / f"{library.name}-{opening.role}.log"
         self.log_start = self.log.stat().st_size if self.log.exists() else 0
-        self.tiles_from = self.log_start
         self.known = (NOT_INSTALLED, *library.adapter.failures, *COMMON)
         self.received = bytearray()
         self.deadline = 0.0

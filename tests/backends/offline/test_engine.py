@@ -20,7 +20,6 @@ from specgate.backends.offline.engine import OfflineEngine
 from specgate.checkpoints.files import files_sha256
 from specgate.contract import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
 from specgate.contract.protocols import Decoded, FollowsText, RanksAgain, RanksTokens
-from specgate.contract.samples.counters import FMHA_TILES
 from specgate.errors import CheckpointError, UsageError
 from specgate.plugins import backend
 from specgate.run.runner import make_block
@@ -373,9 +372,6 @@ def test_what_turbomind_logs_of_its_steps_stands_beside_the_invariants(pair: tup
     with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options)) as engine:
         engine.prefill(PROMPTS, draft=True)
         block, seen = engine.trace(SPEC, TOKENS)
-        again = engine.decode(SPEC, TOKENS, ())
-    tiles = [[of.counters.get(name) for name in FMHA_TILES.values()] for of in (block, again)]
-    assert tiles == [[96, 12, 4, 80], [None] * 4], "logged once, counted once"
     of = {f.reason_code: f for f in seen.findings}
     assert set(of) == {"tiles_logged", "rewinds_logged", "steps_logged"}
     rewound, accepted_ = block.counters["rewound_tokens"], block.counters["reported_accepted_tokens"]
