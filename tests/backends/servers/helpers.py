@@ -131,7 +131,8 @@ def with_template(pair: tuple[Path, Path], folder: Path) -> tuple[Path, Path]:
     target = folder / "target"
     target.mkdir(parents=True)
     for file in pair[0].iterdir():
-        (target / file.name).symlink_to(file)
+        if file.name != "tokenizer.json":  # written below, and not through a link
+            (target / file.name).symlink_to(file)
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     vocab = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

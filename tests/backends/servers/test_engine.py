@@ -175,10 +175,10 @@ def test_a_method_that_drafts_none_to_sixteen_is_counted_right(
     blind = name == "trtllm" and not by_request
     assert record.k == (10 if name == "sglang" or blind else 16)
     assert blind or (record.hist[2], record.hist[9], sum(record.hist)) == (4, 4, 8)
-    for request in block.served.requests:
-        assert (request.drafts is not None) == by_request
-        if request.drafts is not None:
-            assert request.drafts.hist == ((2, 2), (9, 2)) and request.drafts.lengths == lengths
+    for answered in block.served.requests:
+        assert (answered.drafts is not None) == by_request
+        if answered.drafts is not None:
+            assert answered.drafts.hist == ((2, 2), (9, 2)) and answered.drafts.lengths == lengths
     assert record.per_position == bool(lengths) and (not lengths or record.drafted_at_pos == (8,) * 4 + (4,) * 12)
 
 
