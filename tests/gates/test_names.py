@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
-
 from specgate.contract import Policy, Rule
 from specgate.planning.gates import floors_of, kinds_of, machine_limits, near_ties, needs_earlier_run
 from tests.support.imports import modules
@@ -53,28 +51,6 @@ def holds_text(node: ast.expr, texts: set[str]) -> bool:
         case ast.Call():
             return any(holds_text(argument, texts) for argument in node.args)
     return False
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "rule.gate == 'speed'",
-        "'speed' != v.gate",
-        "gate in ('speed', 'load')",
-        "GATE = 'speed'\nrule.gate == GATE",
-        "NAMES: Final = frozenset(('a', 'b'))\nrule.gate not in NAMES",
-        "LACKS = {'speed': 'pairs'}\nLACKS.get(rule.gate)",
-        "LACKS = {'speed': 'pairs'}\nLACKS[rule.gate]",
-        "match rule.gate:\n    case 'speed': ...",
-    ],
-)
-def test_a_decision_by_name_is_seen(text: str) -> None:
-    assert list(by_name(ast.parse(text)))
-
-
-@pytest.mark.parametrize("text", ["a.gate == b.gate", "gates[rule.gate]", "rule.gate in gates", "kind == 'speed'"])
-def test_what_is_no_decision_by_name_is_left_alone(text: str) -> None:
-    assert not list(by_name(ast.parse(text)))
 
 
 def test_no_name_of_a_gate_is_compared_outside_the_gates() -> None:
