@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from tests.backends.servers import web
 
 if TYPE_CHECKING:  # a hundred stubs are started, and few draw: the others need no numpy
     from tests.backends.servers.stub_sampling import Chain
