@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tests.backends.servers import web
-from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub, ids_of, written
+from tests.backends.servers.stub import web
+from tests.backends.servers.stub.engine import DECODED, END, HALF, Counts, Step, Stub, ids_of, written
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""

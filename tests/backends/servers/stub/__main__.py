@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.backends.servers import web
-from tests.backends.servers.stub_dialects import DIALECTS
-from tests.backends.servers.stub_engine import PrefixCache, Stub
-from tests.backends.servers.stub_profiler import profiler_routes
+from tests.backends.servers.stub import web
+from tests.backends.servers.stub.dialects import DIALECTS
+from tests.backends.servers.stub.engine import PrefixCache, Stub
+from tests.backends.servers.stub.profiler import profiler_routes
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     if known.reuses and not known.cold:
         stub.cache = PrefixCache()
     if known.draws:
-        from tests.backends.servers.stub_sampling import Chain
+        from tests.backends.servers.stub.sampling import Chain
 
         stub.chain = Chain(always_greedy=stub.has("greedy_verify") and bool(stub.k))
     if known.profiler_config:
