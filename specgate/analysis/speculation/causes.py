@@ -85,7 +85,7 @@ def switched_off(e: Evidence) -> Finding:
 
 def baseline_server(e: Evidence) -> Finding:
     """The requests went to a server that was started without speculation."""
-    check = "whether the server has counters of speculation at all"
+    check = "whether the server has counters of speculation, or an event of several tokens"
     if e.block is None or e.block.served is None:
         return unchecked("baseline_server", check, "no answer of a server")
     if e.block.counters.get(NO_DRAFT_COUNTERS):
