@@ -15,7 +15,6 @@ from specgate.analysis.machine.clock_comparison import (
     compared_in_words,
     power_in_words,
     samples_in_words,
-    unequal_lengths_in_words,
     untold_in_words,
     untold_parts,
 )
@@ -157,7 +156,6 @@ def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
         yield from power_in_words(clocks, apart(gpu, clocks, limit))
     if cap := power_cap(gpu):
         yield cap
-    yield from unequal_lengths_in_words(gpu, limit)
 
 
 def unwatched(result: CellResult, conditions: Conditions | None) -> str | None:

@@ -13,7 +13,7 @@ from typing import Final
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.load.figures import best_in_words, in_words, most_in_words
 from specgate.analysis.paired_blocks import other_speedups
-from specgate.analysis.tradeoff import variation
+from specgate.analysis.variation import variation
 from specgate.analysis.verdict import overall
 from specgate.contract import EXPLORED, CellResult, Gap, Held, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS, metric
