@@ -201,6 +201,13 @@ def test_without_gpu_only_the_host_is_judged_and_nothing_known_is_skipped(
         )
 
 
+def test_a_rule_that_only_advises_has_no_advice_about_a_gpu_that_is_not_here() -> None:
+    """The client of a server may have none."""
+    nowhere = [replace(sample, gpu=None) for sample in SAMPLES]
+    assert judged(nowhere).state is State.ENV_REJECTED
+    assert judged(nowhere, replace(RULE, required=False)).state is State.PASS
+
+
 # ── block by block ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 BY_BLOCKS = replace(RULE, params={**PARAMS, "max_other_cpu_share": 0.25, "max_cpu_wait": 0.05, "max_set_aside": 0.25})
