@@ -18,7 +18,6 @@ from specgate.reports.pictures import (
     active_slots,
     cycle,
     depth,
-    experts,
     latency,
     machine,
     uptime,
@@ -86,9 +85,6 @@ def pictures(key: str, run: Run, point: Point) -> Iterator[Picture]:
     budgets = cycle.budgets_of(run, results)
     yield cycle.waterfall(key, run, budgets)
     yield cycle.budget(key, run, budgets)
-    if uses := experts.uses_of(budgets):
-        yield experts.by_position(key, uses)
-        yield experts.by_layer(key, uses)
     yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)
