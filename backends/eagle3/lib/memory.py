@@ -64,7 +64,7 @@ def split_no_large_blocks() -> None:
     A prefill asks for blocks of many sizes, and a split one goes back to the driver only when all its parts are free:
     of the 120b at 32K, 13 GB beyond its plan were held so on an H200.
     """
-    asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    if "max_split_size_mb" not in asked and "expandable_segments" not in asked:
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if "max_split_size_mb" not in settings and "expandable_segments" not in settings:
         # What the variable says is said again: settings that are left out become the defaults.
-        torch._C._accelerator_setAllocatorSettings(",".join(filter(None, (asked, "max_split_size_mb:256"))))
+        torch._C._accelerator_setAllocatorSettings(",".join(filter(None, (settings, "max_split_size_mb:256"))))
