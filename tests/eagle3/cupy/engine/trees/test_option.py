@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.cupy.engine import tree_option
-from specgate.backends.eagle3.cupy.engine.decoding import tree_counters
 from specgate.backends.eagle3.cupy.engine.limits import check_rows
 from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
+from specgate.backends.eagle3.cupy.engine.run_parts import tree_counters
 from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_memory, chosen_tree
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
