@@ -18,13 +18,13 @@ Scored = Callable[..., tuple[int, Run, Sequence[Rescoring]]]
 
 
 @pytest.fixture
-def told() -> list[str]:
+def checks() -> list[str]:
     """Lines that say what is being checked."""
     return []
 
 
 @pytest.fixture
-def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> Iterator[Scored]:
+def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch, checks: list[str]) -> Iterator[Scored]:
     """A micro run of the reference engine with another one that scores its tokens: (exit code, run, the scores)."""
     entries = tuple(("specgate.backends", n.title(), f"tests.run.second_engines:{n}") for n in NAMES)
     built_in = (*plugins.built_in(), *entries)
@@ -43,7 +43,7 @@ def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> Iterat
         cli.write("policy.yaml", yaml.safe_dump(policy))
         done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *options)
         folder = RunFolder.open(cli.newest())
-        told.extend(line for line in done.stdout.splitlines() if line.startswith("checking "))
+        checks.extend(line for line in done.stdout.splitlines() if line.startswith("checking "))
         return done.returncode, folder.read_run(), tuple(folder.keyed(Rescoring).values())
 
     yield run
@@ -60,7 +60,7 @@ def token_verdicts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def test_a_rounding_of_the_second_engine_is_settled_by_one_engine_in_float32_for_all_points(
-    scored: Scored, told: list[str], cli: Cli
+    scored: Scored, checks: list[str], cli: Cli
 ) -> None:
     two_points(cli)
     code, run, results = scored("Rough")
@@ -75,7 +75,7 @@ def test_a_rounding_of_the_second_engine_is_settled_by_one_engine_in_float32_for
     assert {state for state, _, _ in token_verdicts(run)} == {"PASS"}
     assert len(list((cli.newest() / "logs").glob("rescoring*"))) == 2, "one log of each dtype"
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
-    kinds = [line.partition(": ")[2] for line in told]
+    kinds = [line.partition(": ")[2] for line in checks]
     assert kinds == [f"Rough in {dtype} scores its tokens" for dtype in ["bfloat16"] * 2 + ["float32"] * 2]
 
 
