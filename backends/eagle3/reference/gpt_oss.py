@@ -166,7 +166,7 @@ def attend_with_sinks(q: Tensor, k: Tensor, v: Tensor, span: View, sinks: Tensor
     q[..., size], k[:, :, 0, size] = sinks[:, None], math.sqrt(size)
     mask = None if span.mask is None else F.pad(span.mask, (1, 0), value=True)
     out = attention(q, k, v, mask, span.causal, scale=1 / math.sqrt(size))
-    return out.unflatten(-1, (q.shape[1], -1))[..., :size].flatten(2)
+    return out.view(*out.shape[:2], q.shape[1], -1)[..., :size].flatten(2)
 
 
 def attend(
