@@ -58,11 +58,15 @@ PAIRS: Final = (
         "tree",
         {
             SAMPLING: "its paths are of greedy tokens",
-            "tp": "each GPU has a part of the vocabulary, and the likeliest of all tokens is one, not several",
             "drafter": "a stand-in proposes a chain",
             "tape": "a tape has the accept counts of a chain",
             "spec_config": "it is held against a chain (specgate diagnose configs compares trees)",
         },
+    ),
+    Pair(
+        *("tree", "draft_tp", "a tree takes several likeliest tokens, and a split draft joins one of each GPU"),
+        values=("2", "4"),
+        hint="draft_tp = 1, which is the default beside a tree",
     ),
     OF_NVFP4,
     replace(OF_NVFP4, second="draft_kv"),

@@ -142,7 +142,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
         where = (request.pair.draft or Path()) / "config.json"
-        draft_ranks = option.chosen_draft_ranks(ranks, asked_draft_ranks, draft.geometry, where)
+        draft_ranks = option.chosen_draft_ranks(ranks, asked_draft_ranks, draft.geometry, where, tree=tree is not None)
     draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
