@@ -57,11 +57,15 @@ PAIRS: Final = (
     *each(
         "tree",
         {
-            SAMPLING: "its paths are of greedy tokens",
             "drafter": "a stand-in proposes a chain",
             "tape": "a tape has the accept counts of a chain",
             "spec_config": "it is held against a chain (specgate diagnose configs compares trees)",
         },
+    ),
+    Pair(
+        *("tree", SAMPLING, "its tokens are not drawn; coupled sampling accepts them as often"),
+        values=("rejection",),
+        hint="sampling.method: coupled",
     ),
     Pair(
         *("tree", "draft_tp", "a tree takes several likeliest tokens, and a split draft joins one of each GPU"),
@@ -126,7 +130,8 @@ def refuse_pairs(
 
 
 def in_words(name: str, value: str) -> str:
-    return {SAMPLING: "sampling", EXPERTS: "a target that has experts"}.get(name, f"{name} = {value}")
+    values = {SAMPLING: f"sampling ({value})", EXPERTS: "a target that has experts"}
+    return values.get(name, f"{name} = {value}")
 
 
 def named(name: str) -> str:

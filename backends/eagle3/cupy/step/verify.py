@@ -54,7 +54,7 @@ class Verify:
             attention=way.attention,
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, slots * per_slot, scaled=True, chooses=True)
-        self.choice = target_choice(target, draft, sizes, slots, per_slot)
+        self.choice = target_choice(target, draft, sizes, slots, per_slot, tree=way.nodes is not None)
         self.settle = way.settling(len(self.boundaries) * g.hidden)
 
     def kernels(self) -> Mapping[str, Kernel]:

@@ -140,7 +140,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
     forced = (Cycle(target, draft, Sizes(8, positions, 6, forced=True), 8, k) for k in LENGTHS if k)
-    yield from (cycle.verify.accept.spec for cycle in forced)
+    yield from (cycle.verify.settle.kernel.spec for cycle in forced)
     for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ():
         in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
         for kind in (FULL, PARTIAL):
@@ -158,6 +158,10 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         growing = Cycle(target, draft, sizes, sizes.slots, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(stems))
+    for sampling in (SAMPLED[0], SAMPLED[2], SAMPLED[3], SAMPLED[4]) if dense else ():
+        sizes = Sizes(4, positions, TREES[0].rows, tree=TREES[0], sampling=sampling)
+        drawing = Cycle(target, draft, sizes, 4, TREES[0].depth).kernels()
+        yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     if pair.target.experts is None:
         broad = Cycle(target, draft, Sizes(4, positions, BROAD.rows, tree=BROAD), 4, BROAD.depth).kernels().values()
         yield from (kernel.spec for kernel in broad if kernel.spec.stem.startswith("maxima"))
