@@ -83,8 +83,12 @@ PAIRS: Final = (
             "confidence": "chains of one length are verified",
             "k_by_batch": "chains of one length are verified",
             "tp": "blocks are chosen by the scores of all heads, of which each GPU has a part",
-            EXPERTS: "its windows and sinks say already which part is read",
         },
+    ),
+    Pair(
+        *("specpv", EXPERTS, "the reference engine verifies dense targets in part"),
+        hint="--backend cupy has it, with lossy",
+        engine="reference",
     ),
     Pair(
         *("specpv", "kv", "blocks are chosen by keys as they are computed"),

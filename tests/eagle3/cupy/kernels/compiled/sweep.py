@@ -141,12 +141,12 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
     forced = (Cycle(target, draft, Sizes(8, positions, 6, forced=True), 8, k) for k in LENGTHS if k)
     yield from (cycle.verify.settle.kernel.spec for cycle in forced)
-    for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ():
+    for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ((20, 2, 3),):
         in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
         for kind in (FULL, PARTIAL):
             verifying = Cycle(target, draft, in_part, slots, k, kind=kind).kernels()
             own = (kernel.spec for path, kernel in verifying.items() if path.startswith("verify."))
-            yield from (spec for spec in own if not spec.stem.startswith("matmul"))
+            yield from (spec for spec in own if not spec.stem.startswith(("matmul", "expert")))
     for kv in CODES:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
