@@ -20,7 +20,7 @@ from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started
-from tests.backends.servers.stub_engine import ACCEPT, DECODED, token
+from tests.backends.servers.stub.engine import ACCEPT, DECODED, token
 
 pytestmark = pytest.mark.slow("starts two servers per test")
 

@@ -11,5 +11,6 @@ token_draw.py    drawing a row's token, and verifying drafts by rejection
 settling.py      how many drafts are accepted, and what that leaves where
 layer.py         the kernels of one decoder layer, which both are made of
 expert_layer.py  that with a mixture of experts
+spans.py         cache blocks and trees of a step, which the harness checks
 recording.py     the kernel calls of a step, with their operands, for who wants to repeat them
 """
