@@ -142,6 +142,7 @@ class SpeculativeLoop:
         self.drafting = False
         self._last: tuple[Role, Slots, StopRule] | None = None
         self._scored: ScoredText | None = None
+        self._logits = torch.empty(0)
 
     def _drafter(self, drafts: DraftCheckpoint | StandIn | None) -> Drafter | None:
         if drafts is None:
