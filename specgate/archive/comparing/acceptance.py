@@ -35,9 +35,9 @@ def class_of(run: Run, point: Point, prompt_set: int, slots: Sequence[int]) -> s
 
 def class_in(run: Run, point: Point, prompt_set: int, slot: int) -> str:
     """The class of one prompt."""
-    if categories := of_slots(run.prompts.get(point.key, {}), "categories", str):
-        return categories.get((prompt_set, slot)) or UNNAMED
     about = run.prompts.get(point.key, {})
+    if categories := of_slots(about, "categories", str):
+        return str(categories.get((prompt_set, slot), UNNAMED))
     kinds = {kind_of(excerpt) for excerpt in element(element(about.get("sources"), prompt_set), slot)}
     if not kinds or None in kinds:
         source = about.get("source")

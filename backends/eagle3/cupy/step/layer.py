@@ -31,8 +31,8 @@ class RowPositions:
     query row.
 
     With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
-    at a part of the cache, or they begin at position `partial.verified`, and choose such a part. `step` [1]: the number
-    of the step.
+    at a part of the cache, or they begin at position `first` [S], and choose such a part. `step` [1]: the number of the
+    step.
     """
 
     rope: RopeTable
@@ -43,6 +43,12 @@ class RowPositions:
     nodes: NodeTensors | None = None
     partial: PartialBuffers | None = None
     step: Tensor | None = None
+    first: Tensor | None = None
+
+    @property
+    def begins(self) -> Tensor:
+        """Return the position of each slot's row 0, less `offset`."""
+        return self.length if self.first is None else self.first
 
 
 Place = Literal["input", "o", "down"]
@@ -195,15 +201,16 @@ class Layer:
             attention(
                 *(b.attended, b.partial, k, v, p.asked[index], b.qkv, at.rope, at.kv.block_table),
                 *(p.verified, at.length, rows),
+                sinks=self.of_heads(b, w).get("sinks"),
             )
             return
         attention(
-            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.length, rows),
+            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.begins, rows),
             offset=at.offset,
             counts=at.counts,
             nodes=at.nodes and at.nodes.of_layer(index),
             scales=pages.scales_of(index),
-            kept=None if p is None else (p.kept[index], p.dropped),
+            kept=(p.kept[index], p.dropped) if p is not None and attention.kept else None,
             **self.of_heads(b, w),
         )
 
