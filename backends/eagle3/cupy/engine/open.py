@@ -33,7 +33,7 @@ from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, nev
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, weight_bytes
+from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, split_no_large_blocks, weight_bytes
 from specgate.backends.eagle3.lib.pair import (
     DraftCheckpoint,
     TargetCheckpoint,
@@ -160,6 +160,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     wanted = Shard(0, ranks).wanted(target_tensors(geometry))
     limits.require({"weights": weight_bytes(wanted, DTYPE), **memory}, sizes, min(devices, key=free_bytes))
     graphs = request.options.get("graphs") != "off"
+    split_no_large_blocks()
     with refusing_overflow(str(request.pair.target)):
         targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
         target = targets[0]
