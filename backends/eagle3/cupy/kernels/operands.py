@@ -129,6 +129,10 @@ class Operands:
         return type("Arguments", (ctypes.Structure,), {"_fields_": [(field.name, field.type) for field in self.fields]})
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(field.name for field in self.fields)
+
+    @cached_property
     def tensors(self) -> tuple[Operand, ...]:
         return tuple(field for field in self.fields if field.type is ctypes.c_void_p and field.given is not False)
 

@@ -101,15 +101,10 @@ class ExpertLayer:
         self.watch("input")
         with mark(self.names[0]):
             self.qkv(b.qkv, b.pre_norm, w.qkv, rows, eps=eps, bias=w.qkv_bias)
-            self.attention[self.geometry.window(index)](
-                *(b.attended, b.partial, pages.k[index], pages.v[index], b.qkv, at.rope, at.kv.block_table, at.length),
-                rows,
-                offset=at.offset,
-                sinks=w.sinks,
-                nodes=at.nodes and at.nodes.of_layer(index),
-                scales=pages.scales_of(index),
-                finished=m.joined,
-            )
+            attention = self.attention[self.geometry.window(index)]
+            of_kind = {"finished": m.joined} if attention.joins else {}
+            groups = b.partial, pages.of_layer(index), *at.of_layer(index)
+            attention(b.attended, b.qkv, rows, *groups, sinks=w.sinks, **of_kind)
             out, norm = self._sum_of(b, w.post_norm)
             self.o(out, b.attended, w.o, rows, norm=norm, bias=w.o_bias)
             self._reduce(b, w.post_norm, rows)

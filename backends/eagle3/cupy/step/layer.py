@@ -31,8 +31,8 @@ class RowPositions:
     With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
     query row.
 
-    With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
-    at a part of the cache, or they begin at position `partial.verified`, and choose such a part.
+    With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `part`, they look at a
+    part of the cache, or they begin at position `part.verified`, and choose such a part.
     """
 
     rope: RopeTable
@@ -41,7 +41,11 @@ class RowPositions:
     offset: int = 0
     counts: Tensor | None = None
     nodes: NodeTensors | None = None
-    partial: PartialBuffers | None = None
+    part: PartialBuffers | None = None
+
+    def of_layer(self, index: int) -> tuple[object, ...]:
+        """Return what has the operands of attention in a layer."""
+        return self, self.rope, self.kv, self.nodes and self.nodes.of_layer(index)
 
 
 Place = Literal["input", "o", "down"]
@@ -129,22 +133,13 @@ class Layer:
         self.watch("down")
 
     def _attend(self, b: LayerBuffers, pages: Pages, index: int, rows: Rows, at: RowPositions) -> None:
-        p, k, v = at.partial, pages.k[index], pages.v[index]
+        p, groups = at.part, (b.partial, pages.of_layer(index), *at.of_layer(index))
         if isinstance(self.attention, WideAttention):
             assert p is not None
-            self.attention(
-                *(b.attended, b.partial, k, v, p.asked[index], b.qkv, at.rope, at.kv.block_table),
-                *(p.verified, at.length, rows),
-            )
+            self.attention(b.attended, b.qkv, rows, *groups, first=p.verified, asked=p.asked[index])
             return
-        self.attention(
-            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.length, rows),
-            offset=at.offset,
-            counts=at.counts,
-            nodes=at.nodes and at.nodes.of_layer(index),
-            scales=pages.scales_of(index),
-            kept=None if p is None else (p.kept[index], p.dropped),
-        )
+        part = {} if p is None else {"kept": p.kept[index], "dropped": p.dropped}
+        self.attention(b.attended, b.qkv, rows, *groups, **part)
 
     def _add(self, product: MatmulRows, b: LayerBuffers, x: Tensor, weight: Tensor, norm: Tensor, rows: Rows) -> None:
         """stream += x · weightᵀ, and the input of the norm with weight `norm`."""

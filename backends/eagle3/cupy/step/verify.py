@@ -129,8 +129,8 @@ class Verify:
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
         nodes = b.tree.in_target if isinstance(self.accept, TreeSettle) and b.tree else None
-        partial = None if self.kind == PLAIN else b.partial
-        at = RowPositions(self.target.rope, b.kv, b.slots.length, nodes=nodes, partial=partial)
+        part = None if self.kind == PLAIN else b.partial
+        at = RowPositions(self.target.rope, b.kv, b.slots.length, nodes=nodes, part=part)
         replayed = b.partial.verified if self.kind == FULL and b.partial else None
         if self.count:
             assert b.sampling is not None

@@ -70,7 +70,7 @@ def check(call: Call, stage: Stage) -> Finding:
         stage.reset()
         stage.cycle(stage.b)
     stage.reset()
-    return max(CHECKS[type(call.kernel)](call, call.named, stage), key=excess)
+    return max(CHECKS[type(call.kernel)](call, call.operands, stage), key=excess)
 
 
 def excess(finding: Finding) -> float:
@@ -150,7 +150,7 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
     kernel: Any = call.kernel
     h, rows, table = kernel.heads, named["rows"], named["block_table"]
     visible, both = visible_cache(kernel, named, stage.context), h.heads + h.kv_heads
-    poison(named["out"][: rows.most], *named["partial"])
+    poison(named["out"][: rows.most], named["partial"], named["partial_stats"])
     call()
     if kernel.tree is not None:
         yield from tree_attention(kernel, named, stage)
@@ -168,7 +168,7 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
             # Where the draft extends, which the stage lets it do over all rows, the last one asks.
             position = visible.last - kernel.appended + 1 + t
             heads = named["qkv"][slot * kernel.appended + t].view(-1, h.head_dim)
-            turned = oracles.rope(heads[:both], *(angles[position] for angles in named["table"]))
+            turned = oracles.rope(heads[:both], *(angles[position] for angles in (named["cosine"], named["sine"])))
             value = heads[both:].bfloat16() if scales is None else held_value(h.kv, scales, position, heads[both:])
             yield close(keys[:, position], turned[h.heads :], CODED[h.kv])
             yield equal(values[:, position], value)
@@ -191,8 +191,8 @@ def tree_attention(kernel: Any, named: Mapping[str, Any], stage: Stage) -> Itera
         values = named["v_pages"][blocks].permute(1, 0, 3, 2).flatten(1, 2)
         for t in range(kernel.rows_per_slot):
             node = kernel.tree.first + t
-            mask = int(named["nodes"].masks[slot, node]) & (1 << 64) - 1
-            angles = [each[begin + mask.bit_count() - 1] for each in named["table"]]
+            mask = int(named["masks"][slot, node]) & (1 << 64) - 1
+            angles = [each[begin + mask.bit_count() - 1] for each in (named["cosine"], named["sine"])]
             heads = named["qkv"][slot * kernel.rows_per_slot + t].view(-1, h.head_dim)
             turned = oracles.rope(heads[:both], *angles)
             yield close(keys[:, begin + node], turned[h.heads :], ROUNDED)

@@ -204,39 +204,18 @@ class WideAttention(Kernel):
         """As `Attention.partial_shapes`."""
         return self.joined.partial_shapes(slots)
 
-    def __call__(
-        self,
-        out: Tensor,
-        partial: tuple[Tensor, Tensor],
-        k_pages: Tensor,
-        v_pages: Tensor,
-        queries: Tensor,
-        qkv: Tensor,
-        table: tuple[Tensor, Tensor],
-        block_table: Tensor,
-        first: Tensor,
-        length: Tensor,
-        rows: Rows,
-    ) -> None:
-        """`asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
+    def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, first: Tensor, asked: Tensor) -> None:
+        """`first` int32 [S]; `asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
         h = self.heads
         if rows.rows_per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
         self.launch(
             (self.joined.max_chunks * self.groups, h.kv_heads, rows.slots),
-            rows,
+            *(rows, *groups),
             threads=self.warps * 32,
-            partial=partial[0],
-            partial_stats=partial[1],
-            k_pages=k_pages,
-            v_pages=v_pages,
-            asked=queries,
+            asked=asked,
             qkv=qkv,
-            cosine=table[0],
-            sine=table[1],
-            block_table=block_table,
             first=first,
-            length=length,
             POSITIONS=h.positions,
         )
-        self.joined.join(out, partial, first, rows)
+        self.joined.join(out, rows, *groups, length=first, offset=0)

@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import MOST_NODES, Attention, NodeTensors, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.attention.attention import (
+    MOST_NODES,
+    Attention,
+    LayerPages,
+    NodeTensors,
+    TreeNodes,
+    Workspace,
+)
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.eagle3.lib.kv.modes import KvMode
@@ -62,22 +69,22 @@ class Cache:
         """[S, rows, N·D]. It changes the cache. `partial` becomes what is joined and rounded to that."""
         slots, rows, coded = len(lengths), kernel.rows_per_slot, self.scales is not None
         scales = self.node_scales[:, :, : masks.shape[1]].contiguous() if coded and masks is not None else None
-        partial = tuple(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots))
+        work = Workspace(*(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots)))
         out = torch.full((slots * rows, self.heads.width), float("nan"), dtype=torch.bfloat16, device=self.device)
         kernel(
-            *(out, (partial[0], partial[1]), self.k, self.v, qkv.flatten(0, 1).contiguous(), self.rope, self.table),
-            counted(lengths, self.device),
-            rows_of(range(slots), rows, slots, self.device),
+            *(out, qkv.flatten(0, 1).contiguous(), rows_of(range(slots), rows, slots, self.device)),
+            *(work, LayerPages(self.k, self.v, self.scales), self.rope),
+            None if masks is None else NodeTensors(masks, scales),
+            block_table=self.table,
+            length=counted(lengths, self.device),
             offset=0,
-            nodes=None if masks is None else NodeTensors(masks, scales),
-            scales=self.scales,
             sinks=normal(self.heads.heads, scale=4.0, seed=3, device=self.device) if kernel.sinks else None,
             finished=self.finished if kernel.joins else None,
         )
         assert not self.finished.any()
         if scales is not None:
             self.node_scales[:, :, : scales.shape[2]] = scales
-        self.partial = partial[0].view(slots, rows, self.heads.heads, kernel.max_chunks, -1)
+        self.partial = work.partial.view(slots, rows, self.heads.heads, kernel.max_chunks, -1)
         return out.view(slots, rows, -1)
 
     @property
