@@ -15,8 +15,8 @@ class Invariants(CellGate):
         tokens to the host, which breaks I6; the verdict says how much there is of it. `I2:untuned_rows` accepts I2
         where it breaks for this reason alone, whoever shows it. What is broken in any other way stays INVALID.
 
-    All others must be observed to hold; otherwise the cell is INVALID. Where PERF_MODE is off, a required rule is
-    NOT_JUDGED and any other is SKIPPED. Load scenarios have no PERF_MODE.
+    All others must be observed to hold; otherwise the cell is INVALID. If the scenario asks for no PERF_MODE, the rule
+    is SKIPPED; if the command line turned it off, a required rule is NOT_JUDGED. Load scenarios have no PERF_MODE.
     """
 
     name = "invariants"
@@ -31,9 +31,10 @@ class Invariants(CellGate):
         return run.scenarios[result.cell.point.scenario].load is None
 
     def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
-        if run.scenarios[result.cell.point.scenario].perf_mode:
+        scenario = run.scenarios[result.cell.point.scenario]
+        if scenario.perf_mode:
             return super().judge_planned(rule, result, run)
-        state = State.NOT_JUDGED if rule.required else State.SKIPPED
+        state = State.NOT_JUDGED if rule.required and scenario.perf_mode_off else State.SKIPPED
         message, step = "PERF_MODE is off, so no invariant was looked at", "--perf-mode, or perf_mode: true"
         return verdict(rule, result.cell.key, state, "perf_mode_off", message, next_step=step)
 

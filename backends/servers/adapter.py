@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache
 from specgate.backends.servers.failures import Failure
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SERVED_NAME = "specgate"
 """The model name that servers started by specgate serve under."""
 
+UNTOLD: Final = "not told over HTTP"
+"""The version of an engine that has no path for it."""
 TOKENIZER_FILES: Final = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json", "tiktoken.model",
 )  # fmt: skip
@@ -86,8 +88,8 @@ class Reported:
     max_requests: int | None = None
 
 
-class Adapter(Protocol):
-    """An engine's flags, formats and conventions.
+class Adapter:
+    """An engine's flags, formats and conventions: by default those that most engines have.
 
     An adapter has no state. What is known of a running server is in its `Server`.
     """
@@ -100,82 +102,83 @@ class Adapter(Protocol):
     """The owner of its models in `/v1/models`."""
     versions: str
     """The engine's versions whose formats this adapter knows."""
-    health: str
+    health = "/health"
     """The path that answers with status 200 once the server takes requests."""
-    drafters: tuple[Drafter, ...]
-    forces_acceptance: bool
-    reads_window: bool | None
+    drafters: tuple[Drafter, ...] = ("eagle3",)
+    forces_acceptance = False
+    reads_window: bool | None = None
     """Whether the engine applies a draft's sliding window. None where it is not known."""
-    cumulative: bool
+    cumulative = False
     """Whether an event of a stream may repeat all tokens so far."""
-    names_all: bool
+    names_all = True
     """Whether a stream has the ids of all tokens. Where it leaves some out, an answer in one piece has them."""
-    counts_outputs: bool
+    counts_outputs = False
     """Whether its counters of speculation count one step per output that it hands over, and events are these outputs.
     An output of several steps is then counted as its last one.
     """
-    counts_events: bool
+    counts_events = False
     """Whether nothing else counts its steps than the events of its streams."""
     draft_counter: str
     """The name under which it counts the steps with drafts."""
     expresses: Expresses
     """What of a scenario's `sampling` its requests can say."""
-    own_options: frozenset[str]
+    own_options: frozenset[str] = frozenset()
     """Names of options beside those that all servers have."""
-    switches_prefix_cache: bool
+    switches_prefix_cache = False
     """Whether it starts servers with their prefix cache on (`-o prefix_cache=on`), and can keep single requests out of
     the cache of one that runs already.
     """
-    cache_sizes: tuple[str, ...] | None
-    """Flags that give the KV cache a size. Without one, it is made of the memory that is free when the server starts.
-    (): it has a size in any case. None: the engine looks at the free memory whatever the flags.
-    """
-    sized_with: tuple[str, str] | None
-    """The one of `own_options` that decides whether `cache_sizes` are heeded, and the value, its default, that does."""
-    cache_cap: str | None
-    """The one of `cache_sizes` that states tokens and is an upper bound: where less memory is free, the engine takes
-    fewer and goes on. None where a size is kept, or the engine does not start.
-    """
-    needed_files: tuple[str, ...]
+    needed_files: tuple[str, ...] = ()
     """Those of `own_options` that must name an existing file when a server is started."""
-    failures: tuple[Failure, ...]
+    failures: tuple[Failure, ...] = ()
 
-    def command(self, launch: Launch) -> Command: ...
+    def command(self, launch: Launch) -> Command:
+        raise NotImplementedError
 
-    def version(self, client: Client) -> str: ...
+    def version(self, client: Client) -> str:
+        return UNTOLD
 
     def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """Ask the engine about itself. `log`: the lines of a server that was started here; empty for others."""
+        return Reported()
 
     def recognises(self, client: Client) -> bool:
         """Return whether what answers is this engine, by paths and names that no other one has."""
+        return False
 
     def running_speculation(self, client: Client) -> Speculation:
-        """Ask a running server for its speculation."""
+        """Ask a running server for its speculation; nothing is known before a request by default."""
+        return Speculation()
 
     def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
         """Return the tokens of a text or a chat by the server's tokenizer; None if it has no end point for that.
         `special`: with those that the tokenizer puts around a text.
         """
+        return None
 
     def forget(self, client: Client) -> None:
-        """Make a server that someone else started drop its cached prefixes."""
+        """Make a server that someone else started drop its cached prefixes. Where that cannot be, cache hits show."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         """(path, body) of a streamed completion."""
+        raise NotImplementedError
 
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         """Read one event of the stream, after `tokens_so_far` tokens. A malformed event raises KeyError, TypeError or
         ValueError.
         """
+        raise NotImplementedError
 
     def chat_fields(self, ask: Ask) -> Json:
         """Fields of a chat request (`adapters/chat.py`) that other engines do not have."""
+        return {}
 
-    def meter(self) -> Meter: ...
+    def meter(self) -> Meter:
+        raise NotImplementedError
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         """The auxiliary hidden-state layers that this engine feeds to this draft, by its own reading of the config."""
+        raise NotImplementedError
 
 
 def part(event: Json, key: str) -> Mapping[str, object]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Final
 
-from specgate.backends.servers.adapter import Adapter, Reported
+from specgate.backends.servers.adapter import UNTOLD, Adapter, Reported
 from specgate.backends.servers.adapters import chat, compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
 from specgate.backends.servers.answers import Read
 from specgate.backends.servers.blocks import between
@@ -114,7 +114,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
     return FoundServer(
         url=client.url,
         backend=adapter.name,
-        engine=f"{TITLES[adapter.name]} {one_line(version, 40)}".removesuffix(compatible.UNTOLD).strip(),
+        engine=f"{TITLES[adapter.name]} {one_line(version, 40)}".removesuffix(UNTOLD).strip(),
         model=masked(model.name),
         source=reported.path or model.path or model.name,
         draft_length=speculation.length,

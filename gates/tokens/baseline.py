@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
-from specgate.analysis.tokens.near_ties import PARTED, limits
-from specgate.contract import CellResult, Comparison, Divergence, Rule, RunView, State, TokenCheck, Verdict
+from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import (
     NAMES_CACHE,
@@ -29,10 +27,9 @@ def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView
     if not check.mismatches:
         return None
     # A place that is surely wrong says most; a run that was cut short has not asked for every gap.
-    allowed = sigma_allowed(rule, comparison.cell, run)
     d = max(
         check.mismatches,
-        key=lambda d: (is_wrong(d, check, allowed), d.x or 0.0, -1.0 if d.margin is None else d.margin),
+        key=lambda d: (d.margin is not None and not d.untold, d.x or 0.0, -1.0 if d.margin is None else d.margin),
     )
     message = (
         f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, round {d.round}, "
@@ -45,7 +42,7 @@ def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView
     if d.margin is None and ties_of(rule) and (compared := as_texts(result)):
         message += compared
         return verdict(rule, key, State.NOT_JUDGED, "texts_part", message, evidence_of(check), TELLS_IDS)
-    if ties_of(rule).by_law and d.margin is not None and not is_wrong(d, check, allowed):
+    if ties_of(rule).by_law and d.untold:
         message = (
             f"{len(check.mismatches)} texts leave the baseline's where two tokens are close ({d.margin:.3g} logits at "
             f"prompt set {d.prompt_set}, slot {d.slot}, token {d.position}), and nothing tells how the engine rounds"
@@ -71,16 +68,6 @@ TELLS_MARGIN: Final = (
 TELLS_IDS: Final = (
     "nothing tells a near tie from a wrong token: an end point with token ids, or -o logprobs=on, which names each one"
 )
-
-
-def is_wrong(d: Divergence, check: TokenCheck, allowed: float) -> bool:
-    """True if `d` is no rounding. Where nothing tells σ, the largest one that is `allowed` is given to it."""
-    if d.near_tie or d.margin is None:
-        return False
-    if d.x is not None or d.rule == "outside":
-        return True
-    places = len({d.key for d in check.divergences})
-    return d.margin / (math.sqrt(2) * allowed) > limits(places, PARTED)[0] if allowed else True
 
 
 def ties_too_wide(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:

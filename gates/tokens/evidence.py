@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from specgate.contract import Cell, CellResult, Divergence, NearTies, Rule, RunView, TieLaw, TokenCheck
@@ -16,10 +17,10 @@ NAMES_CACHE: Final = "a coarse cache passes by its name in cache_sigma, or by a 
 
 
 def ties_of(rule: Rule) -> NearTies:
-    """Return the near ties that `rule` grants, with the largest σ that any engine may have by it."""
+    """Return the near ties that `rule` grants."""
     sigma = rule.params.get("max_sigma")
-    most = None if sigma is None else max(float(sigma), *cache_sigmas(rule).values(), 0.0)
-    return NearTies(float(rule.params.get("near_tie_margin", 0.0)), most)
+    margin = float(rule.params.get("near_tie_margin", 0.0))
+    return NearTies(margin, None if sigma is None else float(sigma), tuple(cache_sigmas(rule).items()))
 
 
 def cache_sigmas(rule: Rule) -> dict[str, float]:
@@ -30,11 +31,9 @@ def cache_sigmas(rule: Rule) -> dict[str, float]:
 
 def sigma_allowed(rule: Rule, cell: Cell, run: RunView) -> float:
     """Return the largest σ that `rule` lets the engine of `cell` have: that of its cache's format, if it is named."""
-    facts = run.engines.get(cell.point.key)
-    settings = facts.identity.settings if facts is not None and facts.identity is not None else {}
-    cache = str(settings.get("kv_cache_dtype") or (facts.details.get("KV cache", "") if facts is not None else ""))
-    named = [sigma for name, sigma in cache_sigmas(rule).items() if cache.startswith(name)]
-    return max(named, default=float(rule.params.get("max_sigma", DEFAULT_SIGMA)))
+    facts, ties = run.engines.get(cell.point.key), ties_of(rule)
+    ties = replace(ties, max_sigma=DEFAULT_SIGMA if ties.max_sigma is None else ties.max_sigma)
+    return ties.in_cache(facts.kv_cache if facts else "").max_sigma or DEFAULT_SIGMA
 
 
 def sigma_at(allowed: float, places: int) -> float:

@@ -6,7 +6,7 @@ import math
 
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file, like_these_in_words
 from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Point, Role, Run, Value
+from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
@@ -109,12 +109,6 @@ def floor_of(run: Run, cell: Cell) -> float | None:
     mine = [v for v in run.verdicts if v.cell == key and v.floor is not None and v.floor.figure == SPEEDUP]
     decisive = [v for v in mine if v.required] or mine
     return max((v.floor.least for v in decisive if v.floor is not None), default=None)
-
-
-def floors(run: Run, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:
-    """Return role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
-    known = {role: floor_of(run, Cell(point, role)) for role in roles}
-    return {role: floor for role, floor in known.items() if floor is not None}
 
 
 def in_minutes(seconds: float) -> str:

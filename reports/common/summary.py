@@ -13,7 +13,7 @@ from typing import Final
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.load.figures import best_in_words, in_words, most_in_words
 from specgate.analysis.paired_blocks import other_speedups
-from specgate.analysis.tradeoff import variation
+from specgate.analysis.variation import variation
 from specgate.analysis.verdict import overall
 from specgate.contract import EXPLORED, CellResult, Gap, Held, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS, metric
@@ -55,7 +55,7 @@ def headline(run: Run) -> Headline:
     if run.failures:
         point, why = next(iter(run.failures.items()))
         first, _, rest = why.partition("\n")
-        where = "the run" if point == "run" else point
+        where = "the run" if point == "run" else cell_name(point, run.scenarios)
         if run.status == "interrupted":
             code = ExitCode.INTERRUPTED
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)

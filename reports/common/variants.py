@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.tradeoff import variation
+from specgate.analysis.variation import variation
 from specgate.contract import CellResult, Run
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Table

@@ -10,7 +10,6 @@ from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Comparison, Point, Run
 from specgate.contract.conditions import Timeline
 from specgate.reports.common import own_prompts
-from specgate.reports.common.figures import floors
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.summary import QUIET
 from specgate.reports.common.tables import all_figures, title
@@ -19,10 +18,8 @@ from specgate.reports.pictures import (
     active_slots,
     cycle,
     depth,
-    experts,
     latency,
     machine,
-    speedups,
     uptime,
 )
 
@@ -85,13 +82,9 @@ def pictures(key: str, run: Run, point: Point) -> Iterator[Picture]:
     drafted = [r for r in results if r.acceptance is not None and r.acceptance.steps]
     quoted, paired = quotable(results, comparisons), [c for c in comparisons if c.speedup.value is not None]
     conditions = run.conditions.get(point.key)
-    yield speedups.of_pairs(key, paired, floors(run, point, tuple(r.cell.role for r in results)))
     budgets = cycle.budgets_of(run, results)
     yield cycle.waterfall(key, run, budgets)
     yield cycle.budget(key, run, budgets)
-    if uses := experts.uses_of(budgets):
-        yield experts.by_position(key, uses)
-        yield experts.by_layer(key, uses)
     yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)

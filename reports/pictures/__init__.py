@@ -1,13 +1,10 @@
 """The pictures of pages: one module per question, each with its drawing, its words and its table.
 
 forest.py        every speed-up of a run in one picture, beside what the policy asks of it
-speedups.py      the speed-up of every pair of blocks of a point
 load.py          a server under load: where speculation stops paying, throughput against latency
 acceptance.py    how many drafts were accepted, and up to which position
-acceptance_summary.py  acceptance over many requests: lengths row by row, and by draft position
 uptime.py        acceptance against the requests that the engine had answered
-cycle.py         the budget of a cycle, and of its stages
-experts.py       how many experts neighbouring tokens and single layers touch
+cycle.py         the budget of a cycle, its experts, and parity stage by stage
 active_slots.py  step time by how many slots still decode
 depth.py         acceptance length and step time against how far a request has come
 latency.py       how the times of single requests are spread

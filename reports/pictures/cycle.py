@@ -6,12 +6,13 @@ Formulas and limits: docs/results.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.contract import CellResult, CycleBudget, Run
 from specgate.contract.cycle_budget import Waterfall
+from specgate.contract.traffic import ExpertTraffic
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg
@@ -105,7 +106,7 @@ def budget(key: str, run: Run, budgets: Budgets) -> Picture:
     words = "; ".join(_cycle_words(r, b) for r, b in split)
     drawing = svg.drawn(f"{key}-cycle", f"{BUDGET}. {words}.", draw, 1.0 + 0.42 * max(2, len(split)))
     notes = Table(("role", "what would help"), [[r.cell.role_name, advice(r.cell, b)] for r, b in split], texts=2)
-    return Picture(BUDGET, caption, drawing, [part_table(split), notes])
+    return Picture(BUDGET, caption, drawing, [part_table(split), notes, *expert_tables(split)])
 
 
 def draw_cycle(axes: Any, row: int, cycle: CycleBudget) -> None:
@@ -128,6 +129,26 @@ def part_table(budgets: Budgets) -> Table:
         floor = NONE if cycle.floor_ms is None else number(cycle.floor_ms)
         rows.append([result.cell.role_name, "cycle", number(cycle.cycle_ms), percent(1.0), NONE, floor])
     return Table(("role", "part", "ms", "share", "moves at least", "floor ms"), rows, texts=2)
+
+
+def expert_tables(budgets: Budgets) -> Iterator[Table]:
+    """Yield a table of the experts of a layer that the first tokens of a request's pass touch together, beside those
+    that independent tokens touch, if an engine counts them token by token. `docs/definitions.md` has the overlap.
+    """
+    rows = [
+        [
+            result.cell.role_name,
+            str(of.row),
+            f"{of.touched:.2f}",
+            f"{ExpertTraffic(1, use.count, use.active, 0).distinct(of.row):.2f}",
+            NONE if of.overlap is None else f"{of.overlap:.2f}",
+        ]
+        for result, budget in budgets
+        if (use := budget.experts) is not None and len(use.by_row) > 1
+        for of in use.by_row
+    ]
+    if rows:
+        yield Table(("role", "tokens", "experts touched", "independent", "overlap"), rows)
 
 
 def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:

@@ -145,13 +145,6 @@ def few_ticks(axis: Any, most: int = 4) -> None:
     axis.set_major_locator(MaxNLocator(most))
 
 
-def plain_ticks(axis: Any, most: int = 8) -> None:
-    """At most so many ticks, at numbers like 1, 1.5 and 2."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
-
-
 def whole_ticks(axes: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -169,11 +162,6 @@ def ratio_axis(axes: Any, which: str = "x") -> None:
     ticks |= {1.0} if low <= 1 <= high else set()
     getattr(axes, f"set_{which}ticks")(sorted(ticks), [f"{t:g}" for t in sorted(ticks)])
     getattr(axes, f"set_{which}ticks")([], minor=True)
-
-
-def literally(name: str) -> str:
-    """`name` as matplotlib has to be given it: a pair of dollar signs would be taken for a formula."""
-    return name.replace("$", r"\$")
 
 
 def legend(axes: Any, entries: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import Policy, Run, State, Verdict
 from specgate.reports.common.parts import command_data, command_property
 from specgate.reports.common.summary import QUIET, about, gap_in_words, headline
@@ -47,7 +48,9 @@ def annotated(run: Run) -> Iterator[Annotation]:
     for gap in run.not_judged:
         if gap.why is not None:
             yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap, run.scenarios)}: {gap.why}")
-    failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
+    failures = [
+        Annotation("error", f"{cell_name(where, run.scenarios)}: cut short", why) for where, why in run.failures.items()
+    ]
     verdicts = [Annotation(kind, title(run, v), message(v)) for v in run.verdicts if (kind := level_of(v))]
     silent = [(gap.kind, gap_in_words(gap, run.scenarios)) for gap in run.not_judged if gap.why is None]
     unjudged = [Annotation("error", f"{kind} not judged", f"no required rule judges {of}") for kind, of in silent]

@@ -1,9 +1,8 @@
-"""Pages on several runs. The first five are choices of `specgate runs compare --by`.
+"""Pages on several runs. The first three are choices of `specgate runs compare --by`.
 
 builds.py        two runs: every figure, what changed, and the verdicts
 engines.py       engines side by side
-acceptance.py    acceptance over many requests, by engine, class of prompts and more
-variants.py      roles and variants, with what each gives and what it changes
+acceptance.py    acceptance over many requests, by engine, class of prompts, context and draft position
 differences.py   in what two runs differ besides their figures
 parity.py        `specgate diagnose parity`: two engines stage by stage
 two_builds.py    `specgate ab`: an old and a new build of an engine

@@ -1,4 +1,4 @@
-"""The view `acceptance`: acceptance over many requests, a table per choice of keys."""
+"""The view `acceptance`: acceptance over many requests, as a whole and by engine, class, context and position."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from specgate.analysis.rows import Row
 from specgate.analysis.speculation.summary import Acceptance, AcceptanceSummary, Group, Key, Layout, SummedRun
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import Role, Value
-from specgate.contract.protocols import visible
 from specgate.reports.common.figures import NONE, counted, percent
-from specgate.reports.common.parts import Entry, Picture, Table
-from specgate.reports.pictures import acceptance_summary as pictures
+from specgate.reports.common.parts import Entry, Table
 from specgate.reports.sheets.formats import SheetView, Tables
 from specgate.reports.sheets.sheet import Section, Sheet
 
@@ -27,15 +25,8 @@ MOST: Final = f"{100 * LOOPS:.0f} %"
 """The largest share of repeats in a text that does not loop."""
 FIGURES: Final = ("length", "cycles", "asked", "repeats")
 WHOLE: Final = ("pair", "length", "per request", "of drafts", *FIGURES[1:])
-"""Columns of tables by keys, and of the whole."""
-NAMES: Final[Mapping[Key, str]] = {
-    "run": "run_id",
-    "scenario": "scenario",
-    "engine": "engine",
-    "class": "class",
-    "context": "context_len",
-    "batch": "batch",
-}
+"""Columns of tables by a key, and of the whole."""
+NAMES: Final[Mapping[Key, str]] = {"engine": "engine", "class": "class", "context": "context_len"}
 """Key of a layout → its column."""
 COUNTED: Final = (
     "Length: 1 + accepted / cycles that had a draft, pooled over all cycles; bonus token included, prefill token not. "
@@ -50,7 +41,7 @@ POSITIONS: Final = (
 
 
 def sheet(acceptance: Acceptance) -> Sheet:
-    """The page: the whole, a table per choice of keys, then the runs."""
+    """The page: the whole, a table per key, then the runs."""
     requests = sum(run.requests for run in acceptance.runs)
     whole = acceptance.layouts[0].rows
     of = f" · {group_in_words(whole[0].group)}" if len(whole) == 1 else ""
@@ -60,9 +51,9 @@ def sheet(acceptance: Acceptance) -> Sheet:
         ending=None,
         banners=list(banners(acceptance)),
         sections=[
-            section("a0", acceptance.layouts[0], several=len(whole) > 1),
+            section(acceptance.layouts[0], several=len(whole) > 1),
             *looping(whole),
-            *(section(f"a{n}", layout, several=len(whole) > 1) for n, layout in enumerate(acceptance.layouts) if n),
+            *(section(layout, several=len(whole) > 1) for layout in acceptance.layouts[1:]),
             Section("Runs", runs(acceptance.runs), folded=True),
         ],
     )
@@ -101,28 +92,25 @@ def banners(acceptance: Acceptance) -> Iterator[str]:
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def section(key: str, layout: Layout, *, several: bool) -> Section:
-    """One table with its picture. `key`: what the ids in the picture begin with. `several`: whether there is more than
-    one pair, draft length or source of acceptance, so that rows say theirs.
+def section(layout: Layout, *, several: bool) -> Section:
+    """One table. `several`: whether there is more than one pair, draft length or source of acceptance, so that rows say
+    theirs.
     """
-    named = [(label(s, several=several), s) for s in layout.rows]
     if layout.by_position:
-        return positions_section(key, layout, named, several=several)
-    picture = drawn(pictures.lengths(key, named))
-    if not layout.by:
-        rows = [[name_of(s, several=several), *whole_figures(s)] for s in layout.rows]
-        return Section(title(layout), Table(WHOLE, rows), COUNTED, pictures=picture)
+        return positions_section(layout)
+    if layout.by is None:
+        return Section("All requests", Table(WHOLE, [[name_of(s), *whole_figures(s)] for s in layout.rows]), COUNTED)
     loops = any(s.looping_prompts for s in layout.rows)
-    head = (" · ".join(layout.grouped_by), *FIGURES, *(("without loops",) if loops else ()))
-    rows = [[name_of(s, several=several), *figures_of(s), *([unlooped(s)] if loops else [])] for s in layout.rows]
-    return Section(title(layout), Table(head, rows), pictures=picture)
+    head = (layout.by, *FIGURES, *(("without loops",) if loops else ()))
+    rows = [[name_of(s, several), *figures_of(s), *([unlooped(s)] if loops else [])] for s in layout.rows]
+    return Section(f"By {layout.by}", Table(head, rows))
 
 
 def looping(whole: Sequence[AcceptanceSummary]) -> Iterator[Section]:
     """The groups with texts that loop, with and without these; nothing where none does."""
     rows: list[list[str | Entry]] = [
         [
-            name_of(s, several=True),
+            name_of(s),
             f"{s.looping_prompts} of {s.prompts}",
             percent(s.repeated_8gram_share),
             in_tokens(s.values.get("acceptance_length")),
@@ -137,44 +125,22 @@ def looping(whole: Sequence[AcceptanceSummary]) -> Iterator[Section]:
         yield Section("Texts that loop", Table(head, rows), note)
 
 
-def positions_section(key: str, layout: Layout, named: pictures.Rows, *, several: bool) -> Section:
+def positions_section(layout: Layout) -> Section:
     """The table by draft position: two rows per group."""
     deepest = max((s.positions for s in layout.rows), default=0)
-    rows = [row for s in layout.rows if s.positions for row in position_rows(s, deepest, several=several)]
-    uncounted = [name for name, s in named if s.num_drafts and not s.positions]
+    rows = [row for s in layout.rows if s.positions for row in position_rows(s, deepest)]
+    uncounted = [group_in_words(s.group) for s in layout.rows if s.num_drafts and not s.positions]
     note = f"{POSITIONS} Not counted by position: {'; '.join(uncounted)}." if uncounted else POSITIONS
-    head = (" · ".join(layout.grouped_by) or "pair", "share", *(f"draft {i}" for i in range(1, deepest + 1)))
-    return Section(title(layout), Table(head, rows, texts=2), note, pictures=drawn(pictures.by_position(key, named)))
+    head = ("pair", "share", *(f"draft {i}" for i in range(1, deepest + 1)))
+    return Section("By draft position", Table(head, rows, texts=2), note)
 
 
-def drawn(picture: Picture) -> list[Picture]:
-    return [picture] if picture.svg else []
-
-
-def title(layout: Layout) -> str:
-    """`By class and context`; `By class, by draft position`; `All requests`."""
-    *first, last = layout.grouped_by or ("",)
-    keys = f"By {', '.join(first)} and {last}" if first else f"By {last}" if last else ""
-    if layout.by_position:
-        return f"{keys}, by draft position" if keys else "By draft position"
-    return keys or "All requests"
-
-
-def name_of(s: AcceptanceSummary, *, several: bool) -> Entry:
-    """The first column: the keys of the row, and below them the group where there are several."""
-    if not s.group.values:
+def name_of(s: AcceptanceSummary, several: bool = True) -> Entry:
+    """The first column: the value of the row's key, and below it the group if there are several."""
+    value = s.group.value
+    if value is None:
         return Entry(s.group.pair, group_in_words(s.group).removeprefix(f"{s.group.pair}, "))
-    return Entry(keys_of(s), group_in_words(s.group) if several else None)
-
-
-def keys_of(s: AcceptanceSummary) -> str:
-    return " · ".join(f"{value:,}" if isinstance(value, int) else value for _, value in s.group.values)
-
-
-def label(s: AcceptanceSummary, *, several: bool) -> str:
-    """The name of a row in a picture."""
-    parts = [keys_of(s), *([group_in_words(s.group)] if several or not s.group.values else [])]
-    return visible(" · ".join(filter(None, parts)))
+    return Entry(f"{value:,}" if isinstance(value, int) else value, group_in_words(s.group) if several else None)
 
 
 def whole_figures(s: AcceptanceSummary) -> list[str | Entry]:
@@ -211,10 +177,10 @@ def in_tokens(length: Value | None) -> Entry:
     return Entry(f"{length.value:.2f}", None if low is None or high is None else f"{low:.2f}–{high:.2f}")
 
 
-def position_rows(s: AcceptanceSummary, deepest: int, *, several: bool) -> Iterator[list[str | Entry]]:
+def position_rows(s: AcceptanceSummary, deepest: int) -> Iterator[list[str | Entry]]:
     for n, (share, figure) in enumerate((("accepted", "acceptance_at_pos"), ("given", "cond_acceptance_at_pos"))):
         entries = [in_percent(s.values[f"{figure}[{i}]"]) for i in range(1, s.positions + 1)]
-        yield ["" if n else name_of(s, several=several), share, *entries, *[NONE] * (deepest - s.positions)]
+        yield ["" if n else name_of(s), share, *entries, *[NONE] * (deepest - s.positions)]
 
 
 def in_percent(share: Value) -> Entry:
@@ -235,19 +201,19 @@ def rows(acceptance: Acceptance) -> Iterator[Row]:
     """Yield a row per row of a table, or per draft position of it."""
     for layout in acceptance.layouts:
         for s in layout.rows:
-            whole = {"by": " ".join(layout.by) or "all", **of_group(s), "position": None, **of_summary(s)}
+            whole = {"by": layout.by or "all", **of_group(s, layout.by), "position": None, **of_summary(s)}
             shares = [at_position(s, i) for i in range(1, s.positions + 1)] if layout.by_position else [at_position(s)]
             yield from ({**whole, **share} for share in shares)
 
 
-def of_group(s: AcceptanceSummary) -> Row:
-    group, values = s.group, dict(s.group.values)
+def of_group(s: AcceptanceSummary, by: Key | None) -> Row:
+    group = s.group
     return {
         "pair": group.pair,
         "acceptance_source": group.acceptance,
         "k": group.k,
         "decoding": group.decoding,
-        **{column: values.get(key) for key, column in NAMES.items()},
+        **{column: group.value if key == by else None for key, column in NAMES.items()},
     }
 
 
@@ -281,7 +247,7 @@ def interval(name: str, short_name: str, value: Value | None) -> Row:
 
 def tables(acceptance: Acceptance) -> Tables:
     """Return every figure, then the runs, and which engines were asked other prompts."""
-    unlike = ({"by": " ".join(of.by), "unlike_prompts": words} for of in acceptance.layouts for words in of.unlike)
+    unlike = ({"by": of.by, "unlike_prompts": words} for of in acceptance.layouts for words in of.unlike)
     return {"rows": rows(acceptance), "runs": map(asdict, acceptance.runs), "unlike_prompts": unlike}
 
 

@@ -79,7 +79,7 @@ def leading_sections(parity: Parity) -> Iterator[Section]:
 
 def advice_sections(parity: Parity) -> Iterator[Section]:
     if sentences := list(hints(parity)):
-        yield Section("What the tensors give away, and usual causes", Table(("what", "which"), sentences, texts=2))
+        yield Section("Usual causes", Table(("what", "which"), sentences, texts=2))
 
 
 def rows(parity: Parity) -> Iterator[Row]:

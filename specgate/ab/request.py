@@ -139,7 +139,8 @@ def ready(request: AbRequest, side: Asked, scratch: Path) -> Build:
 
 
 def config_of(request: AbRequest, side: Asked) -> Config:
-    """Configuration of one side."""
+    """Configuration of one side. Draft lengths that are () ask for the baseline alone."""
+    plain = request.question.spec == ()
     run = Request(
         kind="micro",
         argv=request.argv,
@@ -152,13 +153,14 @@ def config_of(request: AbRequest, side: Asked) -> Config:
         target=request.target,
         draft=request.draft,
         tokenizer=request.tokenizer,
-        question=request.question,
+        question=replace(request.question, spec=None) if plain else request.question,
         baseline=request.baseline,
         perf_mode=False,
         options={**request.options, **side.options},
     )
     config = resolve(run, foreign=side.foreign, usual=micro_names)
-    return replace(config, scenarios={name: shortened(s, request.steps) for name, s in config.scenarios.items()})
+    every = {name: replace(s, grid=replace(s.grid, spec=())) if plain else s for name, s in config.scenarios.items()}
+    return replace(config, scenarios={name: shortened(s, request.steps) for name, s in every.items()})
 
 
 def shortened(scenario: Scenario, steps: int | None) -> Scenario:

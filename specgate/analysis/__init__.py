@@ -29,7 +29,7 @@
     quality/                exact-match scores of answers, baseline beside speculation
     prefix_cache.py        a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
-    tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same
+    variation.py            what differs in a variant of a role, in words
     cell_names.py           names of cells as a person would say them
     verdict.py              many verdicts → one state and one exit code
 

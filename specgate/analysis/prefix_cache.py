@@ -1,10 +1,9 @@
-"""Judge a prefix cache by answers with it on and off: what was reused, times to first token, and texts.
+"""Judge a prefix cache by answers with it on and off: what was reused, and texts.
 
 cache     the pair is one: with the cache off nothing is reused, with it on the baseline reuses something, and nothing
           that was not sent or emitted in this pass
 reuse     no request reuses fewer prompt tokens with speculation than without, but for a tolerance; some of what is
           reused was computed while decoding
-ttft      the cache saves a request with speculation as much of its time to first token, but for a tolerance
 texts     the cache changes no text, but at near ties
 """
 
@@ -12,12 +11,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.contract import State
 
 Turn = Literal["first", "shared prefix", "next turn"]
@@ -88,12 +85,10 @@ class Limits:
     """Limits of a check.
 
     `max_lost_tokens`: prompt tokens that a request may reuse less with speculation than without.
-    `max_ttft_loss`: share of the time to first token that the cache may save less with speculation.
     `margin`: a gap below it, in logits, is a near tie. `units`: so is one of at most so many units in the last place.
     """
 
     max_lost_tokens: int
-    max_ttft_loss: float
     margin: float
     units: float = 0.0
 
@@ -136,7 +131,6 @@ def judge(
     return (
         cache,
         check_reuse(samples, spec, limits),
-        check_ttft(samples, spec, limits),
         *(check_texts(samples, divergences, role, limits) for role in (BASELINE_NAME, spec)),
     )
 
@@ -227,50 +221,6 @@ def check_reuse(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
         )
         return Check("reuse", State.INCONCLUSIVE, summary, evidence)
     return Check("reuse", State.PASS, summary, evidence)
-
-
-# ── does it save as much time? ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def check_ttft(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
-    """The share of the time to first token that is left with the cache on, spec less baseline.
-
-    Requests of one group share a prefix, so that they are no independent samples: the interval is Student's, over the
-    means of groups.
-    """
-    of_group: dict[int, list[float]] = defaultdict(list)
-    left: dict[str, list[float]] = {role: [] for role in (BASELINE_NAME, spec)}
-    for s in samples:
-        if s.about_reuse:
-            shares = {role: s.on[role].ttft_ns / s.off[role].ttft_ns for role in left}
-            of_group[s.group].append(shares[spec] - shares[BASELINE_NAME])
-            for role, share in shares.items():
-                left[role].append(share)
-    means = [statistics.fmean(shares_of_group) for shares_of_group in of_group.values()]
-    saved = {role: 1 - statistics.fmean(shares_of_group) for role, shares_of_group in left.items()}
-    most = limits.max_ttft_loss
-    summary = (
-        f"the cache saves baseline {100 * saved[BASELINE_NAME]:.0f} % of its time to first token, {spec} "
-        f"{100 * saved[spec]:.0f} %"
-    )
-    evidence: dict[str, float | int | None] = {
-        "baseline_saved": saved[BASELINE_NAME],
-        "spec_saved": saved[spec],
-        "max_ttft_loss": most,
-        "groups": len(means),
-    }
-    if len(means) < 2:
-        return Check("ttft", State.INCONCLUSIVE, f"{summary}; one group gives no interval: ask for more", evidence)
-    loss = statistics.fmean(means)
-    reach = t_quantile(1 - ALPHA, len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means))
-    low, high = loss - reach, loss + reach
-    evidence |= {"loss": loss, "ci_low": low, "ci_high": high}
-    summary += (
-        f": a loss of {100 * loss:.1f} points, 95 % interval {100 * low:.1f} … {100 * high:.1f}; {100 * most:g} allowed"
-    )
-    if high <= most:
-        return Check("ttft", State.PASS, summary, evidence)
-    return Check("ttft", State.FAIL if low > most else State.INCONCLUSIVE, summary, evidence)
 
 
 # ── are the texts the same? ──────────────────────────────────────────────────────────────────────────────────────────

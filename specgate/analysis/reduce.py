@@ -145,6 +145,8 @@ def measure(
     """
     records, aside, known = records or Checked(), aside or {}, known or Known()
     ties = replace(ties, cells=max(1, sum(cell.role.speculative for cell in plan.cells)))
+    engines = ((point, check_facts.engines.get(point.key)) for point in plan.points)
+    ties_of = {point: ties.in_cache(facts.kv_cache) if facts else ties for point, facts in engines}
     of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound, records.texts)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, cell_blocks in of.items():
@@ -159,7 +161,7 @@ def measure(
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
         beside = texts[cell.point], records.logits, records.followed
-        check = check_tokens(cell, pairs, margins, ties, *beside, records.asked.followed)
+        check = check_tokens(cell, pairs, margins, ties_of[cell.point], *beside, records.asked.followed)
         return replace(check, lossy=is_lossy(cell, check_facts))
 
     comparisons = tuple(
@@ -167,7 +169,7 @@ def measure(
         for cell in plan.cells
         if cell.role.speculative and plan.scenarios[cell.point.scenario].baseline
     )
-    unlike = {c.cell for c in comparisons if c.tokens.defects or (c.tokens.followed and c.tokens.followed.wrong)}
+    unlike = {c.cell for c in comparisons if c.tokens.defects}
     measured_rounds = {point: measured(plan.rounds_of(point)) for point in plan.points}
 
     def reduced(cell: Cell) -> CellResult:
@@ -176,7 +178,7 @@ def measure(
         beside = tuple(map(id, texts[cell.point])), seen(cell, margins) if ties else 0
         key = (cell, rounds, tuple(map(id, of[cell])), beside, cell in unlike, left_out)
         if key not in known.results:
-            repeats = repeats_of(cell, of[cell], margins, ties, texts[cell.point])
+            repeats = repeats_of(cell, of[cell], margins, ties_of[cell.point], texts[cell.point])
             known.results[key] = reduce_cell(
                 plan, cell, of[cell], rounds, records.texts, repeats, withhold=cell in unlike, aside=aside
             )

@@ -148,6 +148,29 @@ def by_default(target_layers: int) -> AuxiliaryLayers:
     )
 
 
+# ── what other engines make of a config ──────────────────────────────────────────────────────────────────────────────
+
+
+def top_level_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
+    """vLLM (V2 runner): top-level ids or eagle_config.layer_ids, as boundaries. It does not read the nested ids."""
+    return converted(draft) or top_level(draft) or nested_plain(draft) or engines_default(layers)
+
+
+def nested_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
+    """SGLang, TensorRT-LLM: nested ids, taken as outputs of layers. They do not read the top-level ids."""
+    return converted(draft) or nested(draft, layers) or engines_default(layers)
+
+
+def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
+    """LMDeploy: it reads no ids, but those of a draft that was converted for TurboMind."""
+    return converted(draft) or engines_default(layers)
+
+
+def engines_default(layers: int) -> AuxiliaryLayers:
+    resolved = by_default(layers)
+    return AuxiliaryLayers(resolved.boundaries, f"boundaries {shown(resolved.boundaries)}, the engine's default")
+
+
 def check(capture: AuxiliaryLayers, target_layers: int, where: str) -> None:
     """Raise CheckpointError unless the boundaries exist in the target and ascend."""
     if not capture.boundaries or capture.boundaries[0] < 0 or capture.boundaries[-1] > target_layers:

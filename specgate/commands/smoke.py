@@ -142,10 +142,10 @@ def lines(done: Smoke, *, every: bool) -> Iterator[str]:
         yield from textwrap.wrap(f"error: {e.error}", WIDTH, subsequent_indent="  ")
     for warning in e.warnings:
         yield from textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
-    from specgate.analysis.speculation.causes import TITLES
+    from specgate.analysis.speculation.evidence import CAUSES
 
     for finding in done.causes:
-        yield f"cause: {TITLES[finding.cause]} ({finding.cause})"
+        yield f"cause: {CAUSES[finding.cause].title} ({finding.cause})"
         for name, text in (("checked", finding.checked), ("seen", finding.seen), ("do", finding.todo)):
             if every or name != "checked":
                 yield from textwrap.wrap(f"{name}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")

@@ -19,11 +19,13 @@ class NearTies:
         bit-exact.
     `max_sigma`: near ties are told by the engine's own rounding error of one logit (`analysis.tokens.near_ties`), whose
         standard deviation may be at most this; None if texts may not part by rounding.
+    `cache_sigma`: (format of the KV cache, the same of engines whose cache has it).
     `cells`: speculative cells of the run, which share its chance of a false alarm.
     """
 
     margin: float = 0.0
     max_sigma: float | None = None
+    cache_sigma: tuple[tuple[str, float], ...] = ()
     cells: int = 1
 
     def __bool__(self) -> bool:
@@ -34,6 +36,11 @@ class NearTies:
     def by_law(self) -> bool:
         """True if gaps are held against the engine's own rounding."""
         return self.max_sigma is not None
+
+    def in_cache(self, cache: str) -> NearTies:
+        """The same of an engine whose KV cache has this format."""
+        named = [sigma for name, sigma in self.cache_sigma if cache.startswith(name)]
+        return replace(self, max_sigma=max(named)) if named and self.by_law else self
 
     def covers(self, gap: float | None) -> bool:
         """True if `gap` is below the margin. A negative or infinite gap is no near tie."""
@@ -52,7 +59,7 @@ class TieLaw:
     """Standardised gaps of a cell's near ties, one by one and all together, beside what rounding can explain.
 
     `places`: different places whose gap and σ are known. `unknown`: places whose σ nothing tells.
-    `furthest`: the largest standardised gap, and what is allowed of one among so many.
+    `furthest`: the largest standardised gap, and what is allowed of one among all places.
     `mean_square`: mean of their squares, at most about 1 where an engine only rounds, and what is allowed.
     `sigma`: root mean square, over these places, of the engine's rounding error of one logit (by rule C of the
         second engine's); None where not known.
@@ -249,11 +256,14 @@ class TokenCheck:
 
     @property
     def defects(self) -> tuple[Divergence, ...]:
-        """The mismatches because of which no speed may be quoted: not those that nothing tells to be any, which leave
-        the tokens unjudged.
+        """The divergences because of which no speed may be quoted: not those that nothing tells to be any, which leave
+        the tokens unjudged. If no rounding explains all near ties together, or a text is not greedy behind its own, all
+        are.
         """
         if self.lossy:
             return ()
+        if (self.law is not None and self.law.too_wide) or (self.followed is not None and self.followed.wrong):
+            return self.divergences
         return tuple(d for d in self.mismatches if self.law is None or not d.untold)
 
     @property

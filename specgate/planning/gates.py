@@ -84,9 +84,17 @@ def near_ties(policy: Policy) -> NearTies:
     counts.
     """
     granted = [gate.near_ties(rule) for rule, gate in rules_with(policy, GrantsNearTies)]
-    sigmas = [ties.max_sigma for ties in granted if ties.max_sigma is not None]
-    by_law = bool(sigmas) and len(sigmas) == len(granted)
-    return NearTies(min((ties.margin for ties in granted), default=0.0), min(sigmas) if by_law else None)
+    margin, caches = (
+        min((ties.margin for ties in granted), default=0.0),
+        {c for of in granted for c, _ in of.cache_sigma},
+    )
+    if not granted or not all(ties.by_law for ties in granted):
+        return NearTies(margin)
+
+    def least(cache: str) -> float:
+        return min(ties.in_cache(cache).max_sigma or 0.0 for ties in granted)
+
+    return NearTies(margin, least(""), tuple((cache, least(cache)) for cache in sorted(caches)))
 
 
 def draw_allowance(policy: Policy) -> Allowance:

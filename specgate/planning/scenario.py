@@ -374,8 +374,10 @@ def override(
     if max(schedule.rounds, schedule.warmup_rounds) > REPEATS:
         runs = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
         raise UsageError(f"{scenario.name}: {runs}", hint=f"at most {REPEATS} of each")
-    perf_mode = scenario.perf_mode if perf_mode is None else perf_mode
-    changed = replace(scenario, schedule=schedule, perf_mode=perf_mode, baseline=scenario.baseline and baseline)
+    if perf_mode is not None:
+        off = (scenario.perf_mode or scenario.perf_mode_off) and not perf_mode
+        scenario = replace(scenario, perf_mode=perf_mode, perf_mode_off=off)
+    changed = replace(scenario, schedule=schedule, baseline=scenario.baseline and baseline)
     if changed.rounds * scenario.workload.prompt_sets % 2:
         raise UsageError(
             f"{scenario.name}: {scenario.workload.prompt_sets} prompt sets × {schedule.rounds} measurement runs is odd",

@@ -18,7 +18,7 @@ from typing import Final
 
 from specgate.analysis.load.sweeps import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
-from specgate.analysis.tokens.checking import judged, may_be_near
+from specgate.analysis.tokens.checking import judged
 from specgate.analysis.tokens.comparison import (
     baseline_text,
     find_divergences,
@@ -199,8 +199,10 @@ class TokenEvidence:
                     lengths[slot] = max(lengths[slot], len(tokens))
         baseline_cell = Cell(point, BASELINE)
         divergences = [d for _, d, _ in find_text_divergences(blocks, self.texts)]
-        parted, _, _ = judged(divergences, baseline_cell, self.margins, self.ties)
-        near = {(d.round, d.slot) for d in parted if may_be_near(d, self.ties)}
+        facts = self.engines.get(point.key)
+        ties = self.ties.in_cache(facts.kv_cache) if facts else self.ties
+        parted, _, _ = judged(divergences, baseline_cell, self.margins, ties)
+        near = {(d.round, d.slot) for d in parted if d.near_tie or (ties.by_law and d.untold)}
         for baseline, lengths in lengths_of.values():
             left = [
                 length if (baseline.round, slot) in near and self._ends_before(baseline, slot, length) else 0

@@ -28,16 +28,14 @@ MISNAMED = Misnamed()
 
 
 def test_every_built_in_back_end_keeps_the_protocol() -> None:
-    done = CliRunner().invoke(cli, ["machine", "backends", "list", "--validate"])
+    done = CliRunner().invoke(cli, ["machine", "backends", "--validate"])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert len(lines) == len(plugins.registered("specgate.backends")) and all(" fine (" in line for line in lines)
 
 
 def test_without_a_subcommand_they_are_listed() -> None:
-    alone, listed = (
-        CliRunner().invoke(cli, words) for words in (["machine", "backends"], ["machine", "backends", "list"])
-    )
+    alone, listed = (CliRunner().invoke(cli, words) for words in (["machine", "backends"], ["machine", "backends"]))
     assert alone.output == listed.output and "llamacpp" in alone.output
 
 
@@ -47,7 +45,7 @@ def test_broken_ones_are_named_with_every_problem(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(plugins, "entry_points", lambda group: result if group == "specgate.backends" else [])
     plugins.registered.cache_clear()
     try:
-        done = CliRunner().invoke(cli, ["machine", "backends", "list", "--validate"])
+        done = CliRunner().invoke(cli, ["machine", "backends", "--validate"])
     finally:
         plugins.registered.cache_clear()
     assert isinstance(done.exception, UsageError) and "misnamed, gone" in str(done.exception)

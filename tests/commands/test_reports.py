@@ -173,8 +173,8 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
         (["runs", "compare", "runs/a", "nowhere", "--by", "engines"], "is not a run folder"),
         (["runs", "compare", "runs/a", "--by", "builds"], "compares one run with another: here is 1 of them"),
         (
-            ["runs", "compare", "runs/a", "runs/b", "--policy", "compare", "--keys", "run"],
-            "--keys says nothing --by builds",
+            ["runs", "compare", "runs/a", "--by", "engines", "--policy", "compare"],
+            "--policy says nothing --by engines",
         ),
         (["runs", "history", "nowhere"], "is not a folder"),
         (["runs", "show", "runs/a", "runs/a"], "are the same run"),
@@ -209,12 +209,11 @@ def test_runs_of_several_back_ends_have_a_column_each(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "view"),
     [
-        (["a"], "variants"),
+        (["a"], "acceptance"),
         (["a", "b"], "builds"),
         (["a", "other"], "engines"),
         (["a", "b", "slow"], "engines"),
         (["a", "other", "--policy", "engines"], "builds"),
-        (["a", "b", "--keys", "run"], "acceptance"),
     ],
 )
 def test_what_is_laid_out_follows_from_the_runs_and_the_options(runs: Path, names: list[str], view: str) -> None:

@@ -75,7 +75,7 @@ def seen(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("seen")
 def test_the_back_end_is_listed_and_keeps_the_protocol() -> None:
-    listed = CliRunner().invoke(command_line, ["machine", "backends", "list", "--validate"])
+    listed = CliRunner().invoke(command_line, ["machine", "backends", "--validate"])
     assert listed.exit_code == 0, listed.output
     lines = [line.split(maxsplit=1) for line in listed.output.splitlines()]
     assert ["counting", "fine (specgate_example_backend:BACKEND)"] in lines

@@ -12,7 +12,7 @@ from specgate.contract.conditions import CLOCK_EVENTS, ClockComparison, GpuCondi
 from specgate.files.json_text import from_plain, to_plain
 from specgate.gates.environment import GATE, different_clocks
 from specgate.reports.common import machine
-from tests.support.machine.heated import HIGHEST_MHZ, answered_late, heated, heated_run
+from tests.support.machine.heated import answered_late, heated, heated_run
 from tests.support.surroundings import gpu, watched_run
 
 PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
@@ -29,11 +29,9 @@ def judged(run: Run) -> Verdict:
     return next(GATE.judge(RULE, run))
 
 
-def test_the_role_that_decodes_for_a_shorter_time_is_not_rejected_and_what_that_does_to_it_is_said() -> None:
+def test_the_role_that_decodes_for_a_shorter_time_is_not_rejected() -> None:
     outcome = judged(heated_run())
     assert (outcome.state, outcome.reason_code) == (State.PASS, "undisturbed")
-    assert "spec-3 decodes for a shorter time, more of it at the low clock after its prefill" in outcome.message
-    assert "so the ratio understates its speed" in outcome.message
     assert isinstance(outcome.evidence["clock_shift"], float) and outcome.evidence["clock_shift"] < 0.02
     assert isinstance(outcome.evidence["clock_shift_margin"], float) and outcome.evidence["clock_shift_margin"] < 0.05
     assert outcome.evidence["clocks_untold"] == "none"
@@ -157,21 +155,8 @@ def test_a_handful_of_samples_of_one_clock_rejects_nothing_and_says_so() -> None
     outcome = judged(heated_run(lambda at_s: 1_950, {"baseline": 0.3, "spec-3": 0.15}, prompt_sets=4))
     assert outcome.state is State.PASS
     assert "too few samples to compare the roles' clocks while decoding (" in outcome.message
-    assert "understates" not in outcome.message
     assert "decoding" in str(outcome.evidence["clocks_untold"])
     assert str(outcome.evidence["clock_samples"]).startswith("decoding: ")
-
-
-def test_a_role_that_decodes_longer_at_a_lower_clock_is_named_without_that_conclusion() -> None:
-    outcome = judged(heated_run(lambda at_s: HIGHEST_MHZ if at_s < 2.3 else 1_200, {"baseline": 4.0, "spec-3": 2.3}))
-    assert outcome.state is State.PASS
-    assert "over all of decoding baseline ran at 1,6" in outcome.message
-    assert "understates" not in outcome.message
-
-
-def test_roles_that_decode_equally_long_have_nothing_to_be_said_of_it() -> None:
-    message = judged(heated_run(lengths={"baseline": 2.25, "spec-3": 2.25})).message
-    assert "understates" not in message and "too few" not in message and "over all of" not in message
 
 
 def test_a_stored_run_is_judged_by_the_clocks_that_it_holds(tmp_path: Path) -> None:

@@ -207,6 +207,13 @@ def test_without_gpu_only_the_host_is_judged_and_nothing_known_is_skipped(
         )
 
 
+def test_a_rule_that_only_advises_has_no_advice_about_a_gpu_that_is_not_here() -> None:
+    """The client of a server may have none."""
+    nowhere = [replace(sample, gpu=None) for sample in SAMPLES]
+    assert judged(nowhere).state is State.ENV_REJECTED
+    assert judged(nowhere, replace(RULE, required=False)).state is State.PASS
+
+
 def test_a_run_that_was_stored_before_there_was_a_watch_is_unwatched() -> None:
     run = replace(watched_run(SAMPLES), conditions={})
     assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.ENV_REJECTED, "unwatched")}

@@ -6,6 +6,7 @@ import pytest
 
 from specgate.contract import Held, Invariant, Rule, Run, State
 from specgate.gates.invariants import GATE
+from specgate.planning.scenario import override
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 RULE = Rule("perf-mode", "invariants", True)
@@ -83,10 +84,13 @@ def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
     assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.INVALID, "not_measured")}
 
 
-@pytest.mark.parametrize(("required", "state"), [(True, State.NOT_JUDGED), (False, State.SKIPPED)])
-def test_without_perf_mode_a_required_rule_is_not_judged_and_one_that_advises_says_nothing(
-    required: bool, state: State
+@pytest.mark.parametrize(
+    ("required", "in_file", "state"),
+    [(True, True, State.NOT_JUDGED), (True, False, State.SKIPPED), (False, True, State.SKIPPED)],
+)
+def test_a_required_rule_is_not_judged_where_an_option_turned_perf_mode_off_that_the_file_asks_for(
+    required: bool, in_file: bool, state: State
 ) -> None:
-    plan = plan_of()
+    plan = plan_of(override(replace(scenario(), perf_mode=in_file), perf_mode=False))
     judgements = list(GATE.judge(replace(RULE, required=required), run_of(plan, blocks_of(plan))))
     assert [(v.state, v.reason_code) for v in judgements] == [(state, "perf_mode_off")] * 2

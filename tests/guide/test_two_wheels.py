@@ -153,7 +153,7 @@ def test_the_command_line_without_the_engine_has_its_own_commands_and_measures(
     harness: Path, cli: Cli, tmp_path: Path
 ) -> None:
     assert "  tune " not in python(harness, tmp_path, "-m", "specgate", "engine", "--help")
-    listed = python(harness, tmp_path, "-m", "specgate", "machine", "backends", "list")
+    listed = python(harness, tmp_path, "-m", "specgate", "machine", "backends")
     assert "vllm" in listed and "cupy" not in listed and "reference" not in listed
     micro(cli, harness, "fake")
 
@@ -178,7 +178,7 @@ def test_beside_the_harness_the_engines_wheel_brings_back_ends_commands_and_pair
     both: Path, cli: Cli, tmp_path: Path
 ) -> None:
     assert "tune" in python(both, tmp_path, "-m", "specgate", "--help")
-    listed = python(both, tmp_path, "-m", "specgate", "machine", "backends", "list")
+    listed = python(both, tmp_path, "-m", "specgate", "machine", "backends")
     assert "cupy" in listed and "reference" in listed
     assert "planted-llama-3.1-8b-al3.0" in python(both, tmp_path, "-m", "specgate", "engine", "pairs", "list")
     micro(cli, both, "reference")

@@ -47,10 +47,10 @@ def test_the_wheel_is_named_as_it_names_itself_and_its_command_is_specgate(wheel
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("pairs list", "planted-llama-3.1-8b-al3.0"),
+        ("engine pairs list", "planted-llama-3.1-8b-al3.0"),
         ("scenarios show micro-8b-32k-single", "planted-llama-3.1-8b"),
-        ("plan --scenario micro-8b-16k-b4 --machine gpu", "micro-8b-16k-b4"),
-        ("backends list --validate", "reference"),
+        ("scenarios plan --scenario micro-8b-16k-b4 --machine gpu", "micro-8b-16k-b4"),
+        ("machine backends --validate", "reference"),
     ],
 )
 def test_what_ships_is_found_where_there_is_no_checkout(

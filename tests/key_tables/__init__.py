@@ -23,6 +23,7 @@ from tests.key_tables.nouns import NOUNS, SCHEMAS, schema, table
 from tests.support.command import ROOT
 
 DOCS = ROOT / "docs"
+ENGINE_DOCS = ROOT / "backends" / "eagle3" / "docs"
 TABLE = re.compile(r"(<!-- ([\w ]+): begin -->\n)(.*?)(<!-- \2: end -->)", re.DOTALL)
 
 
@@ -30,7 +31,7 @@ def written() -> Iterator[tuple[Path, str]]:
     """Yield every file that holds something generated, with what it should hold."""
     tables = {f"keys of {noun.__name__}": table(noun) for noun in NOUNS}
     tables |= {name: text for make in LISTS for name, text in make()}
-    for file in sorted(DOCS.glob("*.md")):
+    for file in sorted((*DOCS.glob("*.md"), *ENGINE_DOCS.glob("*.md"))):
         text = file.read_text(encoding="utf-8")
         if TABLE.search(text):
             yield file, TABLE.sub(lambda match: match[1] + tables[match[2]] + match[4], text)

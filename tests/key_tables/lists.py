@@ -14,6 +14,8 @@ import click
 
 from specgate import errors, plugins
 from specgate.archive.other_tools.declarations import TOOLS
+from specgate.backends.eagle3.cupy.engine.open import OPTIONS
+from specgate.backends.eagle3.lib.refusals import refused_by
 from specgate.cli import cli
 from specgate.contract.metrics import _METRICS, PER_REQUEST, STATISTICS, per_request
 from specgate.planning.policy import SHIPPED
@@ -152,6 +154,11 @@ def tools() -> Iterator[tuple[str, str]]:
     yield "tools", markdown(("tool", "form", "acceptance from", "matched by"), rows)
 
 
+def refused_pairs() -> Iterator[tuple[str, str]]:
+    """Yield the table of options of the built-in engine that do not go together."""
+    yield "refused pairs", markdown(("pair", "why"), (pair.row for pair in refused_by("cupy", OPTIONS)))
+
+
 LISTS: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
     exit_codes,
     commands,
@@ -161,4 +168,5 @@ LISTS: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
     columns,
     variables,
     tools,
+    refused_pairs,
 )

@@ -12,6 +12,7 @@ shard.py        a target or a draft split among several GPUs
 kv/             formats that keys and values are cached in
 rope.py         frequencies and tables of rotary position embedding
 trees/          trees of draft tokens: read from options, laid out, grown, accepted, compacted
+refusals.py     pairs of options that do not go together
 specpv.py       options of verification over a part of the cache
 chains.py       draft lengths: of a chain in one cycle, and by the number of running requests
 playback.py     accept counts of another run, replayed

@@ -87,8 +87,6 @@ def checked(rows: list[tuple[int, int]], where: str) -> ChainTable:
 
 CONFIDENCE: Final = "confidence"
 BY_BATCH: Final = "k_by_batch"
-GREEDY_ALONE: Final = "it is a chain of greedy tokens"
-"""Why `CONFIDENCE` does not go with sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +119,6 @@ def lengths_of(options: Mapping[str, str]) -> ChainLengths | None:
     """Read the options for chain lengths; None if there are none. Raises UsageError for values that make no sense."""
     if CONFIDENCE not in options and BY_BATCH not in options:
         return None
-    for name, why in (("tree", "it has its own shape"), ("tape", "it has the accept counts of whole chains")):
-        if name in options:
-            option = CONFIDENCE if CONFIDENCE in options else BY_BATCH
-            raise UsageError(f"option {option} with {name} = {options[name]}: {why}", hint="leave one of them out")
-    if CONFIDENCE in options and options.get("drafter", "eagle3") != "eagle3":
-        raise UsageError(
-            f"option {CONFIDENCE} with drafter = {options['drafter']}: a stand-in has no probabilities",
-            hint="leave one of them out",
-        )
     return ChainLengths(
         share(options[CONFIDENCE]) if CONFIDENCE in options else None,
         table_of(options[BY_BATCH], f"option {BY_BATCH}") if BY_BATCH in options else None,

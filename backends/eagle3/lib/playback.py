@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.tape import OPTION, Tape, sha256_of_ids
-from specgate.errors import BackendError, UsageError
+from specgate.errors import BackendError
 
 TAPE: Final = OPTION
 WARNING: Final = (
@@ -35,13 +35,10 @@ class Playback:
     def of(cls, request: OpenRequest) -> Playback | None:
         """Return the playback of the tape that the options name; None without one.
 
-        Raises UsageError for a file that is no tape, and for a tape beside sampling.
+        Raises UsageError for a file that is no tape.
         """
         if TAPE not in request.options:
             return None
-        if request.sampling is not None:
-            why = "a tape replays what greedy cycles accepted"
-            raise UsageError(f"option {TAPE} with sampling: {why}", hint="leave one out")
         return cls(Tape.load(Path(request.options[TAPE]).expanduser()))
 
     def meet(self, prompts: Sequence[Sequence[int]]) -> None:

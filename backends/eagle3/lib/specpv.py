@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal, get_args
 
-from specgate.checkpoints.geometry import TargetGeometry
 from specgate.contract import LOSSY
 from specgate.errors import UsageError
 
@@ -98,7 +96,7 @@ class PartialPlan:
 def plan_partial(options: Mapping[str, str]) -> PartialPlan | None:
     """Read the options of SpecPV; None if there are none.
 
-    Raises UsageError for values that make no sense, and for options that SpecPV does not go with.
+    Raises UsageError for values that make no sense.
     """
     beside = [name for name in NAMES[1:] if name in options]
     if SPECPV not in options:
@@ -113,7 +111,6 @@ def plan_partial(options: Mapping[str, str]) -> PartialPlan | None:
             f"option {SPECPV} = {mode!r}",
             hint="lossy, as in the paper: tokens may differ from the baseline's; or lossless: they may not",
         )
-    refuse_others(options)
     if mode == "lossless" and REFRESH in options:
         raise UsageError(
             f"option {REFRESH} with {SPECPV} = lossless: every cycle of spec-N ends with a full verification, of N "
@@ -123,24 +120,6 @@ def plan_partial(options: Mapping[str, str]) -> PartialPlan | None:
     sink, retrieval, window = (blocks(options, name) for name in (SINK, RETRIEVAL, WINDOW))
     refresh = None if mode == "lossless" else whole(options, REFRESH, MOST_BUFFERED, "tokens")
     return PartialPlan(sink, retrieval, window, refresh)
-
-
-def refuse_others(options: Mapping[str, str]) -> None:
-    """Raise UsageError for options that SpecPV does not go with."""
-    others = (
-        ("tree", "the rows of a tree are not verified in part"),
-        ("tape", "it has the accept counts of cycles that verify in full"),
-        ("confidence", "chains of one length are verified"),
-        ("k_by_batch", "chains of one length are verified"),
-    )
-    for name, why in others:
-        if name in options:
-            raise UsageError(f"option {SPECPV} with {name} = {options[name]}: {why}", hint="leave one of them out")
-    if options.get("kv") in ("fp8", "nvfp4"):
-        raise UsageError(
-            f"option {SPECPV} with kv = {options['kv']}: blocks are chosen by keys as they are computed",
-            hint="leave one of them out, or take kv = bf16; draft_kv may be any",
-        )
 
 
 def blocks(options: Mapping[str, str], name: str) -> int:
@@ -156,12 +135,3 @@ def whole(options: Mapping[str, str], name: str, most: int, what: str) -> int:
             hint=f"a whole number from {LEAST[name]} to {most:,}; the authors take {USUAL[name]}",
         )
     return int(text)
-
-
-def check_target(plan: PartialPlan | None, geometry: TargetGeometry, file: Path | str) -> None:
-    """Raise UsageError for a target that is not verified in part. `file`: its config."""
-    if plan is not None and geometry.experts is not None:
-        raise UsageError(
-            f"{file}: option {SPECPV} with a target that has experts, and windows and sinks of its own",
-            hint="a dense target, or leave the option out",
-        )

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
+from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, calibration_warnings, check_head, kv_modes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, load_draft, load_target
 from specgate.backends.eagle3.lib.playback import TAPE, Playback
+from specgate.backends.eagle3.lib.refusals import refuse_pairs
 from specgate.backends.eagle3.lib.specpv import NAMES as PARTIAL_NAMES
-from specgate.backends.eagle3.lib.specpv import SPECPV, check_target, plan_partial
+from specgate.backends.eagle3.lib.specpv import plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.sampling import Sampler
@@ -46,6 +47,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
     """
     refuse_unknown(request.options, OPTIONS, "the reference engine")
+    refuse_pairs(request.options, "reference", request.sampling)
     device = pick_device(request.options.get("device", "auto"))
     tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback, kv = *what_drafts(request), kv_modes(request.options)
@@ -59,7 +61,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
     check_head(kv.target, target.geometry.head_dim, str(target.config_file))
-    check_target(partial, target.geometry, target.config_file)
+    refuse_pairs(request.options, "reference", request.sampling, experts=target.geometry.experts is not None)
     warnings = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
     drafts: DraftCheckpoint | StandIn | None = None
     if request.max_k:
@@ -92,13 +94,6 @@ def sampler_for(request: OpenRequest) -> Sampler | None:
     if request.sampling is None:
         return None
     check_settings(request.sampling)
-    greedy = (
-        *(("tree", "its paths are of greedy tokens"), (CONFIDENCE, GREEDY_ALONE)),
-        (SPECPV, "it verifies greedily"),
-    )
-    for option, why in greedy:
-        if option in request.options:
-            raise UsageError(f"option {option} with sampling: {why}", hint="leave one out")
     drafter, rejecting = request.options.get("drafter", OWN), request.sampling.method == "rejection"
     if drafter == "oracle":
         why = "it proposes the target's greedy tokens, which sampling need not draw"
@@ -123,10 +118,6 @@ def what_drafts(request: OpenRequest) -> tuple[StandIn | None, Playback | None]:
     options = request.options
     instead = pick_drafter(options.get("drafter", OWN))
     playback = Playback.of(request)
-    if instead and "capture" in options:
-        raise UsageError(
-            f"option capture with drafter = {instead}: it looks at no stream", hint="leave one of them out"
-        )
     if request.max_k:
         check_chain(request.max_k, f"spec-{request.max_k}", options)
         if request.pair.draft is None and instead is None:

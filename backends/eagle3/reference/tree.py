@@ -29,7 +29,6 @@ from specgate.backends.eagle3.lib.trees.options import (
     described,
     dynamic_tree,
     is_dynamic,
-    refuse_others,
     tree_of_roles,
 )
 from specgate.backends.eagle3.lib.trees.options import check_ranks as check_option_ranks
@@ -82,12 +81,11 @@ class TreePlan:
 def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan | None:
     """The tree that `options` ask for; None where they ask for none. `max_k`: the longest role's draft tokens.
 
-    Raises UsageError for a tree that is none, that is not the roles', or that does not go with another option.
+    Raises UsageError for a tree that is none, or that is not the roles'.
     """
     check_width(options)
     if TREE not in options:
         return None
-    refuse_others(options)
     option = options[TREE]
     if is_dynamic(option):
         growth = dynamic_tree(option, options.get(WIDTH), max_k)

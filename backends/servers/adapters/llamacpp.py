@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Adapter, Drafter, Launch, Reported, integer, integers, part
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.reported import text_of
@@ -29,20 +29,16 @@ LOOKUP: Final = 4
 """Length of the n-grams that are looked up, the same as for vLLM."""
 
 
-class LlamaCpp:
+class LlamaCpp(Adapter):
     name = "llamacpp"
     description = "llama.cpp's server (-o target_gguf=FILE -o draft_gguf=FILE)"
     program = "llama-server"
     owner = "llamacpp"
     versions = "b11434"
-    health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     reads_window: bool | None = False
-    cumulative = False
     names_all = False
-    counts_outputs = False
-    counts_events = False
     draft_counter = "llamacpp:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),
@@ -53,9 +49,6 @@ class LlamaCpp:
     )
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = ()
-    sized_with: tuple[str, str] | None = None
-    cache_cap: str | None = None
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (
         Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),
@@ -133,9 +126,6 @@ class LlamaCpp:
             body = {"content": prompt, "add_special": False}
         answer = client.json("/tokenize", body={**body, "parse_special": True}, may_be_missing=True)
         return None if answer is None else openai.listed_tokens(client, answer)
-
-    def forget(self, client: Client) -> None:
-        """Nothing to do: every request says whether it may reuse what is cached."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         return "/completion", {

@@ -8,27 +8,24 @@ Its counters count outputs: of one that holds the tokens of several steps they h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specgate.backends.servers.adapter import (
     SERVED_NAME,
-    Drafter,
+    Adapter,
     Launch,
-    Reported,
     integer,
     integers,
     last_ranking,
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
-from specgate.backends.servers.facts.served import no_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation, has_metrics
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses, sampling_fields
-from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, no_ids
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract.protocols import TextOrChat
 from specgate.errors import UsageError
@@ -43,28 +40,17 @@ SETTINGS = ("temperature", "top_p", "top_k", "min_p")
 """What is sent of a scenario's `sampling`."""
 
 
-class Lmdeploy:
+class Lmdeploy(Adapter):
     name = "lmdeploy"
     description = "LMDeploy's server (-o engine=pytorch or turbomind)"
     program = "lmdeploy"
     owner = "lmdeploy"
     versions = "0.18"
-    health = "/health"
-    drafters: tuple[Drafter, ...] = ("eagle3",)
-    forces_acceptance = False
     reads_window: bool | None = False
-    cumulative = False
-    names_all = True
     counts_outputs = True
-    counts_events = False
     draft_counter = "lmdeploy:spec_decode_num_drafts_total"
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
-    switches_prefix_cache = False
-    cache_sizes: tuple[str, ...] | None = (BLOCKS,)
-    sized_with: tuple[str, str] | None = ("engine", "pytorch")
-    cache_cap: str | None = None
-    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),
         Failure(
@@ -131,13 +117,6 @@ class Lmdeploy:
             argv += ["--logprobs-mode", "raw_logits"]
         return Command((*argv, *args), {"HF_HUB_OFFLINE": "1"})
 
-    def version(self, client: Client) -> str:
-        return "not told over HTTP"
-
-    def reported(self, client: Client, log: Sequence[str]) -> Reported:
-        """Nothing: it has no path for that."""
-        return Reported()
-
     def recognises(self, client: Client) -> bool:
         return has_metrics(client, "/metrics", "lmdeploy:")
 
@@ -150,9 +129,6 @@ class Lmdeploy:
             return None
         answer = client.json("/v1/encode", body={"input": text, "add_bos": special}, may_be_missing=True)
         return None if answer is None else integers(answer if isinstance(answer, dict) else {}, "input_ids")
-
-    def forget(self, client: Client) -> None:
-        """Not possible over HTTP. The prefix cache is off unless someone switched it on."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         prompt = {"prompt": ask.prompt} if isinstance(ask.prompt, str) else {"input_ids": list(ask.prompt)}

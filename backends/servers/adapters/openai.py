@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import integer, integers, part
+from specgate.backends.servers.adapter import Adapter, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, OtherForm, SpecCounts, Usage
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.sampling import sampling_fields
@@ -54,6 +54,13 @@ def read(event: Json, tokens_so_far: int) -> Chunk:
         raise TypeError(f"finish_reason = {finish!r} is no text")
     top = ranking(choice.get("logprobs"))
     return replace(top, tokens=integers(choice, "token_ids"), finish=finish, usage=usage, spec=spec)
+
+
+class Format(Adapter):
+    """An engine whose streams have this format."""
+
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
+        return read(event, tokens_so_far)
 
 
 DRAFTS: Final = (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from specgate.backends.servers.adapter import (
     SERVED_NAME,
+    Adapter,
     Drafter,
     Launch,
     Reported,
@@ -20,12 +21,11 @@ from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json, MissingFields, SpecCounts, Usage
 from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.reported import sglang_settings, text_of
-from specgate.backends.servers.facts.served import nested_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import MOST_POSITIONS, Meter, PrometheusMeter, Speculation, has_metrics
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses, sampling_fields
-from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, nested_ids
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling
 from specgate.contract.protocols import TextOrChat
@@ -40,20 +40,15 @@ request waits until another has ended (`get_num_allocatable_reqs` in its schedul
 """
 
 
-class Sglang:
+class Sglang(Adapter):
     name = "sglang"
     description = "SGLang's server"
     program = "python3"
     owner = "sglang"
     versions = "0.5.17, 0.5.23"
-    health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
-    reads_window: bool | None = None
     cumulative = True
-    names_all = True
-    counts_outputs = False
-    counts_events = False
     draft_counter = "spec_verify_ct in meta_info"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),
@@ -61,12 +56,7 @@ class Sglang:
         not_together=("top_p", "top_k"),
         lists=True,
     )
-    own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = ("--max-total-tokens",)
-    sized_with: tuple[str, str] | None = None
-    cache_cap: str | None = "--max-total-tokens"
-    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(
             r"has no attribute 'set_eagle3_layers_to_capture'",

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import Drafter, Launch, Reported, integer, part
+from specgate.backends.servers.adapter import Launch, integer, part
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
-from specgate.backends.servers.facts.served import nested_ids
+from specgate.backends.servers.exchange import NOTHING, Ask, Json, Reading, SpecCounts
 from specgate.backends.servers.failures import Failure
-from specgate.backends.servers.meter import Meter, Samples, Speculation, has_metrics
+from specgate.backends.servers.meter import Meter, Samples, has_metrics
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses
-from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, nested_ids
 from specgate.checkpoints.hf_keys import Keys
-from specgate.contract.protocols import TextOrChat
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
@@ -24,28 +22,15 @@ if TYPE_CHECKING:
 FLAG = "enable_iter_perf_stats and return_perf_metrics in its --config"
 
 
-class Trtllm:
+class Trtllm(openai.Format):
     name = "trtllm"
     description = "TensorRT-LLM's server"
     program = "trtllm-serve"
     owner = "tensorrt_llm"
     versions = "1.2"
-    health = "/health"
-    drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = True
-    reads_window: bool | None = None
-    cumulative = False
-    names_all = True
-    counts_outputs = False
-    counts_events = False
     draft_counter = "specDecodingStats in /metrics"
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
-    own_options: frozenset[str] = frozenset()
-    switches_prefix_cache = False
-    cache_sizes: tuple[str, ...] | None = None
-    sized_with: tuple[str, str] | None = None
-    cache_cap: str | None = None
-    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(
             r"extra inputs are not permitted|unexpected keyword argument",
@@ -92,32 +77,11 @@ class Trtllm:
     def version(self, client: Client) -> str:
         return str(client.json("/version")["version"])
 
-    def reported(self, client: Client, log: Sequence[str]) -> Reported:
-        """Nothing: it has no path for that."""
-        return Reported()
-
     def recognises(self, client: Client) -> bool:
         return has_metrics(client, "/prometheus/metrics", "trtllm_")
 
-    def running_speculation(self, client: Client) -> Speculation:
-        """Not told before a request: the statistics of an iteration have it."""
-        return Speculation()
-
-    def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
-        """None: it has no path for that."""
-        return None
-
-    def forget(self, client: Client) -> None:
-        """Not possible over HTTP. Cache hits are counted where the usage record reports them."""
-
     def request(self, ask: Ask) -> tuple[str, Json]:
         return openai.PATH, openai.body(ask, *sorted(self.expresses.settings), detokenize=False)
-
-    def read(self, event: Json, tokens_so_far: int) -> Chunk:
-        return openai.read(event, tokens_so_far)
-
-    def chat_fields(self, ask: Ask) -> Json:
-        return {}
 
     def meter(self) -> Meter:
         return IterationMeter()

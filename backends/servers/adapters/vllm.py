@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.exchange import Ask, Json
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.reported import vllm_answer, vllm_method, vllm_on_cpu, vllm_settings
-from specgate.backends.servers.facts.served import top_level_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation, has_metrics
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling import Expresses
-from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, top_level_ids
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Role
 from specgate.contract.protocols import TextOrChat
@@ -30,20 +29,15 @@ if TYPE_CHECKING:
 LOOKUP: Final = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
 
 
-class Vllm:
+class Vllm(openai.Format):
     name = "vllm"
     description = "vLLM's server"
     program = "vllm"
     owner = "vllm"
     versions = "0.25.1, 0.32, 0.33"
-    health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     reads_window: bool | None = True
-    cumulative = False
-    names_all = True
-    counts_outputs = False
-    counts_events = False
     draft_counter = "vllm:spec_decode_num_drafts_total"
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
@@ -51,12 +45,7 @@ class Vllm:
         seed_bits=63,
         lists=True,
     )
-    own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
-    sized_with: tuple[str, str] | None = None
-    cache_cap: str | None = None
-    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
         Failure(
@@ -151,9 +140,6 @@ class Vllm:
         if ask.salt:
             ids["cache_salt"] = ask.salt
         return openai.PATH, openai.body(ask, *sorted({*self.expresses.settings, "min_p"}), **ids)
-
-    def read(self, event: Json, tokens_so_far: int) -> Chunk:
-        return openai.read(event, tokens_so_far)
 
     def chat_fields(self, ask: Ask) -> Json:
         own: dict[str, object] = {"return_token_ids": True}

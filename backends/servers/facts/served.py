@@ -1,7 +1,4 @@
-"""A running server's report of its model and settings, checked against the pair, and how engines count layers.
-
-`checkpoints.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it.
-Layers that are off by one cost about 0.1 acceptance length and have no other symptom.
+"""A running server's report of its model and settings, checked against the pair.
 
 A log may be long, and hold several starts, of several servers. The last start counts that says it is this version and,
 by whether it speculates, this role. The baseline may also be a request of a server that speculates. Where no start is
@@ -16,40 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from specgate.backends.servers.facts.reported import ServerReport, vllm_settings
-from specgate.checkpoints.auxiliary_layers import (
-    AuxiliaryLayers,
-    by_default,
-    converted,
-    nested,
-    nested_plain,
-    shown,
-    top_level,
-)
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, shown
 from specgate.checkpoints.hf.any_target import AnyTarget
-from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Role, ServedModel
 from specgate.contract.protocols import OpenRequest, cleaned
 from specgate.errors import BackendError
-
-
-def top_level_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """vLLM (V2 runner): top-level ids or eagle_config.layer_ids, as boundaries. It does not read the nested ids."""
-    return top_level(draft) or nested_plain(draft) or default(layers)
-
-
-def nested_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """SGLang, TensorRT-LLM: nested ids, taken as outputs of layers. They do not read the top-level ids."""
-    return nested(draft, layers) or default(layers)
-
-
-def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """LMDeploy: it reads no ids, but those of a draft that was converted for TurboMind."""
-    return converted(draft) or default(layers)
-
-
-def default(layers: int) -> AuxiliaryLayers:
-    resolved = by_default(layers)
-    return AuxiliaryLayers(resolved.boundaries, f"boundaries {shown(resolved.boundaries)}, the engine's default")
 
 
 def window_warning(name: str, window: int | None, reads_window: bool | None) -> str | None:

@@ -246,29 +246,6 @@ def _at_cap(role: str, clock: RoleClock) -> str:
     return f"{role} ({clock.mhz:,.0f} MHz, at the cap in {clock.capped or 0.0:.0%} of the samples)"
 
 
-def unequal_lengths_in_words(gpu: GpuConditions, limit: float) -> Iterator[str]:
-    """Roles whose mean clocks over all of their decoding lie further apart than the share `limit`, although over the
-    same time they do not, or nothing is told there.
-    """
-    clocks, whole = gpu.common_clocks, gpu.sm_clock_mhz
-    if clocks is None or len(whole) < 2:
-        return
-    low, high = min(whole, key=lambda role: whole[role]), max(whole, key=lambda role: whole[role])
-    if whole[low] >= (1 - limit) * whole[high]:
-        return
-    shorter = clocks.decoding[low].part_s < clocks.decoding[high].part_s
-    is_told = "decoding" not in untold_parts(clocks, limit)
-    if (
-        is_told and clocks.prefill and shorter and whole[high] > (clocks.decoding[high].mhz or 0)
-    ):  # the clock rose later on
-        yield (
-            f"{low} decodes for a shorter time, more of it at the low clock after its prefill ({whole[low]:,.0f} MHz "
-            f"over all of it, {high} {whole[high]:,.0f}), so the ratio understates its speed"
-        )
-    else:
-        yield f"over all {_of_what(clocks)} {low} ran at {whole[low]:,.0f} MHz, {high} at {whole[high]:,.0f}"
-
-
 def same_time_in_words(gpu: GpuConditions) -> str | None:
     """The clocks at the same times, beside `sm_clock_mhz` and in its order; None where they are the same."""
     common = gpu.common_clocks

@@ -1,4 +1,4 @@
-"""Usual causes of a departure by the stage where it is first seen, and traces in the tensors themselves.
+"""Usual causes of a departure by the stage where it is first seen, and differences of the maps of draft ids.
 
 Engines differ in conventions more often than in arithmetic. `usual_causes` lists them by stage; they were read in the
 engines' sources and issues: vLLM 0.25.1 `model_executor/models/llama_eagle3.py`, SGLang 0.5.17
@@ -7,16 +7,14 @@ engines' sources and issues: vLLM 0.25.1 `model_executor/models/llama_eagle3.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Final, Literal
 
 import numpy as np
 
-from specgate.analysis.parity.distances import Matrix, distance
 from specgate.checkpoints.stages.dump import StageDump
-from specgate.checkpoints.stages.names import boundary_of, hidden
+from specgate.checkpoints.stages.names import boundary_of
 
 LAYER: Final = (
     "other weights: another revision, a quantised copy, or a shard that was not loaded",
@@ -122,51 +120,3 @@ def different_ids(a: StageDump, b: StageDump) -> IdMap | None:
         kind = "off by a constant"
     at = int(wrong[0])
     return IdMap(len(x), len(wrong), at, int(x[at]), int(y[at]), kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Something that the two tensors of a stage give away: with `what` undone, their relative error is `error`."""
-
-    what: str
-    error: float
-
-
-def trace_of(stage: str, tolerance: float, a: StageDump, b: StageDump) -> tuple[Trace, ...]:
-    """Simple changes that explain a departure to within `tolerance`; often none."""
-    rows = min(len(a.tensors[stage]), len(b.tensors[stage]))
-    x, y = a.tensors[stage][-rows:], b.tensors[stage][-rows:]
-    tried = ((what, distance(p, q).error) for what, p, q in undone(stage, x, y, a, b) if len(p))
-    return tuple(Trace(what, error) for what, error in tried if error <= tolerance)
-
-
-def undone(stage: str, x: Matrix, y: Matrix, a: StageDump, b: StageDump) -> Iterator[tuple[str, Matrix, Matrix]]:
-    """(what would be wrong, A, and B) with simple faults undone."""
-    yield "row p of A is row p + 1 of B", x[:-1], y[1:]
-    yield "row p of B is row p + 1 of A", x[1:], y[:-1]
-    energy = float(np.vdot(y, y))
-    if energy and (scale := float(np.vdot(x, y)) / energy) != 1:
-        yield f"A is {scale:.4g} times B", x, (y * scale).astype(np.float32)
-    if (boundary := boundary_of(stage)) is not None:
-        for other in (boundary - 1, boundary + 1):
-            if hidden(other) in b.tensors:
-                yield f"{hidden(boundary)} of A is {hidden(other)} of B", x, b.tensors[hidden(other)][-len(x) :]
-    if stage == "draft.features" and "draft.fc_out" in a.tensors:
-        yield from reordered(x, y, a)
-
-
-def reordered(x: Matrix, y: Matrix, a: StageDump) -> Iterator[tuple[str, Matrix, Matrix]]:
-    """The captured hidden states in every other order, where their number is known and small."""
-    state = a.tensors.get(hidden(0))
-    count = x.shape[1] // state.shape[1] if state is not None else 3
-    if not 1 < count <= 4 or x.shape[1] % count:
-        return
-    parts = np.split(y, count, axis=1)
-    for order in permutations(range(count)):
-        if order != tuple(range(count)):
-            named = ", ".join(str(i + 1) for i in order)
-            yield (
-                f"A has B's captured layers in the order {named}",
-                x,
-                np.concatenate([parts[i] for i in order], axis=1),
-            )

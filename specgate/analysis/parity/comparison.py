@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.analysis.parity.causes import IdMap, Trace, different_ids, trace_of
+from specgate.analysis.parity.causes import IdMap, different_ids
 from specgate.analysis.parity.distances import Distance, Leading, distance, leading
 from specgate.analysis.parity.tolerances import coarser, of_rows, of_the_worst, tolerance
 from specgate.checkpoints.stages.dump import PARTS, Dtype, StageDump, check_same_question
@@ -40,8 +40,8 @@ class StageFinding:
 @dataclass(frozen=True, slots=True)
 class Parity:
     """Two sides compared. `dtype` is the coarser of theirs. `ids` says where the maps from the draft's vocabulary to
-    the target's differ; None where they are equal or a side does not tell (`ids_compared`). `traces` are what the
-    tensors of the first departing stage give away. `notes` say what was not compared.
+    the target's differ; None where they are equal or a side does not tell (`ids_compared`). `notes` say what was not
+    compared.
     """
 
     a: str
@@ -51,7 +51,6 @@ class Parity:
     stages: tuple[StageFinding, ...]
     ids_compared: bool
     ids: IdMap | None
-    traces: tuple[Trace, ...]
     notes: tuple[str, ...]
 
     @property
@@ -79,7 +78,6 @@ def compare(a: StageDump, b: StageDump, factor: float = 1.0) -> Parity:
         )
     dtype, layers = coarser(a.dtype, b.dtype), max(a.layers or 0, b.layers or 0)
     stages = tuple(compared(name, a, b, layers, dtype, factor) for name in common)
-    first = next((stage for stage in stages if stage.departs), None)
     both = a.target_ids is not None and b.target_ids is not None
     return Parity(
         a=a.source,
@@ -89,7 +87,6 @@ def compare(a: StageDump, b: StageDump, factor: float = 1.0) -> Parity:
         stages=stages,
         ids_compared=both,
         ids=different_ids(a, b),
-        traces=trace_of(first.stage, first.tolerance, a, b) if first else (),
         notes=tuple(not_compared(a, b)),
     )
 

@@ -1,4 +1,4 @@
-"""A comparison by stage in words: what came of it, what the tensors give away, and what is usually the cause."""
+"""A comparison by stage in words: what came of it, and what is usually the cause."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CAUSE = "usual cause"
 
 
 def hints(parity: Parity) -> Iterator[tuple[str, str]]:
-    """(kind, text): what the tensors give away, what is usually the cause, and what was not compared."""
+    """(kind, text): what is usually the cause, and what was not compared."""
     if parity.first is not None and parity.first.distance.error <= parity.first.tolerance:
         d = parity.first.distance
         yield (
@@ -35,8 +35,6 @@ def hints(parity: Parity) -> Iterator[tuple[str, str]]:
             f"most rows agree, but not position {parity.first.worst_position} (error {d.worst_error:.1e}, allowed "
             f"{parity.first.worst_tolerance:.1e})",
         )
-    for trace in parity.traces:
-        yield "seen", f"{trace.what} (error {trace.error:.1e} then)"
     if parity.first is not None:
         for cause in usual_causes(parity.first.stage):
             yield CAUSE, cause

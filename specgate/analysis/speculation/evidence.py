@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from specgate.analysis.speculation.drafting import Drafting
 from specgate.contract import MAY_NOT_DRAFT, Block, Budget, EngineFacts, LogCause, Role
@@ -110,6 +111,64 @@ class Finding:
 
     cause: str
     state: Found
-    checked: str
     seen: str
-    todo: str = ""
+    todo: str
+    checked: str
+
+
+Seen = tuple[Found, str, str]
+"""The state of a check, what was there, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A known cause of speculation that is off or of no use.
+
+    `title`: what it is, in a few words. `checked`: what is looked at. `harmless`: it does not turn speculation off, but
+    says how its figures are to be taken.
+    """
+
+    title: str
+    checked: str
+    harmless: bool
+    check: Callable[[Evidence], Seen]
+
+
+CAUSES: Final[dict[str, Cause]] = {}
+"""Name of a cause → the cause. All are checked, in this order, whether or not another one was found."""
+
+
+def cause(title: str, checked: str, *, harmless: bool = False) -> Callable[[Callable[[Evidence], Seen]], None]:
+    """Return what enters a check into `CAUSES` under its own name."""
+
+    def enter(check: Callable[[Evidence], Seen]) -> None:
+        CAUSES[check.__name__] = Cause(title, checked, harmless, check)
+
+    return enter
+
+
+def found(observation: str, todo: str) -> Seen:
+    return "found", observation, todo
+
+
+def ruled_out(observation: str) -> Seen:
+    return "ruled out", observation, ""
+
+
+def unchecked(observation: str) -> Seen:
+    return "not checked", observation, ""
+
+
+def line_about(e: Evidence, *words: str) -> str:
+    """The first line of the log whose known cause, or the error's line that, has one of `words`; "" where none has.
+
+    Words of a path do not count: a folder may be called `d2t-missing`.
+    """
+    sought = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
+    for line in e.log or ():
+        if sought.search(line.cause):
+            return f"{line.cause} ({line.line})"
+    for text in (e.error or "").splitlines():
+        if sought.search(re.sub(r"\S*/\S*", "", text)):
+            return text.strip()
+    return ""

@@ -46,9 +46,7 @@ class Request:
     pair: str
     acceptance: AcceptanceSource
     engine: str
-    scenario: str
     context: int
-    batch: int
     prompt_class: str
     prompt: Prompt
     record: AcceptanceRecord
@@ -68,13 +66,13 @@ class Group:
     """Key of requests that are summed up. Other pairs, sources of acceptance, draft lengths and ways of decoding are
     never pooled.
 
-    `values`: key of the layout → the value of it that all requests of the group have.
+    `value`: of the layout's key, which all requests of the group have; None without a key.
     """
 
     pair: str
     acceptance: AcceptanceSource
     k: int
-    values: tuple[tuple[str, str | int], ...] = ()
+    value: str | int | None = None
     decoding: str = ""
 
 
@@ -210,45 +208,30 @@ def undrafted_in(block: Block, slot: int) -> int | None:
     return sum(drafted[slot] == 0 for drafted in block.drafted)
 
 
-Key = Literal["engine", "class", "context", "position", "spec", "batch", "scenario", "run"]
-VALUES: Final[Mapping[str, Callable[[Request], str | int]]] = {
+Key = Literal["engine", "class", "context", "position"]
+VALUES: Final[Mapping[Key, Callable[[Request], str | int]]] = {
     "engine": lambda r: r.engine,
     "class": lambda r: r.prompt_class,
     "context": lambda r: r.context,
-    "batch": lambda r: r.batch,
-    "scenario": lambda r: r.scenario,
-    "run": lambda r: r.run,
 }
-"""Key → its value of a request."""
-ALWAYS: Final = "spec"
-"""A key of every table: draft lengths are never pooled."""
-BY_POSITION: Final = "position"
-"""The key that is no property of a request: each summary is shown position by position."""
-KEYS: Final[tuple[Key, ...]] = ("engine", "class", "context", "position", "spec", "batch", "scenario", "run")
-USUAL: Final[tuple[tuple[Key, ...], ...]] = (("engine",), ("class",), ("context",), ("position",))
-"""The tables where nobody asks for others."""
+"""Key → its value of a request. The key `position` has none: each summary is shown position by position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A table. `by`: its keys; () for the whole.
+    """A table. `by`: its key; None for the whole.
 
     `unlike`: of a table by engine, rows that differ in nothing but the engine and rest on other prompts, in words.
     """
 
-    by: tuple[Key, ...]
+    by: Key | None
     rows: tuple[AcceptanceSummary, ...]
     unlike: tuple[str, ...] = ()
 
     @property
-    def grouped_by(self) -> tuple[Key, ...]:
-        """The keys that tell its groups apart, beside pair, source and draft length."""
-        return tuple(key for key in self.by if key not in (ALWAYS, BY_POSITION))
-
-    @property
     def by_position(self) -> bool:
         """True if its rows are draft positions."""
-        return BY_POSITION in self.by
+        return self.by == "position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,50 +261,41 @@ class Acceptance:
     layouts: tuple[Layout, ...]
 
 
-def layouts_of(requests: Sequence[Request], tables: Sequence[tuple[Key, ...]]) -> tuple[Layout, ...]:
-    """The whole, then a table per entry of `tables`; where that is empty, those of USUAL that say more than the whole.
+def layouts_of(requests: Sequence[Request]) -> tuple[Layout, ...]:
+    """The whole, then a table per key that says more than the whole, by draft position last.
 
     Raises InvalidResult where counts of requests contradict each other.
     """
-    chosen = tables or [by for by in USUAL if BY_POSITION in by or tells_apart(requests, by)]
-    return layout_of(requests, ()), *(layout_of(requests, by) for by in chosen)
+    whole = layout_of(requests, None)
+    parts = (layout_of(requests, key) for key in VALUES)
+    return whole, *(part for part in parts if len(part.rows) > len(whole.rows)), layout_of(requests, "position")
 
 
-def layout_of(requests: Sequence[Request], by: tuple[Key, ...]) -> Layout:
-    """The table by the keys `by`: one summary per group, in ascending order of pair, draft length and the keys."""
-    bare = Layout(by, ())
+def layout_of(requests: Sequence[Request], by: Key | None) -> Layout:
+    """The table by the key `by`: one summary per group, in ascending order of pair, draft length and the key."""
     groups: dict[Group, list[Request]] = defaultdict(list)
     for request in requests:
-        groups[group_of(request, bare.grouped_by)].append(request)
+        groups[group_of(request, by)].append(request)
     ordered = sorted(groups.items(), key=lambda item: order(item[0]))
-    unlike = tuple(unlike_prompts(ordered)) if "engine" in bare.grouped_by else ()
+    unlike = tuple(unlike_prompts(ordered)) if by == "engine" else ()
     return Layout(by, tuple(summary_of(group, members) for group, members in ordered), unlike)
 
 
-def group_of(request: Request, keys: Sequence[Key]) -> Group:
-    values = tuple((key, VALUES[key](request)) for key in keys)
-    return Group(request.pair, request.acceptance, request.record.k, values, request.decoding)
+def group_of(request: Request, by: Key | None) -> Group:
+    value = VALUES[by](request) if by is not None and by in VALUES else None
+    return Group(request.pair, request.acceptance, request.record.k, value, request.decoding)
 
 
 def order(group: Group) -> tuple[object, ...]:
-    """Sorts groups of the same keys: numbers as numbers."""
-    return group.pair, group.acceptance, group.k, group.decoding, *(value for _, value in group.values)
-
-
-def tells_apart(requests: Sequence[Request], by: Sequence[Key]) -> bool:
-    """True if the keys divide requests that the whole has in one row."""
-    return len({group_of(r, by) for r in requests}) > len({group_of(r, ()) for r in requests})
+    """Sorts groups of the same key: numbers as numbers."""
+    return group.pair, group.acceptance, group.k, group.decoding, *([] if group.value is None else [group.value])
 
 
 def unlike_prompts(groups: Sequence[tuple[Group, Sequence[Request]]]) -> Iterator[str]:
     """Yield, in words, rows that differ in nothing but the engine and rest on other prompts."""
     alike: dict[Group, dict[str, set[Prompt]]] = defaultdict(dict)
     for group, members in groups:
-        others = tuple(pair for pair in group.values if pair[0] != "engine")
-        engine = str(dict(group.values)["engine"])
-        alike[Group(group.pair, group.acceptance, group.k, others, group.decoding)][engine] = {
-            r.prompt for r in members
-        }
+        alike[replace(group, value=None)][str(group.value)] = {r.prompt for r in members}
     for engines in alike.values():
         common = set.intersection(*engines.values())
         if any(members != common for members in engines.values()):

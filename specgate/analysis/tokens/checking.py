@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.tokens.comparison import (
@@ -17,7 +16,7 @@ from specgate.analysis.tokens.comparison import (
     find_text_divergences,
 )
 from specgate.analysis.tokens.continuations import Departure, follow_check, left_again, parted_texts
-from specgate.analysis.tokens.near_ties import PARTED, REPEATED, Sight, Standing, law_of, sight
+from specgate.analysis.tokens.near_ties import PARTED, REPEATED, Sight, Standing, law_of, least_x, sight
 from specgate.contract import (
     BaselineText,
     Block,
@@ -74,7 +73,7 @@ def check_tokens(
             going_on,
             followed,
             near_ties={d.place for d, at in zip(behind, standing, strict=True) if at.near},
-            unknown={d.place for d, at in zip(behind, standing, strict=True) if may_be_tie(at, ties)},
+            unknown={d.place for d, at in zip(behind, standing, strict=True) if at.x is None and at.rule is None},
         ),
         law=law,
     )
@@ -126,7 +125,7 @@ def judged(
     sights |= {("behind", *d.place): sight(d.tokens, d.shown) for d in behind}
     if not sights:
         return tuple(d.judged(None, ties) for d, _ in of), None, []
-    law, standing = law_of(list(sights.values()), error / ties.cells)
+    law, standing = law_of(list(sights.values()), error / ties.cells, ties.max_sigma)
     at = dict(zip(sights, standing, strict=True))
     parted = tuple(d.judged(None, ties) if m is None else standing_at(d, sights[d.key], at[d.key], ties) for d, m in of)
     return parted, law, [at["behind", *d.place] for d in behind]
@@ -139,35 +138,17 @@ def standing_at(d: Divergence, of: Sight, at: Standing, ties: NearTies) -> Diver
     """
     d = replace(d.judged(of.gap, ties), x=at.x, sigma=at.sigma, rule=at.rule)
     d = replace(d, near_tie=not of.outside and (at.near or d.near_tie))
-    ended = NO_TOKEN in (d.expected, d.got)
-    return replace(d, rule="outside") if d.untold and (ended or not may_be_near(d, ties)) else d
-
-
-FURTHEST: Final = 6.0
-"""Standardised gaps beyond it are no rounding of any run: one place of a million has one of 5."""
-
-
-def may_be_near(d: Divergence, ties: NearTies) -> bool:
-    """True if `d` is a near tie, or may be one as soon as the rounding there is known."""
-    return d.near_tie or (d.untold and within_largest(d.margin, ties))
-
-
-def may_be_tie(at: Standing, ties: NearTies) -> bool:
-    """The same of a place that is no near tie as far as is known."""
-    return at.x is None and at.rule is None and within_largest(at.gap, ties)
-
-
-def within_largest(gap: float | None, ties: NearTies) -> bool:
-    """True if the largest rounding that `ties` allows might make such a gap."""
-    return gap is not None and ties.max_sigma is not None and gap <= FURTHEST * math.sqrt(2) * ties.max_sigma
+    return replace(d, rule="outside") if d.untold and NO_TOKEN in (d.expected, d.got) else d
 
 
 def rejudged(check: TokenCheck, ties: NearTies) -> TokenCheck:
     """`check` under other near ties, from what it has stored."""
+    furthest = check.law.furthest_allowed if check.law is not None else math.inf
 
-    def near(d: Divergence) -> bool:
-        if ties.by_law and check.law is not None and d.x is not None and d.x <= check.law.furthest_allowed:
-            return True
-        return d.rule != "outside" and d.judged(d.margin, ties).near_tie
+    def anew(d: Divergence) -> Divergence:
+        near = d.rule != "outside" and d.judged(d.margin, ties).near_tie
+        d = replace(d, near_tie=near or (ties.by_law and d.x is not None and d.x <= furthest))
+        beyond = d.untold and ties.max_sigma is not None and least_x(Sight(d.margin), ties.max_sigma) > furthest
+        return replace(d, rule="outside") if beyond else d
 
-    return replace(check, divergences=tuple(replace(d, near_tie=near(d)) for d in check.divergences))
+    return replace(check, divergences=tuple(map(anew, check.divergences)))

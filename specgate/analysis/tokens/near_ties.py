@@ -74,6 +74,16 @@ class Sight:
     rule: TieRule | None = None
     outside: bool = False
 
+    @property
+    def seen(self) -> bool:
+        """True if `gap` is the engine's own, not float32's."""
+        return self.rule in ("B", None)
+
+
+def least_x(of: Sight, largest: float) -> float:
+    """Return the standardised gap of a place where nothing tells σ, if σ is the `largest` that is allowed."""
+    return (of.gap or 0.0) / (largest * math.sqrt(2 * (SEEN if of.seen else 1.0)))
+
 
 def sight(tokens: Sequence[int], shown: ShownPlace) -> Sight:
     """Return what `shown` tells of the choice between two tokens at one place, or of one before all others."""
@@ -191,16 +201,17 @@ class Standing:
     rule: TieRule | None
 
 
-def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing]]:
+def law_of(sights: Sequence[Sight], error: float, largest: float | None = None) -> tuple[TieLaw, list[Standing]]:
     """Return (the tests over different places, where each of them stands).
 
-    `error`: the chance that an engine which only rounds is called wrong by either test.
+    `error`: the chance that an engine which only rounds is called wrong by either test. `largest`: the largest σ that
+    it may have. Where nothing tells σ, a gap that not even this one explains is wrong.
     """
     import numpy as np
 
     xs, sigmas, outside = dict[int, float](), dict[int, float](), dict[int, float]()
     for seen in (True, False):
-        mine = [i for i, s in enumerate(sights) if s.gap is not None and (s.rule in ("B", None)) == seen]
+        mine = [i for i, s in enumerate(sights) if s.gap is not None and s.seen == seen]
         if not mine:
             continue
         own = np.array([[sights[i].variance or 0.0, sights[i].freedom] for i in mine], dtype=np.float64)
@@ -210,8 +221,10 @@ def law_of(sights: Sequence[Sight], error: float) -> tuple[TieLaw, list[Standing
             if not math.isnan(s2):
                 sigmas[i] = math.sqrt(s2)
                 (outside if sights[i].outside else xs)[i] = float(x)
-    furthest, mean = limits(max(len(xs), 1), error)
+    furthest, mean = limits(max(len(sights), 1), error)[0], limits(max(len(xs), 1), error)[1]
     wrong = {i for i, s in enumerate(sights) if s.gap == math.inf or outside.get(i, 0.0) > furthest}
+    if largest is not None:
+        wrong |= {i for i, s in enumerate(sights) if i not in sigmas and least_x(s, largest) > furthest}
     squares = [sigmas[i] ** 2 / (MIMIC**2 if sights[i].rule == "C" else 1.0) for i in xs]
     law = TieLaw(
         places=len(xs),

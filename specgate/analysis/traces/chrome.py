@@ -21,7 +21,7 @@ from sys import intern
 from typing import Any, Final, Literal
 
 from specgate.analysis.traces.cuda_calls import RUNTIME
-from specgate.analysis.traces.document import Broken, Text, TraceDocument
+from specgate.analysis.traces.document import Text, TraceDocument
 from specgate.analysis.traces.ranges import names_step
 from specgate.analysis.traces.recording import About, Call, Doubt, Malformed, Mark, Recording, Work, WorkKind
 from specgate.contract.traces import launch_name
@@ -54,8 +54,6 @@ _SUSPICIOUS: Final = re.compile(
     r"runtime|driver|api|kernel|mem(cpy|set)|gpu|device|stream|correlation|[nxmth]pu|hsa|hcc|rocm|roctracer", re.I
 )
 _FOREIGN_CALL: Final = re.compile(r"(?:hsa_|acl|musa|mu|ze|ur|sycl)(?=[A-Z_a-z]*[A-Z])")
-_TEXT_CATEGORY: Final = re.compile(r'"cat"\s*:\s*"([^"\\]*)"')
-_TEXT_PHASE: Final = re.compile(r'"ph"\s*:\s*"([^"\\]*)"')
 _NUMBER: Final = re.compile(r"\s*-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\s*")
 
 MOST_EVENTS: Final = 3_000_000
@@ -81,9 +79,6 @@ def read_events(events: Iterable[object]) -> Reader:
     """What is read of a trace's events. Raises Malformed for too many."""
     reader = Reader()
     for number, event in enumerate(events, 1):
-        if isinstance(event, Broken):
-            reader.lose_text(event)
-            continue
         try:
             reader.take(event)
         except Malformed as error:
@@ -141,15 +136,6 @@ class Reader:
         """Count what has begun and not ended."""
         for event in (event for opened in self._open.values() for event in opened):
             self.lose(f"an event ({shown(event.get('name'))}): it begins and does not end", kind_of_event(event))
-
-    def lose_text(self, broken: Broken) -> None:
-        """Count an event that is no JSON. Its kind follows from its text."""
-        phases = set(_TEXT_PHASE.findall(broken.text))
-        kinds = [CATEGORIES.get(category.lower()) for category in _TEXT_CATEGORY.findall(broken.text)]
-        if not kinds and phases and not phases & {"X", "B", "E"}:
-            kinds = ["other"]
-        about = tuple(sorted({about for kind in kinds or [None] for about in _ABOUT[kind]}))
-        self._lose("it is no JSON", about, f"event {broken.number:,}: {broken.why}")
 
     def lose(self, why: str, kind: Kind | None) -> None:
         """Count an event that cannot be read, or is of no use. `why`: with the event's number and name."""

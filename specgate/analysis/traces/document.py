@@ -1,9 +1,8 @@
-"""The JSON document of a Chrome trace: its events one by one, and how many of them are broken.
+"""The JSON document of a Chrome trace: its events one by one.
 
 The document is an object with a list `traceEvents`, or such a list alone, whose last bracket may be missing ("JSON
-object format", "JSON array format"). Profilers write names into it without escapes, so that single events are no JSON.
-Such an event is left out and counted. Control characters and single backslashes in a name, NaN and a comma too many are
-no fault.
+object format", "JSON array format"). Control characters in a name, NaN and a comma too many are no fault. A text that
+is no JSON is refused with its place.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from specgate.analysis.traces.recording import Malformed
 
@@ -24,31 +23,12 @@ NEAR: Final = 60
 
 _DECODER: Final = json.JSONDecoder(strict=False, parse_constant=lambda name: None)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_KEYS: Final = "ph|name|cat|pid|tid|ts|dur|id|args|bp|s"
-_BEHIND: Final = re.compile(rf'\}}\s*(?:,\s*(?=\{{\s*"(?:{_KEYS})"\s*:)|,?\s*(?=\]\s*(?:\Z|\}}\s*\Z|,\s*"))|,?\s*\Z)')
-"""End of an event: the beginning of another one follows, or the end of the list or of the file."""
-_ESCAPE: Final = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-_END: Final = {True: re.compile(r'\]\s*(?:,\s*"|\}\s*\Z)'), False: re.compile(r"\]\s*\Z")}
-"""End of the list of events, within an object and alone."""
-
-
-def escaped(match: re.Match[str]) -> str:
-    """A backslash that begins no escape of JSON, as one that stands for itself: of a path of Windows."""
-    return match[0] if match[1] else "\\\\"
 
 
 class Text(Protocol):
     """A stream of characters."""
 
     def read(self, size: int, /) -> str: ...
-
-
-class Broken(NamedTuple):
-    """Text in place of an event that is no JSON. `number`: of the event, from 1. `text`: all of it."""
-
-    number: int
-    why: str
-    text: str
 
 
 class TraceDocument:
@@ -63,12 +43,10 @@ class TraceDocument:
         self.unclosed = False
         self._text = text
         self._buffer, self._at, self._ended = "", 0, False
-        self._events, self._any_broken = 0, False
+        self._events = 0
 
     def events(self) -> Iterator[Any]:
-        """Yield every event, and a `Broken` in place of each that is no JSON. Raises Malformed for a text that is no
-        trace, and for one that ends too early.
-        """
+        """Yield every event. Raises Malformed for a text that is no trace, and for one that ends too early."""
         if self._peek() == "[":
             yield from self._list(within=False)
         elif self._peek() == "{":
@@ -103,52 +81,18 @@ class TraceDocument:
 
     def _list(self, within: bool) -> Iterator[Any]:
         self._at += 1
-        while not ((char := self._peek()) == "]" and self._is_end(within)):
+        while (char := self._peek()) != "]":
             if char == ",":
                 self._at += 1
             elif char:
                 self._events += 1
-                yield self._event()
+                yield self._fact()
             elif within:
                 raise self._malformed("the file ends within the list of events: it is cut off")
             else:
                 self.unclosed = True
                 return
         self._at += 1
-
-    def _is_end(self, within: bool) -> bool:
-        """True if the bracket here ends the list of events. What is left of a broken event may have brackets, too."""
-        while len(self._buffer) - self._at < NEAR and self._more():
-            pass
-        return not self._any_broken or _END[within].match(self._buffer, self._at) is not None
-
-    def _event(self) -> Any:
-        while True:
-            try:
-                return self._value()
-            except Malformed:
-                raise
-            except ValueError as error:
-                why = self._near(error)
-                if len(self._buffer) - self._at >= PIECE or not self._more():
-                    return self._broken(why)
-
-    def _broken(self, why: str) -> Any:
-        """Skip what stands here, up to the next event. Returns it if nothing but escapes is wrong with it."""
-        while True:
-            match = _BEHIND.search(self._buffer, self._at)
-            if match is not None and (self._ended or match.end() < len(self._buffer)):
-                break
-            if len(self._buffer) - self._at > LONGEST_VALUE:
-                raise self._malformed(f"one value of more than {LONGEST_VALUE:,} characters")
-            if not self._more() and match is None:
-                raise self._malformed(f"the file ends within event {self._events:,}: it is cut off, or {why}")
-        text, self._at = self._buffer[self._at : match.end()], match.end()
-        try:
-            return _DECODER.decode(_ESCAPE.sub(escaped, text).rstrip(", \t\r\n"))
-        except (ValueError, RecursionError):
-            self._any_broken = True
-            return Broken(self._events, why, text)
 
     def _fact(self) -> Any:
         while True:
@@ -161,7 +105,7 @@ class TraceDocument:
                 if len(self._buffer) - self._at > LONGEST_VALUE:
                     raise self._malformed(f"one value of more than {LONGEST_VALUE:,} characters") from None
                 if not self._more():
-                    raise self._malformed(why) from error
+                    raise self._malformed(f"cut off here, or no JSON: {why}") from error
 
     def _value(self) -> Any:
         """The JSON value that begins here. Raises ValueError where none does, or where the text read so far ends."""

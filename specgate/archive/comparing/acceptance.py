@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Final
 
 from specgate.analysis.speculation.drafting import decoding_of
-from specgate.analysis.speculation.summary import Acceptance, Key, Request, SummedRun, counted, layouts_of, undrafted_in
+from specgate.analysis.speculation.summary import Acceptance, Request, SummedRun, counted, layouts_of, undrafted_in
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.archive.comparing.engines import backends_of
 from specgate.archive.stored_runs import StoredRun
@@ -62,8 +62,8 @@ Weights = tuple[str, ...]
 _DIGITS: Final = 8
 
 
-def acceptance_of(stored: Sequence[StoredRun], tables: Sequence[tuple[Key, ...]] = ()) -> Acceptance:
-    """The acceptance of the runs over all their requests, in the tables `tables` for (default: the usual ones).
+def acceptance_of(stored: Sequence[StoredRun]) -> Acceptance:
+    """The acceptance of the runs over all their requests.
 
     Raises UsageError where no run measured a spec block, and InvalidResult where counts contradict each other.
     """
@@ -76,7 +76,7 @@ def acceptance_of(stored: Sequence[StoredRun], tables: Sequence[tuple[Key, ...]]
             f"no spec block that can be summed up was measured in {ids}", hint="give runs that have a role spec-N"
         )
     runs = [about(run, names, sum(r.requests for r in of_run)) for run, of_run in by_run]
-    return Acceptance(tuple(runs), layouts_of(requests, tables))
+    return Acceptance(tuple(runs), layouts_of(requests))
 
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,9 +100,7 @@ def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Req
                 pair=names[weights(run, run.engines.get(block.point.key))],
                 acceptance=run.acceptance,
                 engine=engine_name(run.engines.get(block.point.key), block.point.backend),
-                scenario=block.point.scenario,
                 context=block.point.context,
-                batch=block.point.batch,
                 prompt_class=named(block.point, block.prompt_set, prompts),
                 prompt=(prompts_of(run, block), 0 if together else prompts[0]),
                 record=record,

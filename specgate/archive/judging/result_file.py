@@ -94,7 +94,9 @@ def with_near_ties(run: Run, ties: NearTies) -> Run:
 
     A speed-up that was withheld when the run was made stays withheld.
     """
-    return replace(run, comparisons=tuple(_with_near_ties(c, ties) for c in run.comparisons))
+    caches = {key: facts.kv_cache for key, facts in run.engines.items()}
+    judged = (_with_near_ties(c, ties.in_cache(caches.get(c.cell.point.key, ""))) for c in run.comparisons)
+    return replace(run, comparisons=tuple(judged))
 
 
 def _with_near_ties(comparison: Comparison, ties: NearTies) -> Comparison:

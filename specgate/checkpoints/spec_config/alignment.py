@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 from specgate.checkpoints.spec_config.contents import other_content
-from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_BUILD_HAS_IT, AS_THE_CHECKPOINT
+from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_CHECKPOINT
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS
 from specgate.checkpoints.spec_config.terms import DRAFTERS, TERMS, Breaks, Said, StatedConfig, shown
 from specgate.errors import ExitCode
@@ -188,8 +188,6 @@ def unknown(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Sa
         return "one is whatever the checkpoint has" if "weights" not in term else ""
     if len(values) == 2 and "quantization" in term and first.engine != second.engine:
         return "each engine has its own names of methods"
-    if len(values) == 2 and AS_THE_BUILD_HAS_IT in values:
-        return "builds that have the same flags differ in it"
     if len(values) == 2 and AS_THE_DRAFT_SAYS in values:
         return "with the draft's folder here, it could be compared"
     if term == "capture" and (first.boundaries is None) != (second.boundaries is None):

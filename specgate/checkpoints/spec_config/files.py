@@ -40,8 +40,7 @@ def referred(name: str | None, table: Table) -> Referred:
     if not isfile(expanduser(name)):
         return Referred(undecided=(f"--config {name}: no such file here, so nothing in it is known",), missing=True)
     path = Path(expanduser(name))
-    data = documents(file_text(path), path)
-    return Referred(from_mapping(data[0] if data else {}, table, str(path), dashes=True))
+    return Referred(from_mapping(document(file_text(path), path), table, str(path), dashes=True))
 
 
 def file_text(path: Path, largest: int = LARGEST) -> str:
@@ -52,20 +51,18 @@ def file_text(path: Path, largest: int = LARGEST) -> str:
         raise UsageError(f"{path}: not readable: {first_line(error)}") from error
 
 
-def documents(text: str, path: Path) -> list[Mapping[str, object]]:
-    """The mappings in a YAML text of one or several documents, without the empty ones.
+def document(text: str, path: Path) -> Mapping[str, object]:
+    """The mapping in a YAML text; an empty one in an empty text.
 
     Raises UsageError with file and line for what is no YAML or no mapping, and for aliases that stand for too much.
     """
     try:
-        nodes = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
-        for node in nodes:
-            if not isinstance(node, yaml.MappingNode):
-                line = node.start_mark.line + 1
-                raise UsageError(f"{path}:{line}: no mapping", hint="lines of `key: value` are needed")
-            if values_in(node, {}) > MOST:
-                raise UsageError(f"{path}: its aliases stand for more than {MOST} values")
-        loaded = list(yaml.safe_load_all(text))
+        node = yaml.compose(text, yaml.SafeLoader)
+        if node is not None and not isinstance(node, yaml.MappingNode):
+            raise UsageError(f"{path}:{node.start_mark.line + 1}: no mapping", hint="lines of `key: value` are needed")
+        if node is not None and values_in(node, {}) > MOST:
+            raise UsageError(f"{path}: its aliases stand for more than {MOST} values")
+        loaded = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise UsageError(f"{path}:{mark.line + 1 if mark else 1}: not valid YAML: {error.problem}") from None
@@ -73,7 +70,7 @@ def documents(text: str, path: Path) -> list[Mapping[str, object]]:
         raise UsageError(f"{path}: not valid YAML: {first_line(error)}") from None
     except RecursionError:
         raise UsageError(f"{path}: too deep, or an alias inside itself") from None
-    return [named_keys(data) for data in loaded if isinstance(data, Mapping)]
+    return named_keys(loaded or {})
 
 
 def values_in(node: yaml.Node, counted: dict[int, int]) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Final
 
-from specgate.checkpoints.spec_config.tables import Kind, Known, Table, order, window
+from specgate.checkpoints.spec_config.tables import Kind, Table
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, shown
 
@@ -27,10 +27,6 @@ NEEDED: Final[Mapping[Kind, str]] = {
     "list": "a list",
     "any": "a value",
 }
-PLACEHOLDER: Final = re.compile(r"\$\{?\w|\$\(|\{\{|\}\}|^<[^<>]+>$|%\w+%")
-"""A variable of a shell, of Kubernetes, of a template; or `<MODEL>`."""
-VARIABLE_IN_JSON: Final = re.compile(r"[:,\[]\s*(\$\{?\w|\{\{)")
-"""A variable in the place of a value of JSON."""
 UNTYPED: Final = object()
 """Stands for a value of the wrong type."""
 SPECULATIVE: Final = re.compile(
@@ -38,8 +34,6 @@ SPECULATIVE: Final = re.compile(
 )
 """A name that is about speculation."""
 PROGRAM: Final = re.compile(r"(^|[/.])(serve|api_server|launch_server|llama-\w+|trtllm-(serve|bench))(\.exe)?$")
-WORDS: Final = re.compile(r"\$(?:[@*]|\w+|\{\w+(?:\[[@*]\])?\})")
-"""A word that is a variable of a shell, and nothing else."""
 VARIABLE_OF_ENGINE: Final = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM|LMDEPLOY|LLAMA|GGML)_\w+)=(.*)", re.DOTALL)
 INCIDENTAL: Final = re.compile(
     r"--?(?:host|port|alias|a|ssl-.*|.*name|.*log.*|.*metric.*|api-.*|uvicorn-.*|allow.*|root-path|middleware|"
@@ -57,17 +51,15 @@ SURE: Final = 0.88
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Parsed flags or keys: key → value, the name under which each was written, and the rows of the table they are in.
+    """Parsed flags or keys: key → value, and the name under which each was written.
 
-    `undecided`: sentences about what was not understood. `blocked`: keys whose values are not known for it, so that the
-    engine's default is not theirs. `used`: keys whose values have become terms. `unread`: as `unread_words` has them.
+    `undecided`: sentences about what was not understood. `used`: keys whose values have become terms. `unread`: as
+    `unread_words` has them.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    rows: tuple[Known, ...] = ()
     undecided: tuple[str, ...] = ()
-    blocked: frozenset[str] = frozenset()
     used: set[str] = field(default_factory=set)
     unread: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,9 +81,7 @@ class Given:
         return Given(
             {**other.values, **self.values},
             {**other.names, **self.names},
-            (*self.rows, *other.rows),
             (*self.undecided, *other.undecided),
-            self.blocked | (other.blocked - self.values.keys()),
             unread={**other.unread, **self.unread},
         )
 
@@ -104,20 +94,6 @@ class Given:
         }
 
 
-def releases(rows: Iterable[Known]) -> tuple[str, str]:
-    """(the releases that have all of `rows`, "" if every one has; a sentence if none has, else "")."""
-    since, until = window(rows)
-    if since and until and order(since.since) > order(until.until):
-        return "", (
-            f"no release has both {until.flags[0]} (until {until.until}) and {since.flags[0]} (since {since.since})"
-        )
-    if since and until and since.since == until.until:
-        return since.since, ""
-    if until:
-        return (f"{since.since} to " if since else "until ") + until.until, ""
-    return (f"since {since.since}" if since else ""), ""
-
-
 def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dashes: bool = False) -> Given:
     """The keys of `values` that `table` knows, each of its type. A null counts as an absent key.
 
@@ -127,23 +103,16 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
     """
     taken: dict[str, object] = {}
     names: dict[str, str] = {}
-    rows: list[Known] = []
     wrong: list[str] = []
     undecided: list[str] = []
-    blocked: set[str] = set()
     unread: dict[str, str] = {}
     for name, value in values.items():
-        known = table.find(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
+        known = table.by_flag.get(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
         if known is None:
             if not dashes or misspelt(f"--{name.replace('_', '-')}", table):
                 undecided.append(unknown(name, list(table.rows)))
-                blocked.update(get_close_matches(name.replace("-", "_"), table.rows, 1))
             elif not INCIDENTAL.fullmatch(flag := f"--{name.replace('_', '-')}"):
                 unread[flag] = "" if value is True else plain(value)
-        elif is_placeholder(value):
-            undecided.append(f"{name} = {shown(value)}: a placeholder")
-            rows.append(known)
-            blocked.add(known.key)
         elif value is not None or known.kind == "any":
             value = "none" if value is None else value
             entry = checked(from_text(value, known.kind), known.kind)
@@ -152,34 +121,29 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
                 continue
             key, entry = (known.key.removeprefix("no_"), not entry) if known.kind == "off" else (known.key, entry)
             taken[key], names[key] = entry, name
-            rows.append(known)
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}")
-    return Given(taken, names, tuple(rows), tuple(undecided), frozenset(blocked - taken.keys()), unread=unread)
+    return Given(taken, names, tuple(undecided), unread=unread)
 
 
 def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
     """The flags of a command line that `table` knows. The last of several wins, as in the engines.
 
-    Unknown flags about speculation are undecided, as are misspelt and shortened ones, and words that may hold any flag.
+    Unknown flags about speculation are undecided, as are misspelt and shortened ones.
     Raises UsageError for a flag without its value, and for one of the wrong type.
     """
     taken: dict[str, object] = {}
     names: dict[str, str] = {}
-    rows: list[Known] = []
     undecided: list[str] = []
-    blocked: set[str] = set()
     words = iter(enumerate(argv))
     for at, word in words:
         flag, equals, text = word.partition("=")
         flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
-        known = table.find(flag)
+        known = table.by_flag.get(flag)
         if known is None:
             if misspelt(flag, table):
                 undecided.append(unknown(flag, list(table.by_flag)))
-                blocked.update(table.by_flag[near].key for near in get_close_matches(flag, table.by_flag, 1))
             continue
-        rows.append(known)
         if known.kind in ("flag", "off"):
             key = known.key.removeprefix("no_") if known.kind == "off" else known.key
             taken[key], names[key] = known.kind == "flag", flag
@@ -188,22 +152,11 @@ def from_argv(argv: Sequence[str], table: Table, where: str) -> Given:
             if at + 1 >= len(argv):
                 raise UsageError(f"{where}: {flag} has no value", hint=f"{NEEDED[known.kind]} is needed")
             _, text = next(words)
-        if is_placeholder(text) or (known.kind == "setting" and is_unfilled_json(text)):
-            undecided.append(f"{flag} {shown(text)}: a placeholder")
-            taken.pop(known.key, None)
-            blocked.add(known.key)
-            continue
         value = checked(parsed(text, known.kind), known.kind)
         if value is UNTYPED:
             raise UsageError(f"{where}: {flag} = {shown(text)}: {NEEDED[known.kind]} is needed")
         taken[known.key], names[known.key] = value, flag
-    if unfilled_words := words_of_flags(argv, table, bool(taken.keys() & {"model", "model_path"})):
-        undecided += [f"{word}: a placeholder, which may hold any flag" for word in unfilled_words]
-        blocked.update(table)
-    return Given(
-        taken, names, tuple(rows), tuple(dict.fromkeys(undecided)), frozenset(blocked - taken.keys()),
-        unread=unread_words(argv, table),
-    )  # fmt: skip
+    return Given(taken, names, tuple(dict.fromkeys(undecided)), unread=unread_words(argv, table))
 
 
 def plain(value: object) -> str:
@@ -219,19 +172,6 @@ def program(argv: Sequence[str]) -> int:
     return max((at for at, word in enumerate(argv) if PROGRAM.search(word)), default=-1)
 
 
-def words_of_flags(argv: Sequence[str], table: Table, named: bool) -> list[str]:
-    """Words that a shell replaces by any number of flags, as `$ARGS`, `${ARGS[@]}` and `$@`.
-
-    One that stands first behind a server that takes a model there is the model, unless a flag has `named` it.
-    """
-    begin = program(argv)
-    free = operands(argv[begin + 1 :], table)
-    takes_model = begin >= 0 and re.search(r"(^|/)(serve|api_server|trtllm-serve)$", argv[begin]) and not named
-    if takes_model and free and not free[0].endswith(("@", "]}", "*")):
-        free = free[1:]
-    return [word for word in free if WORDS.fullmatch(word)]
-
-
 def unread_words(argv: Sequence[str], table: Table) -> dict[str, str]:
     """Flags that are in no table, and variables of the engine, with their values.
 
@@ -242,7 +182,7 @@ def unread_words(argv: Sequence[str], table: Table) -> dict[str, str]:
     for at, word in enumerate(argv[begin:], begin + 1):
         flag, _, text = word.partition("=")
         flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
-        if re.match(r"-[^\d.]", flag) and "." not in flag and table.find(flag) is None:
+        if re.match(r"-[^\d.]", flag) and "." not in flag and flag not in table.by_flag:
             values = takewhile(
                 lambda word: re.match(r"-[^\d.]", word) is None, argv[at:] if not is_switch(flag) else ()
             )
@@ -250,30 +190,12 @@ def unread_words(argv: Sequence[str], table: Table) -> dict[str, str]:
     return {flag: text for flag, text in unread.items() if not INCIDENTAL.fullmatch(flag)}
 
 
-def is_placeholder(value: object) -> bool:
-    """True for a text whose last part a shell, a template or somebody has still to fill in."""
-    if not isinstance(value, str) or value.lstrip().startswith('{"'):
-        return False
-    last = value.rstrip("/").rsplit("/", 1)[-1]
-    return PLACEHOLDER.search(last) is not None
-
-
-def is_unfilled_json(text: str) -> bool:
-    """True for an object that is none yet, because a variable stands in it without quotes."""
-    return parsed(text, "setting") is UNTYPED and VARIABLE_IN_JSON.search(text) is not None
-
-
-def unfilled(target: str | None) -> tuple[str, ...]:
-    """A sentence about a model whose name is still to be filled in; () for all others."""
-    return (f"model {shown(target)}: a placeholder",) if is_placeholder(target) else ()
-
-
 def misspelt(flag: str, table: Table) -> bool:
     """True for a flag that is in no table though it is about speculation, or nearly the name of one that is."""
     if not flag.startswith("--") or len(flag) < 4:
         return False
     name = flag.split(".")[0]
-    if table.find(name) is not None:
+    if name in table.by_flag:
         return False
     if SPECULATIVE.search(name):
         return True
@@ -352,7 +274,7 @@ def operands(argv: Sequence[str], table: Table, after: str = "") -> list[str]:
         if word.startswith("-") and len(word) > 1:
             flag, equals, _ = word.partition("=")
             flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
-            known = table.find(flag)
+            known = table.by_flag.get(flag)
             takes = known is None or known.kind not in ("flag", "off")
             value_of = "" if equals or not takes or (known is None and is_switch(flag)) else flag
         elif value_of:

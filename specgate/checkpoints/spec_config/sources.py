@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
-from typing import Final, NamedTuple, TypeGuard
+from typing import Final, NamedTuple
 
-from specgate.checkpoints.spec_config.command_lines import SET, Command, commands, containers
-from specgate.checkpoints.spec_config.files import documents, file_text
+from specgate.checkpoints.spec_config.files import document, file_text
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
 from specgate.checkpoints.spec_config.tables import lmdeploy as lmdeploy_table
@@ -52,13 +52,16 @@ SERVERS: Final = (
     (r"(^|[/ ])trtllm-(serve|bench)( |$)", "trtllm"),
 )  # fmt: skip
 """Words of a command line → whose server it starts."""
-SPEAK_OF_ONE: Final = frozenset({"echo", "printf", "pkill", "pgrep", "grep", "which"})
-"""Commands that name a server and start none."""
+UNQUOTED_JSON: Final = re.compile(r"(?<=[\s=])\{[^{}']*(?:\{[^{}']*\}[^{}']*)*\}(?=\s|$)")
+"""An object on a command line whose quotes a shell has taken off already."""
+UNSET: Final = re.compile(r"\$\{?\w+\}?|\$\(|\$@|\{\{.*?\}\}")
+"""A variable of a shell or of a template."""
+BETWEEN: Final = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "<"})
+"""Words of a shell that end a command."""
 TELLING_FLAGS: Final = (
-    ("vllm", ("--speculative-config", "-sc", "--spec-model", "--spec-tokens", "--num-speculative-tokens",
-              "--speculative-model", "--max-num-seqs", "--max-model-len")),
+    ("vllm", ("--speculative-config", "-sc", "--spec-model", "--spec-tokens", "--max-num-seqs", "--max-model-len")),
     ("sglang", ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-draft-model-path",
-                "--model-path", "--sglang-speculative-algorithm")),
+                "--model-path")),
     ("lmdeploy", ("--speculative-draft-model", "--session-len")),
     ("llamacpp", ("--spec-type", "--spec-draft", "-md", "--model-draft", "--spec-")),
     ("sglang", ("--speculative-algorithm",)),
@@ -79,8 +82,8 @@ OWN_KEYS: Final = (
 
 
 def read_source(text: str) -> StatedConfig:
-    """The config that `text` names or is: a run folder, a draft folder of TurboMind, a JSON or YAML file, a file with a
-    command line, JSON, or a command line. `ENGINE:` before it names the format.
+    """The config that `text` names or is: a run folder, a draft folder of TurboMind, a JSON or YAML file, a file with
+    the command line of a server, JSON, or a command line. `ENGINE:` before it names the format.
 
     Raises UsageError with file, key and value for what cannot be read.
     """
@@ -120,36 +123,31 @@ def of_folder(folder: Path) -> StatedConfig:
 def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
     where = str(path) if path is not None else "the text given"
     suffix = path.suffix.lower() if path is not None else ""
-    if suffix in (".yaml", ".yml"):
-        assert path is not None
-        return of_documents(text, engine, path)
-    if text.lstrip().startswith(("{", '["')) or suffix == ".json":
+    if unset := UNSET.search(text):
+        raise UsageError(f"{where}: {unset[0]} is still to be filled in", hint="write its value in its place")
+    if path is not None and suffix in (".yaml", ".yml"):
+        return of_mapping(document(text, path), engine, where)
+    if text.lstrip().startswith("{") or suffix == ".json":
         try:
             values = parse_json(text)
         except ValueError as error:
             raise UsageError(f"{where}: not readable as JSON: {first_line(error)}") from error
-        if is_command(values):
-            return of_commands([Command(tuple(map(str, values)))], engine, where)
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: holds a {type(values).__name__}", hint="a JSON object is needed")
         return of_mapping(values, engine, where)
-    return of_commands(commands(text, where), engine, where)
+    return of_command(words_of(text, where), engine, where)
 
 
-def is_command(values: object) -> TypeGuard[list[str]]:
-    """True for the words of a command in a list, as containers are given it."""
-    return isinstance(values, list) and bool(values) and all(isinstance(word, str) for word in values)
-
-
-def of_documents(text: str, engine: str | None, path: Path) -> StatedConfig:
-    """The config in a YAML file: an engine's own, or that of a container in Compose's or Kubernetes' format."""
-    data = documents(text, path)
-    started = [command for part in data for command in containers(part, str(path))]
-    if started:
-        return of_commands(started, engine, str(path))
-    if len(data) != 1:
-        raise UsageError(f"{path}: {len(data)} documents and no container", hint="one document, or a manifest")
-    return of_mapping(data[0], engine, str(path))
+def words_of(text: str, where: str) -> list[str]:
+    """The words of one command. Raises UsageError where they cannot be split, and for a script of several."""
+    joined = UNQUOTED_JSON.sub(lambda match: shlex.quote(match[0]), re.sub(r"\\\r?\n", " ", text))
+    try:
+        words = shlex.split(joined, comments=True)
+    except ValueError as error:
+        raise UsageError(f"{where}: not a command line: {error}") from None
+    if more := next((word for word in words if word in BETWEEN or word.endswith(";")), None):
+        raise UsageError(f"{where}: more than a command: {more}", hint="the command line of the server alone")
+    return words
 
 
 def of_mapping(values: Mapping[str, object], engine: str | None, where: str) -> StatedConfig:
@@ -179,35 +177,17 @@ def whose_keys(keys: set[str], inner: object) -> str | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def of_commands(started: Sequence[Command], engine: str | None, where: str) -> StatedConfig:
-    """The config of the one server that `started` holds. Raises UsageError where it is not known whose it is, or where
-    there are several.
-    """
-    servers = [(command, whose) for command in started if (whose := whose_command(command, engine))]
-    if not servers and len(started) == 1:
-        servers = [(started[0], whose)] if (whose := engine or whose_flags(started[0].words)) else []
-    if not servers:
+def of_command(words: Sequence[str], engine: str | None, where: str) -> StatedConfig:
+    """The config of a server's command line. Raises UsageError where it is not known whose it is."""
+    line = " ".join(words)
+    started = next((name for pattern, name in SERVERS if re.search(pattern, line)), None)
+    whose = engine or started or whose_flags(words)
+    if whose is None:
         raise UsageError(f"{where}: of which engine are these flags?", hint=HINT)
-    if len(servers) > 1:
-        raise UsageError(
-            f"{where}: {len(servers)} servers are started in it", hint="give the command line of one of them"
-        )
-    command, whose = servers[0]
-    words = command.words
-    if whose == "vllm" and command.image and "serve" not in words:  # what its images start with
-        settings = [word for word in words if not word.startswith("-") and SET.fullmatch(word)]
-        words = (*settings, "vllm", "serve", *(word for word in words if word not in settings))
     read = FORMATS[whose].flags
     if read is None:
         raise UsageError(f"{where}: {whose} takes a mapping, and these are flags", hint=HINT)
     return read(words, where)
-
-
-def whose_command(command: Command, engine: str | None) -> str | None:
-    """The engine whose server a command starts; None where it starts none, or not that of `engine`."""
-    line = " ".join(command.words) if command.words[:1] and command.words[0] not in SPEAK_OF_ONE else ""
-    whose = next((name for pattern, name in SERVERS if re.search(pattern, line)), command.image)
-    return whose if engine in (None, whose) else None
 
 
 def whose_flags(argv: Sequence[str]) -> str | None:

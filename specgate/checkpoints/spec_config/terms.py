@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
 
-How = Literal["stated", "default", "fixed", "unknown"]
+How = Literal["stated", "default", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,6 @@ class StatedConfig:
     `unclear`: true where it cannot be told whether the config asks for speculation.
     `places`: path or name of target and draft as written; they are compared by content where both are here.
     `others`: keys about speculation that have no term of their own.
-    `releases`: releases of the engine that have all its keys, in words; "" if every one of the table has.
     `unread`: flags and keys that were not read, and may decide how fast a step is, with their values.
     """
 
@@ -51,7 +50,6 @@ class StatedConfig:
     unclear: bool = False
     places: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, object] = field(default_factory=dict)
-    releases: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, term: str) -> object:

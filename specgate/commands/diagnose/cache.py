@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specgate.commands.door import command
-from specgate.commands.numbers import NEW_TOKENS, TIME, Real, count
+from specgate.commands.numbers import NEW_TOKENS, count
 from specgate.commands.options import key_value, take
 from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.errors import UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from specgate.run.diagnose.prefix_cache import Pair
 
 WIDTH = 100
-FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @command(short_help="Does speculation keep a server's prefix cache of use?")
@@ -53,30 +52,21 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     type=count(0, POSITIONS),
     help="Prompt tokens that a request may reuse less with speculation; the engine's cache block is a good choice.",
 )
-@click.option(
-    "--max-ttft-loss",
-    default=0.1,
-    show_default=True,
-    type=Real(0, 1000),
-    help="Share of its time to first token that the cache may save a request less with speculation.",
-)
-@click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
-@click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
+def cache(as_json: bool, **options: Any) -> None:
     """Ask a server the same requests with its prefix cache on and off, with and without speculation.
 
     \b
     Example: specgate diagnose cache --backend vllm --pair DIR
 
-    Four things are judged: that the pair is one, that as much is reused with speculation, that this saves as much time,
-    and that the cache changes no text.
+    Three things are judged: that the pair is one, that as much is reused with speculation, and that the cache changes
+    no text. Times to first token are shown.
 
     The requests of a group share a prefix, and some go on from an earlier answer, as the next turn of a chat does.
     Servers that are started here are started twice. One that runs already (-o url.ROLE=URL) has to have its cache on;
     requests that are not to use it carry a name of their own.
 
-    Exit code 0 if all holds, 1 if something does not, 3 if times do not tell or no answer was reused, 6 if the pair is
+    Exit code 0 if all holds, 1 if something does not, 3 if no answer was reused, 6 if the pair is
     none (the server does not say what it reuses, or its cache is not on, or was not empty), 7 if the engine failed.
     """
     from specgate.planning.ad_hoc import Question
@@ -89,10 +79,7 @@ def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
     if options["prompts"] is None:
         context = context or 1024
         prefix = prefix or max(1, context * 3 // 4)
-    if logs is not None and logs.exists() and any(logs.iterdir()):
-        raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
-    folder = logs or Path(tempfile.mkdtemp(prefix="specgate-cache-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="specgate-cache-"))
     request = Request(
         kind="micro",
         argv=tuple(sys.argv[1:]),
@@ -115,15 +102,9 @@ def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
         shared_prefix=prefix,
         steps=options["new_tokens"],
     )
-    limits = (options[key] for key in ("new_tokens", "max_lost_tokens", "max_ttft_loss", "timeout_s"))
-    done = None
-    try:
-        done = ask_both(Wish(request, question, *limits), folder, lambda line: echo(line, err=True))
-    finally:
-        if logs is None and done is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        elif logs is None and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+    wish = Wish(request, question, options["new_tokens"], options["max_lost_tokens"])
+    done = ask_both(wish, folder, lambda line: echo(line, err=True))
+    shutil.rmtree(folder, ignore_errors=True)  # where an engine failed, its logs stay
     if as_json:
         echo_json(as_data(done))
     else:

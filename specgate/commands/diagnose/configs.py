@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from specgate.commands.door import command
-from specgate.commands.output import OUT_OPTION, write_files
-from specgate.terminal import echo
+from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.checkpoints.spec_config.alignment import Alignment, Difference
-    from specgate.checkpoints.spec_config.terms import StatedConfig
 
 WIDTH = 100
 BREAKS = {
@@ -30,10 +26,8 @@ BREAKS = {
 @command(short_help="Compare two engines' speculative configs.", context_settings={"ignore_unknown_options": True})
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option("--md", is_flag=True, help="Write alignment.md.")
-@click.option("--json", "as_json", is_flag=True, help="Write alignment.json.")
-@OUT_OPTION
-def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def configs(first: str, second: str, as_json: bool) -> None:
     """Lay the speculative configs A and B side by side, and say what follows from every difference.
 
     \b
@@ -43,14 +37,14 @@ def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None
 
     \b
       a run folder, or a draft folder of TurboMind (config.yaml)
-      a file: JSON, YAML, or a command line
+      a file: JSON, YAML, or the command line of a server
       JSON such as '{"method": "eagle3", "num_speculative_tokens": 3}'
       flags such as '--speculative-num-steps 3 --speculative-eagle-topk 1'
 
     of vLLM, SGLang, TensorRT-LLM, LMDeploy, TurboMind, llama.cpp or specgate. Whose it is, its keys tell; ENGINE:
     before it settles it, as in lmdeploy:FILE.
 
-    What is not in what was read is "not known", as are keys about speculation that no release has, and other flags in
+    What is not in what was read is "not known", as are keys about speculation that are in no table, and other flags in
     which two sides of one engine differ. Drafts and targets are compared by content where both folders are here,
     otherwise by name.
 
@@ -61,11 +55,10 @@ def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None
     from specgate.checkpoints.spec_config.sources import read_source
 
     alignment = align(read_source(first), read_source(second))
-    echo("\n".join(lines(alignment)))
-    files = [("alignment.md", markdown(alignment))] if md else []
     if as_json:
-        files.append(("alignment.json", json.dumps(as_data(alignment), indent=1, ensure_ascii=False) + "\n"))
-    write_files(out, files)
+        echo_json(as_data(alignment))
+    else:
+        echo("\n".join(lines(alignment)))
     sys.exit(alignment.exit_code)
 
 
@@ -78,7 +71,6 @@ def as_data(alignment: Alignment) -> dict[str, object]:
         return {
             "engine": config.engine,
             "where": config.where,
-            "releases": config.releases,
             "boundaries": config.boundaries,
             "terms": {term: asdict(term_config) for term, term_config in config.terms.items()},
         }
@@ -125,8 +117,8 @@ def by_weight(alignment: Alignment) -> list[Difference]:
 def lines(alignment: Alignment) -> Iterator[str]:
     """The alignment for a terminal."""
     a, b = names(alignment)
-    yield f"A  {a}: {read_from(alignment.first)}"
-    yield f"B  {b}: {read_from(alignment.second)}"
+    yield f"A  {a}: {alignment.first.where}"
+    yield f"B  {b}: {alignment.second.where}"
     yield verdict(alignment)
     for d in by_weight(alignment):
         yield ""
@@ -138,11 +130,6 @@ def lines(alignment: Alignment) -> Iterator[str]:
         yield heading
         for text in texts:
             yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
-
-
-def read_from(config: StatedConfig) -> str:
-    """The source of a config, with the releases that have all its keys."""
-    return f"{config.where} ({config.releases})" if config.releases else config.where
 
 
 def sections(alignment: Alignment) -> Iterator[tuple[str, list[str]]]:
@@ -164,26 +151,3 @@ def same(alignment: Alignment) -> Iterator[str]:
     yield from (f"{title}: {value}" for title, value in alignment.same if (title, value) not in unstated)
     if unstated:
         yield f"not stated: {'; '.join(f'{title}: {value}' for title, value in unstated)}"
-
-
-def markdown(alignment: Alignment) -> str:
-    """The alignment as Markdown."""
-
-    def cell(text: str) -> str:
-        return text.replace("|", "\\|").replace("\n", " ")
-
-    a, b = names(alignment)
-    parts = [
-        f"# Speculative configs: {a} and {b}",
-        verdict(alignment) + ".",
-        f"- A, {a}: `{read_from(alignment.first)}`\n- B, {b}: `{read_from(alignment.second)}`",
-    ]
-    if alignment.differences:
-        rows = [f"| what | {a} | {b} | consequence |", "|---|---|---|---|"]
-        for d in by_weight(alignment):
-            rows.append(f"| {d.title} | {cell(d.values[0])} | {cell(d.values[1])} | {cell(d.consequence)} |")
-        parts.append("\n".join(rows))
-    parts += [
-        f"## {heading.capitalize()}\n\n" + "\n".join(f"- {t}" for t in texts) for heading, texts in sections(alignment)
-    ]
-    return "\n\n".join(parts) + "\n"

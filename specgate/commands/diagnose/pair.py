@@ -36,7 +36,7 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
     """
     from dataclasses import asdict
 
-    from specgate.analysis.speculation.causes import TITLES
+    from specgate.analysis.speculation.evidence import CAUSES
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
     from specgate.run.smoke.pair_check import check_pair
 
@@ -54,7 +54,7 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
         echo("\n".join(textwrap.wrap(f"warning: {text}", WIDTH, subsequent_indent="  ")))
     for finding in findings:
         state = {"found": "WRONG", "ruled out": "fine", "not checked": "not checked"}[finding.state]
-        title = f"{TITLES[finding.cause]}: " if finding in wrong else ""
+        title = f"{CAUSES[finding.cause].title}: " if finding in wrong else ""
         text = f"{state:<12}{finding.cause:<17}{title}{finding.seen}"
         echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=INDENT)))
         if finding.todo:

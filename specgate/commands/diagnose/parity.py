@@ -128,7 +128,6 @@ def as_data(comparison: Parity) -> dict[str, object]:
         "prompt_tokens": comparison.prompt_tokens,
         "first_departing_stage": first.stage if first else None,
         "usual_causes": list(usual_causes(first.stage)) if first else [],
-        "traces": [asdict(trace) for trace in comparison.traces],
         "stages": [{**asdict(stage), "departs": stage.departs} for stage in comparison.stages],
         "target_ids_compared": comparison.ids_compared,
         "target_ids": asdict(comparison.ids) if comparison.ids else None,

@@ -1,12 +1,11 @@
-"""`specgate runs compare`: stored runs side by side, by builds, engines, acceptance or variants."""
+"""`specgate runs compare`: stored runs side by side, by builds, engines or acceptance."""
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,7 +14,6 @@ from specgate.commands.output import RUN, Output, output_options
 from specgate.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from specgate.analysis.speculation.summary import Key
     from specgate.archive.stored_runs import StoredRun
 
 Laid = tuple[object, ExitCode]
@@ -39,19 +37,10 @@ def engines(stored: Sequence[StoredRun]) -> Laid:
     return matrix_of([one.run for one in stored]), ExitCode.PASS
 
 
-def acceptance(stored: Sequence[StoredRun], keys: Iterable[str] = ()) -> Laid:
+def acceptance(stored: Sequence[StoredRun]) -> Laid:
     from specgate.archive.comparing.acceptance import acceptance_of
 
-    return acceptance_of(stored, [keys_in(text) for text in keys]), ExitCode.PASS
-
-
-def variants(stored: Sequence[StoredRun]) -> Laid:
-    from specgate.analysis.tradeoff import tradeoff_of
-
-    groups = tradeoff_of((one.run, one.blocks()) for one in stored)
-    if not groups:
-        raise UsageError("no run has a cell: there is nothing to lay out", hint="give runs that measured something")
-    return groups, ExitCode.PASS
+    return acceptance_of(stored), ExitCode.PASS
 
 
 def results(paths: Sequence[Path], policy: str = "results") -> Laid:
@@ -78,26 +67,17 @@ def of_other_tools(paths: Sequence[Path]) -> bool:
     return bool(others)
 
 
-VIEWS: Final[Mapping[str, Callable[..., Laid]]] = {v.__name__: v for v in (builds, engines, acceptance, variants)}
-OWN: Final = {"policy": "builds", "keys": "acceptance"}
-"""Option → the only view that it is for."""
+VIEWS: Final[Mapping[str, Callable[..., Laid]]] = {v.__name__: v for v in (builds, engines, acceptance)}
 
 
-@command(short_help="Lay stored runs side by side: builds, engines, acceptance, variants.")
+@command(short_help="Lay stored runs side by side: builds, engines, acceptance.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--by", type=click.Choice(list(VIEWS)), help="What is laid side by side.")
 @click.option(
     "--policy", metavar="FILE|NAME", help="builds: what must hold of B beside A (compare; of files: results)."
 )
-@click.option(
-    "--keys",
-    multiple=True,
-    metavar="KEY[,KEY...]",
-    help="acceptance: a table by these keys: engine, class, context, position, spec, batch, scenario, run. May be "
-    "repeated.",
-)
 @output_options
-def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: Any) -> None:
+def compare(runs: tuple[Path, ...], by: str | None, output: Output, policy: str | None) -> None:
     """Lay the run folders RUN... side by side.
 
     \b
@@ -106,10 +86,9 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     \b
     --by builds      run B beside run A, cell by cell, judged by a policy
     --by engines     a row per cell, a column per back end; nothing is judged
-    --by acceptance  acceptance over all requests; nothing is judged
-    --by variants    each role and variant: speed, memory, exactness; nothing is judged
+    --by acceptance  acceptance over all requests, by engine, class, context and position; nothing is judged
 
-    Without --by: variants of one run, builds for two runs of one back end, else engines.
+    Without --by: acceptance of one run, builds for two runs of one back end, else engines.
 
     builds: tokens and acceptance are paired by prompt, each speed-up in time with the baseline of its own run. Other
     times are not paired in time, so they prove nothing unless the policy trusts them. The exit code is the policy's.
@@ -120,11 +99,9 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     """
     from specgate.archive.stored_runs import load_runs
 
-    named = {name: value for name, value in settings.items() if value is not None and value != ()}
-    by = by or next((OWN[name] for name in named), None)
-    if foreign := next((name for name in named if OWN[name] != by), None):
-        hint = f"leave it out, or ask for --by {OWN[foreign]}"
-        raise UsageError(f"--{foreign.replace('_', '-')} says nothing --by {by}", hint=hint)
+    named = {} if policy is None else {"policy": policy}
+    if policy is not None and by not in (None, "builds"):
+        raise UsageError(f"--policy says nothing --by {by}", hint="leave it out, or ask for --by builds")
     if of_other_tools(runs):
         if by not in (None, "builds"):
             raise UsageError(f"--by {by} needs run folders", hint="results of other tools are compared --by builds")
@@ -132,7 +109,7 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
         output.show("builds", subject)
         sys.exit(code)
     stored = load_runs(runs)
-    by = by or usual_view(stored)
+    by = by or ("builds" if named else usual_view(stored))
     subject, code = VIEWS[by](stored, **named)
     output.show(by, subject)
     sys.exit(code)
@@ -141,23 +118,6 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
 def usual_view(stored: Sequence[StoredRun]) -> str:
     """Return the view of runs for which none is asked for."""
     if len(stored) == 1:
-        return "variants"
+        return "acceptance"
     backends = {result.cell.point.backend for one in stored for result in one.run.cells}
     return "builds" if len(stored) == 2 and len(backends) == 1 else "engines"
-
-
-def keys_in(text: str) -> tuple[Key, ...]:
-    """Return the keys of one --keys. Raises UsageError for an unknown one, and for one that is there twice."""
-    from specgate.analysis.speculation.summary import KEYS
-
-    keys: list[Key] = []
-    for name in (part.strip() for part in text.split(",")):
-        key = next((key for key in KEYS if key == name), None)
-        if key is None:
-            close = difflib.get_close_matches(name, KEYS, n=1)
-            guess = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(f"--keys {text}: {name!r} is not a key", hint=f"{guess}keys: {', '.join(KEYS)}")
-        if key in keys:
-            raise UsageError(f"--keys {text}: {name!r} is there twice", hint="give each key once")
-        keys.append(key)
-    return tuple(keys)

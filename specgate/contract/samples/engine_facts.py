@@ -167,6 +167,12 @@ class EngineFacts:
         return self.details.get("servers") == "attached"
 
     @property
+    def kv_cache(self) -> str:
+        """Number format of its KV cache, as it names it; empty if it does not."""
+        named = self.identity.settings.get("kv_cache_dtype") if self.identity else None
+        return str(named or self.details.get("KV cache", ""))
+
+    @property
     def sets_lengths(self) -> bool:
         """True if its method may draft fewer than K tokens in a step, or none (`OWN_LENGTHS`)."""
         return OWN_LENGTHS in self.details

@@ -94,7 +94,7 @@ class LatencyLimits(LeavesOut):
 class Scenario(LeavesOut):
     """One question to an engine, with all its settings resolved."""
 
-    LEFT_OUT: ClassVar = frozenset({"backend"})
+    LEFT_OUT: ClassVar = frozenset({"backend", "perf_mode_off"})
 
     name: Annotated[str, FILLED_IN]
     """The stem of the file."""
@@ -122,6 +122,8 @@ class Scenario(LeavesOut):
     """Seconds that one call of the engine may take."""
     perf_mode: bool = False
     """Whether a profiler checks the decode loop, outside the timed blocks."""
+    perf_mode_off: Annotated[bool, FILLED_IN] = False
+    """Whether a command line has turned off the PERF_MODE that the file asks for."""
     rope: Rope | None = None
     """RoPE scaling that overrides the target's, with the keys of its Hugging Face config."""
     default: bool = True

@@ -53,6 +53,8 @@ COARSER: Final = 4.0
 """A gap of so many units in the last place is one in shorter formats."""
 TAIL: Final = 16
 """Tokens that a next turn adds to the answer before it."""
+TIMEOUT_S: Final = 600.0
+"""Of one call of the engine."""
 OPTION: Final = "prefix_cache"
 ENDS: Final = {State.PASS: ExitCode.PASS, State.FAIL: ExitCode.FAIL, State.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
 
@@ -62,16 +64,13 @@ Switch = Literal["on", "off"]
 @dataclass(frozen=True, slots=True)
 class Wish:
     """Settings of a check of the prefix cache. `question`: one context, `batch` prompts per group, one draft length,
-    `prompt_sets` groups, and the length of the shared prefix. `new_tokens`: of every answer. `timeout_s`: of one call
-    of the engine.
+    `prompt_sets` groups, and the length of the shared prefix. `new_tokens`: of every answer.
     """
 
     request: Request
     question: Question
     new_tokens: int
     max_lost_tokens: int
-    max_ttft_loss: float
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +151,13 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
         say(f"{config.backend}: prefix cache {switch}: {len(requests)} requests per role")
         request = replace(base, options={**config.options, OPTION: switch})
         log = logs / f"cache-{switch}.log"
-        with closing(EngineWorker(config.backend, request, wish.timeout_s, log)) as engine:
+        with closing(EngineWorker(config.backend, request, TIMEOUT_S, log)) as engine:
             yield engine
 
     budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
     facts, divergences = both_passes(opened, requests, role, budget, warmup, apart=apart)
     margin, units = (FLOAT32, 0.0) if scenario.dtype == "float32" else (0.0, COARSER)
-    limits = Limits(wish.max_lost_tokens, wish.max_ttft_loss, margin, units)
+    limits = Limits(wish.max_lost_tokens, margin, units)
     samples = samples_of(requests)
     checks = judge(samples, divergences, role.name, limits)
     return Pair(config.backend, role, facts, limits, prefix, samples, divergences, checks)

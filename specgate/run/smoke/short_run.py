@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 from specgate import plugins
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.speculation.causes import HARMLESS, findings_of
+from specgate.analysis.speculation.causes import findings_of
 from specgate.analysis.speculation.drafting import drafting_of
-from specgate.analysis.speculation.evidence import Evidence, Finding, PairConfigs
+from specgate.analysis.speculation.evidence import CAUSES, Evidence, Finding, PairConfigs
 from specgate.checkpoints.spec_config.sources import FORMATS
 from specgate.contract import BASELINE, Block, Budget, LogCause, PairRef, Point, Role, Round
 from specgate.contract.protocols import Decoded, DrivesAnotherEngine, ExplainsLogs, OpenRequest
@@ -78,14 +78,14 @@ class Smoke:
     def causes(self) -> tuple[Finding, ...]:
         """The causes that were found. Those that do not turn speculation off come last."""
         causes = [f for f in self.findings if f.state == "found"]
-        return tuple(sorted(causes, key=lambda f: f.cause in HARMLESS))
+        return tuple(sorted(causes, key=lambda f: CAUSES[f.cause].harmless))
 
     @property
     def exit_code(self) -> ExitCode:
         """FAIL where a cause is named, also of an engine that failed; BACKEND_ERROR where it failed of no known one."""
         if self.active:
             return ExitCode.PASS
-        named = any(f.cause not in HARMLESS for f in self.causes)
+        named = any(not CAUSES[f.cause].harmless for f in self.causes)
         return ExitCode.BACKEND_ERROR if self.failed and not named else ExitCode.FAIL
 
 

@@ -70,8 +70,8 @@ def request(block: Block, **changes: Any) -> Request:
     """The first request of a block, as a stored run's would be but for `changes`."""
     ((slot, record), *_) = counted(block)
     made = Request(
-        run="a", cell=block.cell.key, pair="demo", acceptance="real", engine="cupy bfloat16", scenario="smoke",
-        context=100, batch=1, prompt_class="code", prompt=("a prompt", 0), record=record, requests=1,
+        run="a", cell=block.cell.key, pair="demo", acceptance="real", engine="cupy bfloat16",
+        context=100, prompt_class="code", prompt=("a prompt", 0), record=record, requests=1,
         undrafted=undrafted_in(block, slot), repeated=repeated_ngram_share(block.tokens[slot]),
     )  # fmt: skip
     return replace(made, **changes)

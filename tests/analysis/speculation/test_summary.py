@@ -92,10 +92,10 @@ def test_the_figures_of_speed_benchs_report_follow_from_its_own_stored_answers()
         for line in SPEED_BENCH
         for accepted in [[length - 1 for length in chain(*line["acceptance_lengths"])]]
     ]
-    whole, by_class = layouts_of(requests, [("class",)])
+    whole, by_class, _ = layouts_of(requests)
     (summary,) = whole.rows
     assert summary.request_mean_acceptance_length == pytest.approx(REPORT["Average_AL"])
-    means = {str(dict(row.group.values)["class"]): row.request_mean_acceptance_length for row in by_class.rows}
+    means = {str(row.group.value): row.request_mean_acceptance_length for row in by_class.rows}
     assert means == pytest.approx(REPORT["Category_AL"])
     for length, share in list(REPORT["Conditional_Acceptance_Rate"].items())[1:]:
         assert summary.value(f"cond_acceptance_at_pos[{int(length) - 1}]") == pytest.approx(share)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.speculation.summary import KEYS, VALUES, Key, Request, layout_of, layouts_of
+from specgate.analysis.speculation.summary import VALUES, Key, Request, layout_of, layouts_of
 from tests.analysis.speculation.evidence import request, stepped
 
 
@@ -32,12 +32,11 @@ MANY = st.lists(
 
 
 @settings(max_examples=25)
-@given(MANY, st.lists(st.sampled_from(KEYS), unique=True))
-def test_every_request_is_in_one_row_of_every_table(requests: list[Request], by: list[Key]) -> None:
-    layout = layout_of(requests, tuple(by))
-    keys = [key for key in by if key in VALUES]
-    expected = Counter((r.record.k, *(VALUES[key](r) for key in keys)) for r in requests)
-    assert {(s.group.k, *dict(s.group.values).values()): s.requests for s in layout.rows} == expected
+@given(MANY, st.sampled_from((None, *VALUES, "position")))
+def test_every_request_is_in_one_row_of_every_table(requests: list[Request], by: Key | None) -> None:
+    layout = layout_of(requests, by)
+    expected = Counter((r.record.k, VALUES[by](r) if by is not None and by in VALUES else None) for r in requests)
+    assert {(s.group.k, s.group.value): s.requests for s in layout.rows} == expected
 
 
 def test_other_pairs_lengths_and_sources_are_never_pooled() -> None:
@@ -46,25 +45,24 @@ def test_other_pairs_lengths_and_sources_are_never_pooled() -> None:
         for k in (3, 2)
         for pair, source in (("demo", "real"), ("demo", "forced"), ("another", "real"))
     ]
-    rows = [(s.group.pair, s.group.acceptance, s.group.k) for s in layout_of(requests, ("spec",)).rows]
+    rows = [(s.group.pair, s.group.acceptance, s.group.k) for s in layout_of(requests, None).rows]
     assert rows == [(*of, k) for of in (("another", "real"), ("demo", "forced"), ("demo", "real")) for k in (2, 3)]
 
 
 def test_rows_stand_in_the_order_of_their_numbers() -> None:
     requests = [asked("x", context=context) for context in (32_768, 512, 4096)]
-    rows = layout_of(requests, ("context",)).rows
-    assert [s.group.values for s in rows] == [(("context", n),) for n in (512, 4096, 32_768)]
+    rows = layout_of(requests, "context").rows
+    assert [s.group.value for s in rows] == [512, 4096, 32_768]
 
 
 def test_the_usual_tables_are_those_that_say_more_than_the_whole() -> None:
     requests = [asked("x", context=512), asked("y", context=4096)]
-    assert [layout.by for layout in layouts_of(requests, ())] == [(), ("context",), ("position",)]
-    assert [layout.by for layout in layouts_of(requests, [("engine", "class")])] == [(), ("engine", "class")]
+    assert [layout.by for layout in layouts_of(requests)] == [None, "context", "position"]
 
 
 def test_pairs_that_differ_in_engine_too_are_not_laid_out_by_engine() -> None:
     requests = [asked("x", pair="demo", engine="cupy"), asked("x", pair="planted", engine="vllm")]
-    assert [layout.by for layout in layouts_of(requests, ())] == [(), ("position",)]
+    assert [layout.by for layout in layouts_of(requests)] == [None, "position"]
 
 
 @pytest.mark.parametrize(
@@ -72,17 +70,12 @@ def test_pairs_that_differ_in_engine_too_are_not_laid_out_by_engine() -> None:
 )
 def test_engines_that_were_asked_other_prompts_are_said(theirs: tuple[str, ...], texts: tuple[str, ...]) -> None:
     requests = [asked(p, engine="cupy") for p in "ab"] + [asked(p, engine="vllm") for p in theirs]
-    assert layout_of(requests, ("engine",)).unlike == texts
-    assert layout_of(requests, ("class",)).unlike == ()
+    assert layout_of(requests, "engine").unlike == texts
+    assert layout_of(requests, "class").unlike == ()
 
 
-def test_only_rows_that_differ_in_nothing_but_the_engine_are_held_beside_each_other() -> None:
-    requests = [asked("a", engine="cupy", prompt_class="code"), asked("b", engine="vllm", prompt_class="prose")]
-    assert layout_of(requests, ("engine", "class")).unlike == ()
-
-
-@pytest.mark.parametrize("by", [(), ("class",), ("position",)])
-def test_requests_decoded_in_other_ways_are_never_pooled(by: tuple[Key, ...]) -> None:
+@pytest.mark.parametrize("by", [None, "class", "position"])
+def test_requests_decoded_in_other_ways_are_never_pooled(by: Key | None) -> None:
     ways = ("", "temperature 1", "a tree")
     layout = layout_of([asked("a", decoding=way) for way in ways for _ in range(2)], by)
     assert [(row.group.decoding, row.requests) for row in layout.rows] == [(way, 2) for way in sorted(ways)]
@@ -90,4 +83,4 @@ def test_requests_decoded_in_other_ways_are_never_pooled(by: tuple[Key, ...]) ->
 
 def test_engines_that_decode_in_other_ways_are_not_said_to_rest_on_other_prompts() -> None:
     requests = [asked("a", engine="cupy"), asked("b", engine="vllm", decoding="a tree")]
-    assert layout_of(requests, ("engine",)).unlike == ()
+    assert layout_of(requests, "engine").unlike == ()

@@ -1,4 +1,4 @@
-"""Chrome traces whose text is broken in places: what can be read is read, and the rest is counted with its cause."""
+"""Chrome traces with events that cannot be read: these are counted with their cause, and the others are read."""
 
 from __future__ import annotations
 
@@ -8,31 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from specgate.analysis.traces.document import Broken, TraceDocument
+from specgate.analysis.traces.document import TraceDocument
+from specgate.analysis.traces.recording import Malformed
 from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
 from tests.support.traces import FLASH, GEMM, vllm_loop
 
 EVENTS = [{"ph": "X", "name": "a"}, {"ph": "X", "name": "b", "args": {"x": [{"name": 1}]}}, {"ph": "M"}]
-QUOTED = '{"ph": "X", "cat": "%s", "name": "{"device": "cpu"}(12): run", "pid": 1, "tid": 1, "ts": 101.0, "dur": 2}'
 
 
 def events_of(text: str) -> list[Any]:
     return list(TraceDocument(io.StringIO(text)).events())
-
-
-@settings(max_examples=60)
-@given(st.integers(0, 3), st.booleans(), st.sampled_from(['"a" "', "{]", '{"name": "x"y"}', '{"a": 1,}', '{"a" 1}']))
-def test_of_broken_text_between_events_nothing_but_itself_is_lost(at: int, within: bool, broken: str) -> None:
-    pieces = [json.dumps(event) for event in EVENTS]
-    pieces.insert(at, broken if broken.endswith("}") else f'{{"name": {broken}}}')
-    text = ", ".join(pieces)
-    read = events_of(f'{{"traceEvents": [{text}], "end": 1}}' if within else f"[{text}]")
-    assert [event for event in read if not isinstance(event, Broken)] == EVENTS
-    assert [event.number for event in read if isinstance(event, Broken)] == [at + 1]
 
 
 @pytest.mark.parametrize("end", ["]", ",]", " , ", "", "\n"])
@@ -45,11 +32,10 @@ def test_a_list_may_end_in_a_comma_or_without_its_bracket(end: str) -> None:
     ("text", "name"),
     [
         ('[{"name": "run\x01\tx\x00"}]', "run\x01\tx\x00"),
-        (r'[{"name": "torch\cuda\__init__.py \u0041\usr"}]', r"torch\cuda\__init__.py A\usr"),
-        (r'[{"name": "C:\\x\d"}, ]', r"C:\x\d"),
+        (r'[{"name": "C:\\x"}, ]', r"C:\x"),
     ],
 )
-def test_control_characters_and_single_backslashes_in_a_name_lose_nothing(text: str, name: str) -> None:
+def test_control_characters_in_a_name_and_a_comma_too_many_lose_nothing(text: str, name: str) -> None:
     assert events_of(text) == [{"name": name}]
 
 
@@ -61,31 +47,6 @@ def loop_with(folder: Path, *broken: str, cut: int = 0) -> Loop:
     at = text.index('{\n   "ph": "X",\n   "cat": "kernel"')
     (file := folder / "trace.json").write_text(text[:at] + "".join(f"{event},\n" for event in broken) + text[at:])
     return loop_of(read_trace(file))
-
-
-def test_a_broken_event_of_no_interest_is_counted_and_leaves_the_figures(tmp_path: Path) -> None:
-    for count, events in ((1, [QUOTED % "python_function"]), (2, [QUOTED % "cpu_op"] * 2)):
-        loop = loop_with(tmp_path, *events)
-        assert loop.kernels == {FLASH: 3, GEMM: 3} and loop.partial is None
-        assert loop.notes[0].startswith(f"{count} event") and "Expecting ',' delimiter" in loop.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("category", "kernels", "waits"),
-    [
-        ("kernel", False, True),
-        ("gpu_memcpy", False, True),
-        ("cuda_runtime", True, False),
-        ("user_annotation", False, False),
-        ("something_new", False, False),
-    ],
-)
-def test_a_broken_event_that_may_count_leaves_its_figures_not_observable(
-    tmp_path: Path, category: str, kernels: bool, waits: bool
-) -> None:
-    loop = loop_with(tmp_path, QUOTED % category)
-    assert (loop.why_not("work") is None, loop.why_not("calls") is None) == (kernels, waits)
-    assert "1 event is left out" in (loop.partial or "")
 
 
 @pytest.mark.parametrize(
@@ -132,3 +93,9 @@ def test_a_list_without_its_end_holds_no_invariant_but_has_figures(tmp_path: Pat
     loop = loop_of(read_trace(file))
     assert loop.why_not("work") is loop.why_not("calls") is None
     assert loop.partial == "the list of events has no last bracket: the file may be cut off"
+
+
+@pytest.mark.parametrize("broken", ['{"name": "x"y"}', "{]", '{"a": 1'])
+def test_text_that_is_no_json_is_refused_with_its_place(broken: str) -> None:
+    with pytest.raises(Malformed, match="after 2 events: "):
+        events_of(f'[{{"ph": "M"}}, {broken}, {{"ph": "M"}}]')

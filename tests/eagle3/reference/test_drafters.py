@@ -77,11 +77,6 @@ def test_a_stand_in_needs_no_draft_and_is_named_for_what_it_is(pair: PairRef) ->
         opened(alone)
 
 
-def test_streams_for_a_stand_in_are_refused_because_it_looks_at_none(pair: PairRef) -> None:
-    with pytest.raises(UsageError, match="capture with drafter = oracle"):
-        opened(pair, drafter="oracle", capture="1,2,3")
-
-
 def test_an_unknown_drafter_is_refused_with_the_known_ones(pair: PairRef) -> None:
     with pytest.raises(UsageError, match=r"drafter = 'orcale'\n  known: eagle3, none, random, oracle"):
         opened(pair, drafter="orcale")

@@ -178,12 +178,6 @@ def test_what_cannot_be_sampled_is_refused(pair: PairRef, sampling: Sampling, dr
         opened(pair, sampling, drafter=drafter)
 
 
-def test_a_tape_is_refused(pair: PairRef) -> None:
-    request = OpenRequest(pair, "float32", 1, 100, 3, False, {"tape": "counts.json"}, sampling=FLAT)
-    with pytest.raises(UsageError, match="option tape with sampling"):
-        open_engine(request)
-
-
 def test_a_greedy_engine_draws_nothing(pair: PairRef) -> None:
     with pytest.raises(BackendError, match="opened to decode greedily"):
         opened(pair, None).draw(BASELINE, PROMPTS[0], 3, 0, 5)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.contract import Cell, Policy, Role, Rule
-from specgate.reports.common.figures import floor_of, floors
+from specgate.reports.common.figures import floor_of
 from tests.support.factories import blocks_of, judged, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario())
@@ -34,4 +34,3 @@ def test_what_a_policy_asks_of_a_speed_up_is_what_it_requires(
 ) -> None:
     run = judged(run_of(PLAN, blocks_of(PLAN)), policy(*mins))
     assert floor_of(run, SPEC) == least
-    assert floors(run, POINT, (Role(0), Role(3))) == ({} if least is None else {Role(3): least})

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.contract import Gap, LastGreen, Promotion, Role, Rule, Run
+from specgate.contract import Gap, LastGreen, Promotion, Run
 from specgate.files.journal import JOURNALS
-from specgate.reports.common.figures import floors
 from specgate.reports.page.details import FILES
 from specgate.reports.page.html import REPORT, TEMPLATES
 from specgate.reports.page.points import DRAWN, sections
@@ -28,7 +27,6 @@ from tests.support.factories import (
     judged,
     margins_of,
     plan_of,
-    policy_of,
     run_of,
     scenario,
     with_acceptance,
@@ -147,7 +145,7 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run() -> None:
 def test_every_picture_has_its_figures_in_words_and_in_a_table() -> None:
     markup = rendered()
     pictures = re.findall(r"<figure.*?</figure>", markup, re.DOTALL)
-    assert len(pictures) == 13
+    assert len(pictures) == 11
     for picture in pictures:
         assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{30,}"', picture)
         assert "<details>" in picture and "<table" in picture
@@ -260,19 +258,6 @@ def test_acceptance_that_is_not_real_is_marked(acceptance: str, marked: bool) ->
     shown = page(replace(run, pair=replace(run.pair, acceptance=acceptance)))  # type: ignore[arg-type]  # parametrised
     assert f"{acceptance} acceptance" in shown.text
     assert any("unreal" in (a.get("class") or "") for a in shown.all("span")) is marked
-
-
-def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
-    rules = (
-        Rule("a", "speed", True, scenario="cpu-*", role="spec-3", params={"min": 1.3}),
-        Rule("b", "acceptance", True, params={"min": 2.0}),
-    )
-    plan = plan_of(scenario("cpu-one", spec=(2, 3)), scenario("gpu-one", spec=(2, 3)))
-    run = judged(run_of(plan, blocks_of(plan)), policy_of(*rules))
-    first, second = plan.points
-    roles = (Role(0), Role(2), Role(3))
-    assert floors(run, first, roles) == {Role(3): 1.3}
-    assert floors(run, second, roles) == {}
 
 
 @WORDS

@@ -36,9 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     subjects = {
         "builds": contrast(a, b),
         "engines": matrix_of(runs),
-        "acceptance": acceptance_of(
-            [load_run(run) for run in (a, b, c, looping(folder))], [("class", "context"), ("position",)]
-        ),
+        "acceptance": acceptance_of([load_run(run) for run in (a, b, c, looping(folder))]),
         "history": type(result)(
             (*result.runs, *runs),
             (*result.series, *trends(*runs).series),

@@ -27,7 +27,7 @@ from tests.backends.servers import helpers
 from tests.support.clocks.starved import IN_ONE_PIECE
 
 SPEC = Role(3)
-LIMITS = Limits(max_lost_tokens=16, max_ttft_loss=1000.0, margin=0.001)
+LIMITS = Limits(max_lost_tokens=16, margin=0.001)
 PROMPTS = (tuple(range(2, 50)), (*range(2, 42), *range(80, 88)))
 """Two of 48 tokens, of which they share 40."""
 WARMUP = tuple(range(90, 120))

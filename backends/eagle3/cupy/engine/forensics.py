@@ -16,11 +16,11 @@ from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.sampled import law_of, put_requests, top2_of_draw
-from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
 from specgate.backends.eagle3.cupy.engine.tiles import TileCountingEngine
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
+from specgate.backends.eagle3.cupy.step.spans import before_writing, with_trees
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw

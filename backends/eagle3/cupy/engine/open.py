@@ -42,9 +42,9 @@ from specgate.backends.eagle3.lib.pair import (
     target_warnings,
 )
 from specgate.backends.eagle3.lib.playback import TAPE, Playback
+from specgate.backends.eagle3.lib.refusals import refuse_pairs
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv import NAMES, SPECPV, PartialPlan
-from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
+from specgate.backends.eagle3.lib.specpv import NAMES, PartialPlan
 from specgate.backends.eagle3.nouns.fmha import Wanted, chosen_in, heads_in_words, kept_config, parse_config
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry
@@ -118,12 +118,12 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     the others, or PERF_MODE asks for a product that is not tuned, BackendError for a missing draft.
     """
     check_options(request.options)
+    refuse_pairs(request.options, "cupy", request.sampling)
     limits.check_request(request)
     kv, lengths = kv_modes(request.options), lengths_of(request.options)
     tree, partial_plan = tree_option.chosen_tree(request), asked_plan(request)
     plan, playback = used_plan(request, partial_plan), Playback.of(request)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
-    check_tile_stats(request, ranks, partial_plan)
     asked_draft_ranks, draft_ranks = option.asked_draft_ranks(request, ranks), 1
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
@@ -133,7 +133,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     geometry = check_target(request, tree)
-    check_partial_target(partial_plan, geometry, request.pair.target / "config.json")
+    refuse_pairs(request.options, "cupy", request.sampling, experts=geometry.experts is not None)
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
     phases = PhaseTrace(Path(text), tuned.device) if (text := request.options.get("phase_trace")) else None
@@ -260,18 +260,6 @@ def kept_fmha(request: OpenRequest, g: TargetGeometry, sizes: Sizes) -> FmhaConf
 def with_swept(tuned_sha256: str | None, swept: FmhaConfig | None) -> str | None:
     """The hash of what was tuned, a swept configuration of attention with it: no option names that one."""
     return hashlib.sha256(f"{tuned_sha256} {swept}".encode()).hexdigest() if swept else tuned_sha256
-
-
-def check_tile_stats(request: OpenRequest, ranks: int, partial: PartialPlan | None) -> None:
-    """Raise UsageError where the tiles of attention cannot be counted."""
-    if request.options.get("tile_stats") != "on":
-        return
-    if ranks > 1:
-        raise UsageError(f"option tile_stats = on with tp = {ranks}: tiles are counted on one GPU alone")
-    if partial is not None:
-        raise UsageError(
-            f"option tile_stats = on with {SPECPV}: tiles of whole caches are counted", hint="leave it out"
-        )
 
 
 def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> PrefillMode:

@@ -14,6 +14,7 @@ from specgate.backends.eagle3.cupy.engine.decode_run import STEPS_PER_GRAPH, gra
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
+from specgate.backends.eagle3.lib.refusals import ELSEWHERE
 from specgate.backends.eagle3.lib.specpv import BLOCK, REFRESH, SPECPV, PartialPlan, plan_partial
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.samples.counters import (
@@ -30,29 +31,19 @@ from specgate.contract.samples.counters import (
 )
 from specgate.errors import UsageError
 
-ELSEWHERE = "--backend reference has it"
-
 
 def asked_plan(request: OpenRequest) -> PartialPlan | None:
     """Return the plan that the options ask for; None without one.
 
-    Raises UsageError for what cannot be meant, for options that it does not go with, and for what no kernel is made
-    for.
+    Raises UsageError for what cannot be meant, and for what no kernel is made for.
     """
     plan = plan_partial(request.options)
     if plan is None:
         return None
-    if request.sampling is not None:
-        raise UsageError(f"option {SPECPV} with sampling: it verifies greedily", hint="leave one of them out")
     if plan.lossless:
         raise UsageError(
             f"option {SPECPV} = lossless: back end cupy verifies in part with {SPECPV} = lossy alone",
             hint=f"{SPECPV}=lossy; {ELSEWHERE}",
-        )
-    if (ranks := request.options.get("tp", "1")) != "1":
-        raise UsageError(
-            f"option {SPECPV} with tp = {ranks}: GPUs that share a target verify all chains in full",
-            hint="leave one of them out",
         )
     return plan
 

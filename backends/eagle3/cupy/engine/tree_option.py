@@ -7,7 +7,7 @@ from specgate.backends.eagle3.cupy.kernels.attention.attention import MOST_NODES
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
-from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV
+from specgate.backends.eagle3.lib.refusals import ELSEWHERE
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.lib.trees.options import (
     TREE,
@@ -16,14 +16,11 @@ from specgate.backends.eagle3.lib.trees.options import (
     check_width,
     dynamic_tree,
     is_dynamic,
-    refuse_others,
     tree_of_roles,
 )
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
-
-ELSEWHERE = "--backend reference has it"
 
 
 def chosen_tree(request: OpenRequest) -> DraftTree | None:
@@ -35,16 +32,6 @@ def chosen_tree(request: OpenRequest) -> DraftTree | None:
     check_width(request.options)
     if text is None:
         return None
-    if request.sampling is not None:
-        raise UsageError(f"option {TREE} with sampling: its paths are of greedy tokens", hint="leave one out")
-    for name in (KV, DRAFT_KV):
-        if request.options.get(name) == "nvfp4":
-            raise UsageError(
-                f"option {TREE} with {name} = nvfp4: eight positions share each word of its values, so that nodes "
-                "cannot enter it side by side",
-                hint=f"{name} = fp8, or {ELSEWHERE}",
-            )
-    refuse_others(request.options)
     shape: DraftTree = (
         dynamic_tree(text, request.options.get(WIDTH), request.max_k)
         if is_dynamic(text)

@@ -174,6 +174,8 @@ class Tree(Extension):
     chain of that path, whatever else the tree has.
     """
 
+    name, branches = "tree", True
+
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, shape: DraftTree, gemms: Gemms) -> None:
         """`shape`: the first levels of `sizes.tree`."""
         assert sizes.tree is not None

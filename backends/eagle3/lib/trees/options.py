@@ -1,4 +1,4 @@
-"""The option `tree` of an engine: a file or a dynamic tree, what it does not go with, and how it is stated."""
+"""The option `tree` of an engine: a file or a dynamic tree, and how it is stated."""
 
 from __future__ import annotations
 
@@ -63,17 +63,6 @@ def whole(text: str, where: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
         raise UsageError(f"{where}: a whole number of at least 1 is needed, the {what}", hint=HINT)
     return int(text)
-
-
-def refuse_others(options: Mapping[str, str]) -> None:
-    """Raise UsageError for options that a tree does not go with."""
-    for name, why in (
-        ("drafter", "a stand-in proposes a chain"),
-        ("tape", "a tape has the accept counts of a chain"),
-        ("spec_config", "it is held against a chain (specgate diagnose configs compares trees)"),
-    ):
-        if name in options and (name, options[name]) != ("drafter", "eagle3"):
-            raise UsageError(f"option {TREE} with {name} = {options[name]}: {why}", hint="leave one of them out")
 
 
 def tree_of_roles(text: str, max_k: int) -> TreeShape:

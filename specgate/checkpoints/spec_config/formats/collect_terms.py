@@ -12,10 +12,6 @@ from specgate.checkpoints.spec_config.terms import How, Said
 
 Terms = dict[str, Said]
 AS_THE_CHECKPOINT: Final = "as the checkpoint has it"
-AS_THE_BUILD_HAS_IT: Final = "as the build has it"
-"""Value of what is another thing in other builds that have the same flags."""
-NOT_KNOWN: Final = Said(None, "unknown")
-"""Stands in the place of a term that some key decides whose value could not be read, and keeps the default away."""
 SUGGESTS: Final = re.compile(r"speculator|eagle|dflash|dspark|medusa|draft|hass", re.IGNORECASE)
 """Names of checkpoints that may be drafts."""
 
@@ -26,8 +22,6 @@ def take(
     """Put what `flags` says under `key` into `terms` as `term`; nothing where it does not say it."""
     if key in flags and (value := made(flags.get(key))) is not None:
         terms[term] = Said(value, "stated", flags.names.get(key, key))
-    elif key in flags.blocked:
-        terms.setdefault(term, NOT_KNOWN)
 
 
 def default(terms: Terms, **values: object) -> None:
@@ -43,14 +37,9 @@ def fixed(terms: Terms, **values: object) -> None:
 
 
 def follow(terms: Terms, term: str, other: str, how: How = "default") -> None:
-    """Let `term` be what `other` is, unless something else set it; unknown where `other` is."""
+    """Let `term` be what `other` is, unless something else set it."""
     if other in terms:
-        terms.setdefault(term, terms[other] if terms[other] is NOT_KNOWN else Said(terms[other].value, how))
-
-
-def known(terms: Terms) -> Terms:
-    """`terms` without those that are not known."""
-    return {term: setting for term, setting in terms.items() if setting is not NOT_KNOWN}
+        terms.setdefault(term, Said(terms[other].value, how))
 
 
 def chain(terms: Terms) -> None:

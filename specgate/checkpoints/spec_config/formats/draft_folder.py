@@ -10,12 +10,10 @@ from typing import Final
 
 from specgate.checkpoints.auxiliary_layers import (
     AuxiliaryLayers,
-    by_default,
-    converted,
-    nested,
-    nested_plain,
+    nested_ids,
+    no_ids,
     resolve_boundaries,
-    top_level,
+    top_level_ids,
 )
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.hf_keys import Keys
@@ -25,10 +23,10 @@ from specgate.checkpoints.turbomind import is_draft, read_either
 from specgate.errors import CheckpointError
 
 READINGS: Final[Mapping[str, Callable[[Keys, int], AuxiliaryLayers]]] = {
-    "top-level ids, as boundaries": lambda draft, layers: top_level(draft) or nested_plain(draft) or by_default(layers),
-    "nested ids, as outputs of layers": lambda draft, layers: nested(draft, layers) or by_default(layers),
-    "no ids: 2, n // 2, n - 3": lambda draft, layers: by_default(layers),
-    "either key, refused where they differ": lambda draft, layers: resolve_boundaries(draft, layers),
+    "top-level ids, as boundaries": top_level_ids,
+    "nested ids, as outputs of layers": nested_ids,
+    "no ids: 2, n // 2, n - 3": no_ids,
+    "either key, refused where they differ": resolve_boundaries,
 }
 """How an engine reads the auxiliary hidden-state layers of a draft's config → what it makes of one."""
 BOUNDARIES, OUTPUTS, NO_IDS, EITHER = READINGS
@@ -79,7 +77,7 @@ def boundaries_of(draft: Keys, target: str | None, reading: str | None) -> tuple
     if reading is None or layers is None:
         return None
     try:
-        return (converted(draft) or READINGS[reading](draft, layers)).boundaries
+        return READINGS[reading](draft, layers).boundaries
     except CheckpointError:
         return None
 

@@ -6,29 +6,25 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from specgate.checkpoints.spec_config.flags import Given, from_argv, releases
+from specgate.checkpoints.spec_config.flags import Given, from_argv
 from specgate.checkpoints.spec_config.formats.collect_terms import (
-    AS_THE_BUILD_HAS_IT,
     Terms,
     chain,
     count_of,
     default,
     fixed,
-    known,
     name_of,
     object_text,
     take,
 )
 from specgate.checkpoints.spec_config.formats.draft_folder import NOT_APPLIED
-from specgate.checkpoints.spec_config.tables.llamacpp import FLAGS, METHODS, NAMED
+from specgate.checkpoints.spec_config.tables.llamacpp import FLAGS, METHODS
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 
 EXPRESSES: Final = frozenset({
     "method", "draft_model", "target", "k", "varies", "p_min", "draft_sampling", "forced", "kv_dtype", "overrides",
     "draft_kv_dtype", "lookup", "prefix_cache", "tp", "max_positions", "max_batch", "max_tokens",
 })  # fmt: skip
-FORMER: Final = ("draft", "draft_min")
-"""Keys of builds up to April 2026."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
@@ -36,60 +32,34 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     flags = from_argv(argv, FLAGS, where)
     target = next((t for key in ("model", "hf_repo", "model_url", "docker_repo") if (t := flags.text(key))), None)
     terms = around(flags, target)
-    bounds, none_has = releases(flags.rows)
     places = {"target": target} if target else {}
     draft = flags.text("spec_draft_model") or flags.text("spec_draft_hf")
     kind = flags.text("spec_type") or "none"
-    undecided = [*flags.undecided, *([none_has] if none_has else [])]
+    undecided = list(flags.undecided)
     if flags.get("spec_default"):
         undecided.append("--spec-default: what it switches on is another thing in other builds")
     if kind == "none" and draft is None:
-        speaking = {"spec_type", "spec_draft_model", "spec_draft_hf"}
-        unclear = bool(flags.get("spec_default")) or bool(flags.blocked & speaking)
+        unclear = bool(flags.get("spec_default"))
         return StatedConfig(
-            "llamacpp", where, known(terms), EXPRESSES, (), None, tuple(undecided), unclear, places, releases=bounds,
-            unread=flags.unread,
-        )  # fmt: skip
+            "llamacpp", where, terms, EXPRESSES, (), None, tuple(undecided), unclear, places, unread=flags.unread
+        )
     if draft is not None:
         places["draft_model"] = draft
         terms["draft_model"] = Said(name_of(draft), "stated", flags.names.get("spec_draft_model", "--spec-draft-hf"))
-    former = [flags.names[key] for key in FORMER if key in flags]
-    if former and kind.startswith("draft-"):
-        undecided.append(
-            f"{former[0]} was removed in April 2026 (--spec-draft-n-max is right), and {kind} came in {NAMED}: "
-            "no build has both"
-        )
     if kind == "none":
         default(terms, method="draft_model")
     else:
         terms["method"] = Said(METHODS.get(kind, kind), "stated", "--spec-type")
-    notes = drafted(terms, flags, kind, bool(former))
+    notes = drafted(terms, flags, kind)
     return StatedConfig(
-        "llamacpp", where, known(terms), EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), bounds,
-        flags.unread,
-    )  # fmt: skip
+        "llamacpp", where, terms, EXPRESSES, notes, None, tuple(undecided), False, places, others(flags), flags.unread
+    )
 
 
 def others(flags: Given) -> dict[str, object]:
     """Keys about drafts that have become no term, but for those that say where drafts are computed."""
-    placed = (
-        "threads",
-        "cpu",
-        "prio",
-        "poll",
-        "ngl",
-        "device",
-        "override-tensor",
-        "gpu-layers",
-        "p-split",
-        "-td",
-        "-otd",
-    )
-    return {
-        name: v
-        for name, v in flags.rest().items()
-        if re.search("spec|draft", name) and not any(p in name for p in placed)
-    }
+    placed = re.compile("threads|cpu|prio|poll|ngl|device|override-tensor|gpu-layers|p-split|-td|-otd")
+    return {name: v for name, v in flags.rest().items() if re.search("spec|draft", name) and not placed.search(name)}
 
 
 def around(flags: Given, target: str | None) -> Terms:
@@ -122,13 +92,13 @@ def around(flags: Given, target: str | None) -> Terms:
     return terms
 
 
-def drafted(terms: Terms, flags: Given, kind: str, former: bool) -> tuple[str, ...]:
+def drafted(terms: Terms, flags: Given, kind: str) -> tuple[str, ...]:
     """Put the terms about drafts into `terms`. Returns notes."""
     notes: tuple[str, ...] = ()
     lookups = {key: flags.get(key) for key in sorted(FLAGS.rows) if "ngram" in key and key in flags}
     if terms["method"].value == "ngram":
         name = kind.removeprefix("ngram-").replace("-", "_")
-        for key in (f"spec_ngram_{name}_size_m", "spec_ngram_mod_n_max", "spec_ngram_size_m"):
+        for key in (f"spec_ngram_{name}_size_m", "spec_ngram_mod_n_max"):
             if key in lookups and "k" not in terms:
                 terms["k"] = Said(lookups.pop(key), "stated", flags.names[key])
         default(terms, k=48)
@@ -136,10 +106,9 @@ def drafted(terms: Terms, flags: Given, kind: str, former: bool) -> tuple[str, .
     if lookups:
         terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
     take(terms, flags, "spec_draft_n_max", "k")
-    take(terms, flags, "draft", "k")
-    default(terms, k=16 if former else 3, lookup=None)
+    default(terms, k=3, lookup=None)
     take(terms, flags, "spec_draft_p_min", "p_min", lambda p: float(str(p)))
-    default(terms, p_min=AS_THE_BUILD_HAS_IT if former else 0.0)
+    default(terms, p_min=0.0)
     take(terms, flags, "spec_draft_sampling", "draft_sampling")
     default(terms, draft_sampling="greedy")
     probabilistic = terms["draft_sampling"].value == "probabilistic"
@@ -151,9 +120,7 @@ def drafted(terms: Terms, flags: Given, kind: str, former: bool) -> tuple[str, .
     take(terms, flags, "spec_synth_rates", "forced", rates_length)
     take(terms, flags, "spec_draft_type_k", "draft_kv_dtype")
     default(terms, forced=None, draft_kv_dtype="f16")
-    least = terms["p_min"].value if "p_min" in terms else AS_THE_BUILD_HAS_IT
-    unsure = "shorter where the draft is unsure" if least else "constant"
-    fixed(terms, varies=least if least == AS_THE_BUILD_HAS_IT else unsure, draft_tp=1)
+    fixed(terms, varies="shorter where the draft is unsure" if terms["p_min"].value else "constant", draft_tp=1)
     if terms["method"].value == "eagle3":
         fixed(terms, window=NOT_APPLIED, capture="baked in at conversion to GGUF")
     chain(terms)

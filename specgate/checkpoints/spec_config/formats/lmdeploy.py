@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     Terms,
@@ -17,7 +17,6 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     default,
     fixed,
     follow,
-    known,
     layers_of,
     name_of,
     object_text,
@@ -45,18 +44,11 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     flags = from_argv(argv, FLAGS, where)
     free = operands(argv, FLAGS, "api_server")
     served = free[0] if "api_server" in argv and free else None
-    open_target = unfilled(served)
-    served = None if open_target else served
     terms = around(flags, served)
     fields = {KEYS[key]: flags.get(key) for key in KEYS if key in flags}
     names = {KEYS[key]: name for key, name in flags.names.items() if key in KEYS}
-    return of(
-        Given(fields, names, flags.rows, (*open_target, *flags.undecided), flags.blocked, unread=flags.unread),
-        terms,
-        where,
-        served,
-        flags.text("backend"),
-    )
+    given = Given(fields, names, flags.undecided, unread=flags.unread)
+    return of(given, terms, where, served, flags.text("backend"))
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -87,15 +79,11 @@ def around(flags: Given, served: str | None) -> Terms:
 
 
 def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str | None) -> StatedConfig:
-    bounds, none_has = releases(flags.rows)
-    undecided = (*flags.undecided, *((none_has,) if none_has else ()))
     places = {"target": served} if served else {}
     if "method" not in flags:
-        unclear = "speculative_algorithm" in flags.blocked
         return StatedConfig(
-            "lmdeploy", where, known(terms), EXPRESSES, (), None, undecided, unclear, places, releases=bounds,
-            unread=flags.unread,
-        )  # fmt: skip
+            "lmdeploy", where, terms, EXPRESSES, undecided=flags.undecided, places=places, unread=flags.unread
+        )
     notes: tuple[str, ...] = ()
     if backend == "turbomind":
         notes += ("--backend turbomind: LMDeploy 0.16 warns that TurboMind does not speculate, and goes on without",)
@@ -117,9 +105,8 @@ def of(flags: Given, terms: Terms, where: str, served: str | None, backend: str 
         fixed(terms, capture=NO_IDS)
     boundaries = add_draft(terms, draft, served, NO_IDS if eagle3 else None)
     return StatedConfig(
-        "lmdeploy", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, releases=bounds,
-        unread=flags.unread,
-    )  # fmt: skip
+        "lmdeploy", where, terms, EXPRESSES, notes, boundaries, flags.undecided, places=places, unread=flags.unread
+    )
 
 
 TREE_FILE: Final = "eagle_tree.yaml"
@@ -160,7 +147,7 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
     draft = keys.text("model")
     add_draft(terms, draft, None, None)
     return StatedConfig(
-        "turbomind", where, known(terms), TURBOMIND_EXPRESSES, single_token(terms), None, keys.undecided,
+        "turbomind", where, terms, TURBOMIND_EXPRESSES, single_token(terms), None, keys.undecided,
         places={"draft_model": draft} if draft else {}, others=keys.rest(),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.checkpoints.spec_config.files import Referred, referred
-from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, releases
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     Terms,
@@ -17,7 +17,6 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     default,
     fixed,
     follow,
-    known,
     name_of,
     object_text,
     take,
@@ -39,14 +38,11 @@ LENGTH: Final = re.compile(r"SGLANG_SIMULATE_ACC_LEN=(\d+(?:\.\d+)?)$")
 """The variable that makes acceptance up, with its length."""
 OVERLAP: Final = re.compile(r"SGLANG_ENABLE_SPEC_V2=(\w+)$")
 """The variable that lets speculation overlap with scheduling, or not."""
-OF_A_TRAINER: Final = "--sglang-"
-"""What trainers that start SGLang put before its flags."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    plain = [f"--{word[len(OF_A_TRAINER) :]}" if word.startswith(OF_A_TRAINER) else word for word in argv]
-    flags = from_argv(plain, FLAGS, where)
+    flags = from_argv(argv, FLAGS, where)
     lengths = [float(match[1]) for word in argv if (match := LENGTH.match(word)) and float(match[1]) > 0]
     config = of(flags, referred(flags.text("config"), FLAGS), where, lengths[-1] if lengths else None)
     if (
@@ -66,18 +62,15 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
     target, draft = flags.text("model_path"), flags.text("speculative_draft_model_path")
     terms = around(flags, target, whole=not file.missing)
     resolve_auto(terms, target)
-    bounds, none_has = releases(flags.rows)
-    undecided = (*file.undecided, *flags.undecided, *((none_has,) if none_has else ()))
+    undecided = (*file.undecided, *flags.undecided)
     places = {"target": target} if target else {}
     if "speculative_algorithm" not in flags or str(flags.values["speculative_algorithm"]).lower() == "none":
         flags.used.add("speculative_algorithm")
         stray = [flags.names[k] for k in ("speculative_num_steps", "speculative_draft_model_path") if k in flags]
         notes = tuple(f"{name} without --speculative-algorithm: SGLang does not speculate" for name in stray[:1])
-        unclear = file.missing or bool(flags.blocked & {"speculative_algorithm", "config"})
         return StatedConfig(
-            "sglang", where, known(terms), EXPRESSES, notes, None, undecided, unclear, places, releases=bounds,
-            unread=flags.unread,
-        )  # fmt: skip
+            "sglang", where, terms, EXPRESSES, notes, None, undecided, file.missing, places, unread=flags.unread
+        )
     take(terms, flags, "speculative_algorithm", "method", lambda name: METHODS.get(str(name).upper(), str(name)))
     if draft is None and terms["method"].value == "eagle":
         terms["method"] = Said("mtp", "stated", flags.names["speculative_algorithm"])
@@ -91,9 +84,8 @@ def of(flags: Given, file: Referred, where: str, forced: float | None) -> Stated
     boundaries = add_draft(terms, draft, target, OUTPUTS if eagle3 else None)
     undecided += open_sizes
     return StatedConfig(
-        "sglang", where, known(terms), EXPRESSES, notes, boundaries, undecided, False, places, others(flags), bounds,
-        flags.unread,
-    )  # fmt: skip
+        "sglang", where, terms, EXPRESSES, notes, boundaries, undecided, False, places, others(flags), flags.unread
+    )
 
 
 def others(flags: Given) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 
 from specgate.checkpoints.spec_config.files import referred
-from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands, releases, unfilled
+from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     Terms,
@@ -18,7 +18,6 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     default,
     fixed,
     follow,
-    known,
     name_of,
     object_text,
     take,
@@ -59,22 +58,15 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     free = [word for word in operands(argv, FLAGS, program(argv)) if word != "serve"]
     target = free[0] if free and program(argv).endswith("trtllm-serve") else None
     file_values, one_by_one = file.given.values, dict(settings(argv, where))
-    both = [k for k, value in flags.values.items() if k != "config" and file_values.get(k, value) != value]
-    contradictions = [
-        f"{flags.names[key]} {flags.values[key]}, and {key}: {file_values[key]} in the file: "
-        "which of them counts depends on the release"
-        for key in both
-    ]
+    if both := next((k for k, v in flags.values.items() if k != "config" and file_values.get(k, v) != v), None):
+        raise UsageError(
+            f"{where}: {flags.names[both]} {flags.values[both]}, and {both}: {file_values[both]} in the file",
+            hint="which of them counts depends on the release: say it once",
+        )
     given = flags.over(file.given)
     given = Given(
-        merged({key: value for key, value in given.values.items() if key not in both}, one_by_one),
-        given.names,
-        given.rows,
-        (*given.undecided, *file.undecided, *contradictions, *unfilled(target)),
-        given.blocked | set(both),
-        unread=given.unread,
+        merged(given.values, one_by_one), given.names, (*given.undecided, *file.undecided), unread=given.unread
     )
-    target = None if unfilled(target) else target
     inside = f"{flags.text('config') or where}: {OPTION}"
     return of(given, where, inside, target, whole=not file.missing)
 
@@ -116,16 +108,14 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     spec = from_mapping(section if isinstance(section, Mapping) else {}, SECTION, inside)
     alone = not whole and "config" not in given
     terms = {} if alone else around(given, target, whole=whole)
-    bounds, none_has = releases((*given.rows, *spec.rows))
-    undecided = (*given.undecided, *spec.undecided, *((none_has,) if none_has else ()))
+    undecided = (*given.undecided, *spec.undecided)
     expresses = EXPRESSES | {"target"} if target else EXPRESSES
     places = {"target": target} if target else {}
     if not section:
-        missing = (not whole and not alone) or bool(given.blocked & {OPTION, "config"})
+        missing = not whole and not alone
         return StatedConfig(
-            "trtllm", where, known(terms), expresses, (), None, undecided, missing, places, releases=bounds,
-            unread=given.unread,
-        )  # fmt: skip
+            "trtllm", where, terms, expresses, (), None, undecided, missing, places, unread=given.unread
+        )
     draft = next((d for k in ("speculative_model", "speculative_model_dir", "pytorch_weights_path")
                   if (d := spec.text(k))), None)  # fmt: skip
     method_of(terms, spec, str(given.get("backend") or "pytorch"))
@@ -151,9 +141,8 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     for key in ("eagle3_one_model", "num_eagle_layers", "allow_advanced_sampling", "eagle3_model_arch"):
         spec.get(key)  # no term: how the draft is loaded, or of no effect
     return StatedConfig(
-        "trtllm", where, known(terms), expresses, (), boundaries, undecided, False, places, spec.rest(), bounds,
-        given.unread,
-    )  # fmt: skip
+        "trtllm", where, terms, expresses, (), boundaries, undecided, False, places, spec.rest(), given.unread
+    )
 
 
 LOOKUPS: Final = ("max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "max_window_size",

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from specgate.checkpoints.spec_config.files import referred
-from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, from_mapping, operands, releases, unfilled
+from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, from_mapping, operands
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     SUGGESTS,
@@ -20,7 +20,6 @@ from specgate.checkpoints.spec_config.formats.collect_terms import (
     default,
     fixed,
     follow,
-    known,
     name_of,
     object_text,
     take,
@@ -33,8 +32,7 @@ from specgate.checkpoints.spec_config.formats.draft_folder import (
     resolve_auto,
 )
 from specgate.checkpoints.spec_config.formats.static_trees import static_tree, tree_paths
-from specgate.checkpoints.spec_config.tables import order, window
-from specgate.checkpoints.spec_config.tables.vllm import FALSE_COUNTS, FLAGS, MTP, REMOVED, SECTION
+from specgate.checkpoints.spec_config.tables.vllm import FLAGS, MTP, SECTION, SHORT
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
@@ -56,8 +54,6 @@ VERIFICATION: Final = {
 }  # fmt: skip
 OWN_DRAFT: Final = frozenset({"mtp", "suffix", "ngram", "ngram_gpu", "dspark"})
 """Methods that need no draft beside the target."""
-SPEAKING: Final = frozenset({"speculative_config", "speculative_model", "spec_model", "spec_method", "config"})
-"""Keys that switch speculation on."""
 FROM_CHECKPOINT: Final = frozenset({"mtp", "suffix", *MTP})
 """Methods for which vLLM takes the number of draft tokens from elsewhere if none is given."""
 
@@ -97,24 +93,15 @@ def of(
     the section was read.
     """
     file = referred(flags.text("config"), FLAGS)
-    of_file = file.given if file.given.values else flags if where.endswith((".yaml", ".yml")) else Given()
-    false = sorted(of_file.names[key] for key, value in of_file.values.items() if value is False)
-    notes = [f"{name}: false: releases before {FALSE_COUNTS} pass over it in a file" for name in false]
+    notes: list[str] = []
     flags = flags.over(file.given)
     section = dict(as_object(flags.get("speculative_config")))
-    section |= {REMOVED[key]: flags.get(key) for key in REMOVED if key in flags} | dict(over)
-    open_target = unfilled(served)
-    target = None if open_target else served or flags.text("model")
+    section |= {SHORT[key]: flags.get(key) for key in SHORT if key in flags} | dict(over)
+    target = served or flags.text("model")
     section, target, speculators = of_speculators(section, target, where)
     spec = from_mapping(section, SECTION, f"{where}: {OPTION}" if not alone else where)
     terms = {} if alone else around(flags, target, compiled, whole=not file.missing)
-    undecided = [*open_target, *file.undecided, *flags.undecided, *spec.undecided]
-    rows = [row for row in spec.rows if row.key not in {REMOVED[key] for key in REMOVED if key in flags}]
-    bounds, none_has = releases((*flags.rows, *rows))
-    undecided += [none_has] if none_has else []
-    last = window((*flags.rows, *rows))[1]
-    if false and last is not None and order(last.until) < order(FALSE_COUNTS):
-        undecided.append(f"{false[0]}: false: releases that have {last.key} pass over it")
+    undecided = [*file.undecided, *flags.undecided, *spec.undecided]
     unclear = not section and target is not None and config_of(target) is None and bool(SUGGESTS.search(target))
     if unclear:
         terms.pop("target", None)
@@ -124,12 +111,11 @@ def of(
         )
     places = {"target": target} if target and not unclear else {}
     config = StatedConfig(
-        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing or bool(flags.blocked & SPEAKING), places=places,
-        releases=bounds, unread=flags.unread,
-    )  # fmt: skip
+        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing, places=places, unread=flags.unread
+    )
     resolve_auto(terms, target)
     if not section:
-        return replace(config, terms=known(terms), undecided=tuple(undecided), notes=tuple(notes))
+        return replace(config, terms=terms, undecided=tuple(undecided), notes=tuple(notes))
     draft = spec.text("model")
     boundaries = drafting(terms, spec, where, target)
     if "method" not in terms:
@@ -139,9 +125,13 @@ def of(
     if speculators:
         notes.append(f"{speculators}: a speculators folder: it says what is drafted, and for which target")
     return replace(
-        config, terms=known(terms), notes=tuple(notes), boundaries=boundaries, undecided=tuple(undecided),
+        config,
+        terms=terms,
+        notes=tuple(notes),
+        boundaries=boundaries,
+        undecided=tuple(undecided),
         others=spec.rest(),
-    )  # fmt: skip
+    )
 
 
 def as_object(value: object) -> Mapping[str, object]:
@@ -198,12 +188,11 @@ def around(flags: Given, target: str | None, one_by_one: Mapping[str, object], *
     changed = [object_text(flags.get(key)) for key in ("hf_overrides", "rope_scaling", "rope_theta") if key in flags]
     if any(changed):
         terms["overrides"] = Said("; ".join(filter(None, changed)), "stated", "--hf-overrides")
-    former = any(row.until and order(row.until) <= order("0.8.2") for row in flags.rows)
     if whole:
         default(terms, tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
-                prefix_cache=not former, graphs=True, overrides=None, compilation=None,
+                prefix_cache=True, graphs=True, overrides=None, compilation=None,
                 target_weights=AS_THE_CHECKPOINT)  # fmt: skip
-    if known(terms).keys() >= {"tp", "dp"}:
+    if terms.keys() >= {"tp", "dp"}:
         shared = int(str(terms["tp"].value)) * int(str(terms["dp"].value))
         take(terms, flags, "enable_expert_parallel", "ep", lambda on: shared if on else 1)
         default(terms, ep=1)

@@ -4,93 +4,40 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-FLAGS: Final = Table("""
-speculative_algorithm                                 text    0.4.1.post4  -
-speculative_draft_model_path,speculative_draft_model,speculative_draft  text  0.4.1.post4  -
-speculative_draft_model_revision                      text    0.5.2        -
-speculative_draft_load_format                         text    0.5.3.post2  -
-speculative_num_steps                                 count   0.4.1.post4  -
-speculative_eagle_topk                                count   0.4.1.post4  -
-speculative_num_draft_tokens                          count   0.4.1.post4  -
-speculative_accept_threshold_single                   number  0.4.3.post3  -
-speculative_accept_threshold_acc                      number  0.4.3.post3  -
-speculative_token_map                                 text    0.4.3.post3  -
-speculative_attention_mode                            text    0.5.2        -
-speculative_moe_runner_backend                        text    0.5.4.post3  -
-speculative_moe_a2a_backend                           text    0.5.6.post1  -
-speculative_draft_attention_backend                   text    0.5.7        -
-speculative_draft_model_quantization                  text    0.5.7        -
-enable_multi_layer_eagle                              flag    0.5.7        -
-speculative_adaptive                                  flag    0.5.11       -
-speculative_adaptive_config                           text    0.5.11       -
-speculative_dflash_block_size                         count   0.5.11       -
-speculative_dflash_draft_window_size                  count   0.5.11       0.5.19
-speculative_skip_dp_mlp_sync                          flag    0.5.11       0.5.22
-speculative_draft_window_size                         count   0.5.12       -
-speculative_use_rejection_sampling                    flag    0.5.14       -
-speculative_dspark_block_size                         count   0.5.16       -
-speculative_dspark_sps_table_path                     text    0.5.16       -
-speculative_dspark_confidence_sts_path                text    0.5.16       -
-speculative_dspark_align_verify_tokens_to_graph_tier  flag    0.5.16       -
-speculative_draft_kv_cache_dtype                      text    0.5.18       -
-speculative_dsa_topk_backend                          text    0.5.19       -
-speculative_domino_candidate_pool_size                count   0.5.20       -
-uno_lora_path                                         text    0.5.20       -
-speculative_boundary_reduction                        text    0.5.21       -
-speculative_draft_sink_size                           count   0.5.21       -
-speculative_use_block_verification                    flag    0.5.22       -
-speculative_enable_w4a4_mxfp4_megamoe                 flag    0.5.22       -
-no_speculative_enable_w4a4_mxfp4_megamoe              off     0.5.22       -
-speculative_ngram_min_match_window_size               count   0.5.3rc2     0.5.10rc0
-speculative_ngram_max_match_window_size               count   0.5.3rc2     0.5.10rc0
-speculative_ngram_min_bfs_breadth                     count   0.5.3rc2     -
-speculative_ngram_max_bfs_breadth                     count   0.5.3rc2     -
-speculative_ngram_match_type                          text    0.5.3rc2     -
-speculative_ngram_branch_length                       count   0.5.3rc2     0.5.9
-speculative_ngram_capacity                            count   0.5.3rc2     -
-speculative_ngram_max_trie_depth                      count   0.5.10rc0    -
-speculative_ngram_external_corpus_path                text    0.5.11       -
-speculative_ngram_external_sam_budget                 count   0.5.11       -
-speculative_ngram_external_corpus_max_tokens          count   0.5.11       -
-decoupled_spec_role                                   text    0.5.15       -
-decoupled_spec_rank                                   count   0.5.15       -
-decoupled_spec_bind_endpoint                          text    0.5.15       -
-decoupled_spec_connect_endpoints                      any     0.5.15       -
-decoupled_spec_ipc_config                             any     0.5.15       -
-spec_trace_dir                                        text    0.5.15       -
-enable_beta_spec                                      flag    0.5.3.post2  0.5.4
-enable_draft_weights_cpu_backup                       flag    0.5.5.post3  -
-decrypted_draft_config_file                           text    0.5.4.post3  -
-enable_linear_replayssm_spec                          flag    0.5.17       -
-enable_gdn_replayssm_spec                             flag    0.5.16       0.5.19
-model_path,model                                      text    ?            -
-revision                                              text    ?            -
-tp_size,tensor_parallel_size,tp                       count   ?            -
-pp_size,pipeline_parallel_size,pp                     count   0.4.6.post2  -
-dp_size,data_parallel_size,dp                         count   ?            -
-ep_size,expert_parallel_size,ep                       count   ?            -
-dcp_size,decode_context_parallel_size                 count   0.5.15       -
-attn_cp_size,attention_context_parallel_size          count   0.5.9        -
-attn_dp_size,attention_data_parallel_size             count   0.5.22       -
-moe_dp_size,moe_data_parallel_size                    count   0.5.9        -
-dwdp_size                                             count   0.5.17       -
-enable_linear_replayssm                               flag    0.5.15       -
-enable_weights_cpu_backup                             flag    0.5.3rc2     -
-decrypted_config_file                                 text    0.5.4.post3  -
-enable_overlap_schedule                               flag    ?            0.4.1.post1
-enable_dp_attention                                   flag    ?            -
-dtype                                                 text    ?            -
-kv_cache_dtype                                        text    ?            -
-quantization                                          text    ?            -
-load_format                                           text    ?            -
-context_length                                        count   ?            -
-max_running_requests                                  count   ?            -
-chunked_prefill_size                                  any     ?            -
-json_model_override_args                              setting ?            -
-disable_radix_cache                                   flag    ?            -
-disable_cuda_graph                                    flag    ?            -
-disable_decode_cuda_graph                             flag    0.5.14       -
-disable_overlap_schedule                              flag    ?            -
-config                                                text    0.5.3rc2     -
-""", shortened=True)  # fmt: skip
+FLAGS: Final = Table(
+    count="""
+        speculative_num_steps speculative_eagle_topk speculative_num_draft_tokens speculative_dflash_block_size
+        speculative_dflash_draft_window_size speculative_draft_window_size speculative_dspark_block_size
+        speculative_domino_candidate_pool_size speculative_draft_sink_size speculative_ngram_min_match_window_size
+        speculative_ngram_max_match_window_size speculative_ngram_min_bfs_breadth speculative_ngram_max_bfs_breadth
+        speculative_ngram_branch_length speculative_ngram_capacity speculative_ngram_max_trie_depth
+        speculative_ngram_external_sam_budget speculative_ngram_external_corpus_max_tokens decoupled_spec_rank
+        tp_size,tensor_parallel_size,tp pp_size,pipeline_parallel_size,pp dp_size,data_parallel_size,dp
+        ep_size,expert_parallel_size,ep dcp_size,decode_context_parallel_size
+        attn_cp_size,attention_context_parallel_size attn_dp_size,attention_data_parallel_size
+        moe_dp_size,moe_data_parallel_size dwdp_size context_length max_running_requests
+    """,
+    number="speculative_accept_threshold_single speculative_accept_threshold_acc",
+    text="""
+        speculative_algorithm speculative_draft_model_path,speculative_draft_model,speculative_draft
+        speculative_draft_model_revision speculative_draft_load_format speculative_token_map
+        speculative_attention_mode speculative_moe_runner_backend speculative_moe_a2a_backend
+        speculative_draft_attention_backend speculative_draft_model_quantization speculative_adaptive_config
+        speculative_dspark_sps_table_path speculative_dspark_confidence_sts_path speculative_draft_kv_cache_dtype
+        speculative_dsa_topk_backend uno_lora_path speculative_boundary_reduction speculative_ngram_match_type
+        speculative_ngram_external_corpus_path decoupled_spec_role decoupled_spec_bind_endpoint spec_trace_dir
+        decrypted_draft_config_file model_path,model revision decrypted_config_file dtype kv_cache_dtype quantization
+        load_format config
+    """,
+    flag="""
+        enable_multi_layer_eagle speculative_adaptive speculative_skip_dp_mlp_sync speculative_use_rejection_sampling
+        speculative_dspark_align_verify_tokens_to_graph_tier speculative_use_block_verification
+        speculative_enable_w4a4_mxfp4_megamoe enable_beta_spec enable_draft_weights_cpu_backup
+        enable_linear_replayssm_spec enable_gdn_replayssm_spec enable_linear_replayssm enable_weights_cpu_backup
+        enable_dp_attention disable_radix_cache disable_cuda_graph disable_decode_cuda_graph disable_overlap_schedule
+    """,
+    off="no_speculative_enable_w4a4_mxfp4_megamoe",
+    setting="json_model_override_args",
+    any="decoupled_spec_connect_endpoints decoupled_spec_ipc_config chunked_prefill_size",
+)
 """Flags of the server, and keys of the YAML file of its `--config`."""

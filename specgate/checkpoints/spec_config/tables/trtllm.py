@@ -6,98 +6,42 @@ from typing import Final
 
 from specgate.checkpoints.spec_config.tables import Table
 
-SECTION: Final = Table("""
-decoding_type                               text    ?  -
-max_draft_len                               count   ?  -
-max_total_draft_tokens                      count   ?  -
-speculative_model                           text    ?  -
-speculative_model_dir                       text    ?  -
-pytorch_weights_path                        text    ?  -
-load_format                                 text    ?  -
-max_concurrency                             count   ?  -
-draft_len_schedule                          object  ?  -
-acceptance_window                           count   ?  -
-acceptance_length_threshold                 number  ?  -
-acceptance_rate_window_size                 count   ?  -
-acceptance_rate_threshold                   number  ?  -
-use_rejection_sampling                      switch  ?  -
-allow_advanced_sampling                     switch  ?  -
-advanced_sampling_mode                      text    ?  -
-enable_penalty                              switch  ?  -
-eagle_choices                               any     ?  -
-greedy_sampling                             switch  ?  -
-posterior_threshold                         number  ?  -
-use_dynamic_tree                            switch  ?  -
-dynamic_tree_max_topK                       count   ?  -
-num_eagle_layers                            count   ?  -
-max_non_leaves_per_layer                    count   ?  -
-eagle3_one_model                            switch  ?  -
-eagle3_layers_to_capture                    list    ?  -
-eagle3_model_arch                           text    ?  -
-sa_config                                   object  ?  -
-medusa_choices                              any     ?  -
-num_medusa_heads                            count   ?  -
-num_nextn_predict_layers                    count   ?  -
-num_nextn_predict_layers_from_model_config  count   ?  -
-use_relaxed_acceptance_for_thinking         switch  ?  -
-relaxed_topk                                count   ?  -
-relaxed_delta                               number  ?  -
-use_mtp_vanilla                             switch  ?  -
-mtp_eagle_one_model                         switch  ?  -
-begin_thinking_phase_token                  count   ?  -
-end_thinking_phase_token                    count   ?  -
-BEGIN_THINKING_PHASE_TOKEN                  count   ?  -
-END_THINKING_PHASE_TOKEN                    count   ?  -
-max_matching_ngram_size                     any     ?  -
-is_keep_all                                 switch  ?  -
-is_use_oldest                               switch  ?  -
-is_public_pool                              switch  ?  -
-is_auto_heuristic                           switch  ?  -
-enable_global_pool                          switch  ?  -
-global_pool_size                            count   ?  -
-max_window_size                             count   ?  -
-max_ngram_size                              count   ?  -
-max_verification_set_size                   count   ?  -
-mask_token_id                               count   ?  -
-target_layer_ids                            list    ?  -
-attention_backend                           text    ?  -
-output_directory                            text    ?  -
-write_interval                              count   ?  -
-file_prefix                                 text    ?  -
-max_path_len                                count   ?  -
-max_decoding_tokens                         count   ?  -
-max_decoding_draft_tokens                   count   ?  -
-""")  # fmt: skip
+SECTION: Final = Table(
+    count="""
+        max_draft_len max_total_draft_tokens max_concurrency acceptance_window acceptance_rate_window_size
+        dynamic_tree_max_topK num_eagle_layers max_non_leaves_per_layer num_medusa_heads num_nextn_predict_layers
+        num_nextn_predict_layers_from_model_config relaxed_topk begin_thinking_phase_token end_thinking_phase_token
+        BEGIN_THINKING_PHASE_TOKEN END_THINKING_PHASE_TOKEN global_pool_size max_window_size max_ngram_size
+        max_verification_set_size mask_token_id write_interval max_path_len max_decoding_tokens
+        max_decoding_draft_tokens
+    """,
+    number="acceptance_length_threshold acceptance_rate_threshold posterior_threshold relaxed_delta",
+    text="""
+        decoding_type speculative_model speculative_model_dir pytorch_weights_path load_format advanced_sampling_mode
+        eagle3_model_arch attention_backend output_directory file_prefix
+    """,
+    switch="""
+        use_rejection_sampling allow_advanced_sampling enable_penalty greedy_sampling use_dynamic_tree
+        eagle3_one_model use_relaxed_acceptance_for_thinking use_mtp_vanilla mtp_eagle_one_model is_keep_all
+        is_use_oldest is_public_pool is_auto_heuristic enable_global_pool
+    """,
+    object="draft_len_schedule sa_config",
+    list="eagle3_layers_to_capture target_layer_ids",
+    any="eagle_choices medusa_choices max_matching_ngram_size",
+)
 """Keys of `speculative_config`, of all its decoding types and of the former EAGLE builds."""
 
-FLAGS: Final = Table("""
-model                                              text     ?  -
-backend                                            text     ?  -
-revision                                           text     ?  -
-tensor_parallel_size,tp_size,tp                    count    ?  -
-pipeline_parallel_size,pp_size,pp                  count    ?  -
-context_parallel_size,cp_size                      count    ?  -
-moe_expert_parallel_size,ep_size,ep                count    ?  -
-enable_attention_dp                                flag     ?  -
-dtype                                              text     ?  -
-max_seq_len                                        count    ?  -
-max_batch_size                                     count    ?  -
-max_num_tokens                                     count    ?  -
-kv_cache_dtype                                     text     ?  -
-disable_kv_cache_reuse                             flag     ?  -
-load_format                                        text     ?  -
-quant_config                                       any      ?  -
-model_kwargs                                       any      ?  -
-disable_overlap_scheduler                          switch   ?  -
-kv_cache_config                                    object   ?  -
-cuda_graph_config                                  any      ?  -
-use_cuda_graph                                     switch   ?  -
-pytorch_backend_config                             object   ?  -
-speculative_config                                 object   ?  -
-per_request_spec_decode_stats                      switch   ?  -
-config,extra_llm_api_options                       text     ?  -
-set                                                text     ?  -
-""")  # fmt: skip
+FLAGS: Final = Table(
+    count="""
+        tensor_parallel_size,tp_size,tp pipeline_parallel_size,pp_size,pp context_parallel_size,cp_size
+        moe_expert_parallel_size,ep_size,ep max_seq_len max_batch_size max_num_tokens
+    """,
+    text="model backend revision dtype kv_cache_dtype load_format config,extra_llm_api_options set",
+    switch="disable_overlap_scheduler use_cuda_graph per_request_spec_decode_stats",
+    flag="enable_attention_dp disable_kv_cache_reuse",
+    object="kv_cache_config pytorch_backend_config speculative_config",
+    any="quant_config model_kwargs cuda_graph_config",
+)
 """Keys of the YAML file, and flags of `trtllm-serve`."""
 
 METHODS: Final = {

@@ -15,7 +15,7 @@ from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.protocols import Activity, ScriptedTrace
 from specgate.errors import BackendError, UsageError
 from tests.backends.servers.helpers import attached, running_stub, started
-from tests.backends.servers.stub_engine import token
+from tests.backends.servers.stub.engine import token
 from tests.support.traces import FLASH, GEMM, IDS_TO_HOST, vllm_loop
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]

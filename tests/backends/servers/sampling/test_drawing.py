@@ -16,8 +16,8 @@ from specgate.contract.protocols import DrawsTexts, Engine, ShowsDistribution
 from specgate.errors import BackendError
 from specgate.gates.sampled.distribution import GATE
 from tests.backends.servers.helpers import ENGINES, drawing, started
-from tests.backends.servers.stub_engine import END, HALF, TOKENS
-from tests.backends.servers.stub_sampling import law
+from tests.backends.servers.stub.engine import END, HALF, TOKENS
+from tests.backends.servers.stub.sampling import law
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 pytestmark = pytest.mark.slow("starts two servers per test")

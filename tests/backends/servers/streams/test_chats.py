@@ -17,7 +17,7 @@ from specgate.contract.tape import sha256_of_ids
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, request_of, running_stub, with_template
-from tests.backends.servers.stub_engine import token, written
+from tests.backends.servers.stub.engine import token, written
 
 CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]}
 RENDERED = tuple(b"<system>Be brief.\n<user>Why?\n<assistant>")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.bench.accounts import account
-from specgate.backends.eagle3.cupy.bench.run import bench_kernels, groups_of, timings
+from specgate.backends.eagle3.cupy.bench.run import bench_kernels, groups_of
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBenchRequest
@@ -22,10 +19,8 @@ from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.contract import PairRef, Role
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 from specgate.errors import UsageError
-from tests.eagle3.cupy.bench.checks import check
 from tests.eagle3.cupy.bench.staged import no_launches, staged
 from tests.eagle3.cupy.kernels.codes.caches import CODES
-from tests.eagle3.cupy.kernels.host import Host
 from tests.pairs.tiny import write_random_pair
 
 BOTH = [KvModes(mode, mode) for mode in CODES]
@@ -65,36 +60,6 @@ def test_attention_moves_each_code_and_each_scale_once(monkeypatch: pytest.Monke
     assert account(target, context)["attention"].size == slots * context * block / 64 + new * block / 64 + projections
 
 
-@pytest.mark.slow("runs whole steps from their source")
-@pytest.mark.parametrize("kv", BOTH, ids=CODES)
-@pytest.mark.parametrize("k", [0, 3])
-def test_attention_is_right_and_another_cache_is_noticed(
-    host: Host, monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
-) -> None:
-    no_launches(monkeypatch)
-
-    def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
-        host.enqueue(kernel, *arguments, **keywords)
-
-    monkeypatch.setattr(Kernel, "enqueue", enqueue)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    with torch.inference_mode():
-        stage = staged(k, slots=2, context=125, device="cpu", kv=kv)
-        calls = [call for call in stage.calls if isinstance(call.kernel, Attention)]
-        for call in calls:
-            error, tolerance = check(call, stage)
-            assert error <= tolerance
-
-        def with_other_scales(kernel: Kernel, name: str, *arguments: Any, **keywords: Any) -> None:
-            host.enqueue(kernel, name, *arguments, **keywords)
-            if name == "attention":
-                arguments[2]["scales"].mul_(2)
-
-        monkeypatch.setattr(Kernel, "enqueue", with_other_scales)
-        error, tolerance = check(calls[-1], stage)
-        assert not error <= tolerance
-
-
 def test_options_that_no_kernel_is_timed_for_are_refused(tmp_path: Any) -> None:
     pair = PairRef("p", *write_random_pair(tmp_path, seed=1))
     for options, text in (
@@ -108,19 +73,3 @@ def test_options_that_no_kernel_is_timed_for_are_refused(tmp_path: Any) -> None:
     ):
         with pytest.raises(UsageError, match=text):
             bench_kernels(KernelBenchRequest(pair, 128, 1, (Role(0), Role(3)), options))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kv", BOTH, ids=CODES)
-@pytest.mark.parametrize("k", [0, 3])
-def test_every_kernel_of_a_step_is_right_and_takes_time(k: int, kv: KvModes) -> None:
-    from specgate.backends.eagle3.cupy.stream import Stream
-
-    stream = Stream()
-    with torch.inference_mode(), stream.current():
-        stage = staged(k, slots=2, context=1024, device="cuda", kv=kv)
-        for timing in timings(Role(k), stage, stream):
-            assert timing.us > 0 and timing.per_step > 0
-        for group in groups_of(stage.calls, stage.context):
-            error, tolerance = check(group.calls[0], stage)
-            assert error <= tolerance, f"{group.tag}: {error}"

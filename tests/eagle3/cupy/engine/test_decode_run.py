@@ -23,8 +23,8 @@ from specgate.backends.eagle3.cupy.engine.decode_run import (
     rows_of_slots,
     step_times,
 )
-from specgate.backends.eagle3.cupy.engine.decoding import with_ends
 from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
+from specgate.backends.eagle3.cupy.engine.run_parts import ended_early
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import EnvironmentRefused, UsageError
 
@@ -259,8 +259,8 @@ def test_chains_shorter_than_the_roles_are_counted_with_the_tokens_that_they_dra
     slots.step[0] = 3
     slots.accepted_log[:3, :2] = torch.tensor([[1, 0], [0, 2], [3, -1]])
     whole, _ = read(slots, 2, 3, [3], [1000])
-    assert whole.drafted == ((3, 3), (3, 3), (3, -1)) and with_ends(whole, 5).counters["chains_ended_early"] == 5
-    assert with_ends(whole, 3).counters["chains_ended_early"] == 0
+    assert whole.drafted == ((3, 3), (3, 3), (3, -1)) and ended_early(whole, 5) == {"chains_ended_early": 5}
+    assert ended_early(whole, 3) == {"chains_ended_early": 0}
 
 
 BEGAN = 1_764_000_000_000_000_123

@@ -75,15 +75,8 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"kv": "int8"}, r"option kv = 'int8'\n  known: bf16, fp8, nvfp4"),
         ({"kv": "fp8", "draft_kv": "fp4"}, r"option draft_kv = 'fp4'\n  known: bf16, fp8, nvfp4"),
         ({"confidence": "0.3"}, "option confidence: not known"),
-        ({"k_by_batch": "1:3", "tree": "dynamic:8"}, r"option k_by_batch with tree = dynamic:8: it has its own shape"),
         ({"k_by_batch": "four"}, r"option k_by_batch = 'four': 'four' is no pair of numbers"),
         ({"tape": "gone.json"}, r"gone\.json: not readable as a tape"),
-        (
-            {"tape": "gone.json", "tree": "dynamic:8"},
-            r"option tree with tape = gone\.json: a tape has the accept counts",
-        ),
-        ({"tape": "gone.json", "specpv": "lossy"}, r"option specpv with tape = gone\.json: it has the accept counts"),
-        ({"tape": "gone.json", "k_by_batch": "1:3"}, r"option k_by_batch with tape = gone\.json: it has the accept"),
         ({"prefill": "slow"}, r"option prefill = 'slow'\n  known: fused, torch"),
         ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: best, torch, cudnn, flash"),
     ],
@@ -93,12 +86,6 @@ def test_an_option_that_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         BACKEND.open(replace(request_, options=options))
-
-
-@pytest.mark.parametrize("name", ["kv", "draft_kv"])
-def test_a_cache_in_nvfp4_beside_a_tree_is_refused(request_: OpenRequest, name: str) -> None:
-    with pytest.raises(UsageError, match=rf"option tree with {name} = nvfp4: .*\n  {name} = fp8, or "):
-        BACKEND.open(replace(request_, options={name: "nvfp4", "tree": "tree.yaml"}))
 
 
 def test_what_is_asked_of_caches_is_in_words_a_warning_where_a_checkpoint_says_otherwise(tmp_path: Path) -> None:
@@ -324,13 +311,9 @@ def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenReques
     assert draft.capture.boundaries == (0, 1, 3)
 
 
-def test_a_setting_of_sampling_that_makes_no_sense_is_refused_by_name_and_a_tape_beside_it(
-    request_: OpenRequest,
-) -> None:
+def test_a_setting_of_sampling_that_makes_no_sense_is_refused_by_name(request_: OpenRequest) -> None:
     with pytest.raises(UsageError, match=r"sampling\.temperature = -1\.0\n  must be at least 0; 0 is greedy"):
         BACKEND.open(replace(request_, sampling=Sampling(temperature=-1.0)))
-    with pytest.raises(UsageError, match="option tape with sampling"):
-        BACKEND.open(replace(request_, sampling=Sampling(), options={"tape": "counts.json"}))
 
 
 def test_a_bias_of_a_token_that_the_target_has_not_is_refused(request_: OpenRequest) -> None:

@@ -21,9 +21,9 @@ def normal(
     return (scale * torch.randn(shape, generator=generator)).to(device, dtype)
 
 
-def integers(below: int, *shape: int, seed: int = 0) -> Tensor:
+def integers(below: int, *shape: int, seed: int = 0, device: str = "cuda") -> Tensor:
     generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randint(below, shape, generator=generator).int().cuda()
+    return torch.randint(below, shape, generator=generator).int().to(device)
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda") -> Tensor:
@@ -43,11 +43,20 @@ def rows_of(active: Sequence[int], per_slot: int, slots: int | None = None, devi
     return Rows(counted(listed, device), counted([len(active)], device), slots, per_slot)
 
 
-def state(active: Sequence[int], max_rows: int, slots: int, capacity: int = 512) -> Slots:
-    made = Slots.allocate(slots, max_rows, capacity, "cuda")
-    made.active[: len(active)] = counted(active)
+def state(active: Sequence[int], max_rows: int, slots: int, capacity: int = 512, device: str = "cuda") -> Slots:
+    made = Slots.allocate(slots, max_rows, capacity, device)
+    made.active[: len(active)] = counted(active, device)
     made.active_count[0] = len(active)
     return made
+
+
+def packed(tokens: Tensor) -> Tensor:
+    """Choices (`argmax.cuh`) of `tokens` by a logit of 2.0."""
+    return (torch.full_like(tokens, 0xC0000000 - (1 << 32), dtype=torch.int64) << 32) | (0xFFFFFFFF - tokens.long())
+
+
+def index_of(choices: Tensor) -> Tensor:
+    return 0xFFFFFFFF - (choices & 0xFFFFFFFF)
 
 
 def rotated(heads: Tensor, table: tuple[Tensor, Tensor], position: int) -> Tensor:

@@ -14,8 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, M
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftToken, InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from tests.eagle3.cupy import oracles
-from tests.eagle3.cupy.bench.checks import index_of, packed
-from tests.eagle3.cupy.kernels.device import normal, poisoned, rows_of, state
+from tests.eagle3.cupy.kernels.device import index_of, normal, packed, poisoned, rows_of, state
 
 # Warps, chunks of k, stages, tiles, passes.
 CONFIGS = [GemmConfig(*cut) for cut in ((8, 1, 2, 2, 1), (16, 2, 3, 1, 31), (4, 2, 3, 4, 8), (8, 2, 2, 1, 3))]
@@ -184,7 +183,10 @@ def test_choices_go_to_a_product_that_makes_them_and_to_no_other() -> None:
 
 
 def test_packed_choices_order_as_their_logits_do() -> None:
-    """What the tests here take for granted of `ordered`, and of a choice by the logit 2."""
+    """What the tests here take for granted of `ordered`, and of choices by the logit 2."""
     logits = [-3e38, -2.0, -1e-40, 1e-40, 1.0, 2.0, 3e38]
     assert [ordered(a) for a in logits] == sorted({ordered(a) for a in logits})
-    assert packed(torch.tensor([5])).tolist() == [(ordered(2.0) << 32 | 0xFFFFFFFF - 5) - (1 << 64)]
+    tokens = torch.tensor([0, 5, 128255, (1 << 31) - 1], dtype=torch.int32)
+    choices = packed(tokens)
+    assert choices.tolist() == [(ordered(2.0) << 32 | 0xFFFFFFFF - token) - (1 << 64) for token in tokens.tolist()]
+    assert index_of(choices).tolist() == tokens.tolist()

@@ -119,20 +119,18 @@ class Decoder:
         """
         count, slots, data = self.sizes.slots, self.b.slots, {}
         cycle = Cycle(self.model, self.draft, self.sizes, count, k)
-        drafts, dice = cycle.tree or cycle.chain, random.Random(1)
+        drafts, dice = cycle.drafting, random.Random(1)
 
         def helped(b: Buffers) -> None:
-            assert drafts is not None and known is not None
+            assert known is not None
             drafts(b)
             for slot, text in enumerate(known):
                 parents = b.tree.parents[slot].tolist() if b.tree else [0, *range(k)]
                 for depth, node in enumerate(path_to(dice.randrange(len(parents)), parents)[1:], 1):
                     slots.drafts[slot, node - 1] = text[int(slots.emitted[slot]) + depth - 1]
 
-        if known is not None and cycle.tree:
-            cycle.tree = helped  # type: ignore[assignment]
-        elif known is not None and cycle.chain:
-            cycle.chain = helped  # type: ignore[assignment]
+        if known is not None:
+            cycle.drafting = helped  # type: ignore[assignment]
         self.prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
         for _ in range(steps):
             active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
@@ -140,7 +138,7 @@ class Decoder:
             assert not slots.fault.any()
             for a, slot in enumerate(active):
                 for t in range(int(slots.accepted[slot]) + 1):
-                    node = int(self.b.tree.path[slot, t]) if cycle.tree and self.b.tree else t
+                    node = int(self.b.tree.path[slot, t]) if drafts.branches and self.b.tree else t
                     row = self.b.target.layer.logits[a * cycle.rows + node]
                     data[slot, lengths[slot] + t] = row.clone()
         return read(slots, count, k, [1] * steps, [0] * steps)[0], data

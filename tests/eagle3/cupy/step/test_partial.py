@@ -216,8 +216,7 @@ def test_accepted_drafts_of_either_pass_go_on_and_so_do_the_features_of_their_ro
         accepted = []
         for kind in kinds:
             cycle = cycles[kind]
-            chain = cycle.chain
-            assert chain is not None
+            chain = cycle.drafting
 
             def helped(buffers: Any, chain: Any = chain, texts: Any = texts) -> None:
                 chain(buffers)
@@ -225,9 +224,9 @@ def test_accepted_drafts_of_either_pass_go_on_and_so_do_the_features_of_their_ro
                     known = text[int(b.slots.emitted[slot]) :][:K]
                     b.slots.drafts[slot, : len(known)] = torch.tensor(known, dtype=torch.int32)
 
-            cycle.chain = helped  # type: ignore[assignment]
+            cycle.drafting = helped  # type: ignore[assignment]
             cycle(b)
-            cycle.chain = chain
+            cycle.drafting = chain
             assert not b.slots.fault.any()
             accepted.append(b.slots.accepted.tolist())
         texts = [text_of(made, slot) for slot in range(3)]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from specgate.analysis.perf_invariants.spans import shown_intact, span_fault
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
-from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.cupy.step.spans import before_writing, with_trees
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape

@@ -56,9 +56,6 @@ def test_a_dynamic_tree_has_a_width_of_its_own_and_no_more_nodes_than_candidates
         ({"tree": "dynamic:2"}, 3, "2 draft tokens reach 2 levels at most, but spec-3 is asked"),
         ({"tree": "dynamic:50", "tree_width": "3"}, 3, "spec-3 has 21 candidates where 3 nodes per level are expanded"),
         ({"tree": "dynamic:64"}, 3, "on a CPU the reference engine verifies at most 63 bit-exactly"),
-        ({"tree": "dynamic:8", "drafter": "oracle"}, 3, "tree with drafter = oracle: a stand-in proposes a chain"),
-        ({"tree": "dynamic:8", "tape": "tape.json"}, 3, "tree with tape = tape.json"),
-        ({"tree": "dynamic:8", "spec_config": "{}"}, 3, "tree with spec_config = {}"),
         ({"tree": "none.yaml"}, 3, "none.yaml: cannot be read"),
     ],
 )

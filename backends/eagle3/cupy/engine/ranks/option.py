@@ -19,25 +19,11 @@ K_CHUNK: Final = 32
 
 
 def chosen_ranks(request: OpenRequest) -> int:
-    """Return the number of GPUs that share the target. Raises UsageError for another number, and for what several
-    cannot do.
-    """
+    """Return the number of GPUs that share the target. Raises UsageError for another number."""
     text = request.options.get(TP, "1")
     if text not in map(str, RANKS):
         raise UsageError(f"option {TP} = {text!r}", hint=f"known: {', '.join(map(str, RANKS))}")
-    ranks = int(text)
-    if ranks == 1:
-        return 1
-    if request.sampling is not None:
-        raise UsageError(
-            f"option {TP} = {ranks} with sampling: GPUs that share a target decode greedily",
-            hint=f"{TP}=1, or leave sampling out of the scenario",
-        )
-    if "tree" in request.options:
-        raise UsageError(
-            f"option {TP} = {ranks} with option tree: GPUs that share a target verify chains", hint="leave one out"
-        )
-    return ranks
+    return int(text)
 
 
 def check_target(ranks: int, g: TargetGeometry, where: Path) -> None:

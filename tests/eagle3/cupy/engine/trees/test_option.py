@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.cupy.engine import tree_option
-from specgate.backends.eagle3.cupy.engine.decoding import tree_counters
 from specgate.backends.eagle3.cupy.engine.limits import check_rows
 from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
+from specgate.backends.eagle3.cupy.engine.run_parts import tree_counters
 from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_memory, chosen_tree
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
-from specgate.contract import Finish, PairRef, Sampling
+from specgate.contract import Finish, PairRef
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.errors import UsageError
 from tests.eagle3.cupy.pairs import DRAFT, MIXTURE, TARGET
@@ -60,7 +60,6 @@ def test_a_shorter_role_drafts_the_first_levels_and_a_chain_where_these_are_one(
     ("choices", "changed", "message"),
     [
         (SMALL, {"max_k": 4}, r"a tree of 3 levels, but the longest draft asked for is spec-4\n  ask for spec-3"),
-        (SMALL, {"sampling": Sampling()}, r"option tree with sampling: its paths are of greedy tokens"),
         (
             [[rank] for rank in range(64)],
             {"max_k": 1, "max_batch": 1},
@@ -73,7 +72,7 @@ def test_a_shorter_role_drafts_the_first_levels_and_a_chain_where_these_are_one(
         ),
         ([[0], [0, 1, 0]], {}, r"a gap: its parent \[0, 1\] is not among the choices"),
     ],
-    ids=["levels", "sampling", "nodes", "rows", "no tree"],
+    ids=["levels", "nodes", "rows", "no tree"],
 )
 def test_a_tree_that_no_kernel_is_made_for_is_refused(
     tmp_path: Path, choices: list[list[int]], changed: dict[str, object], message: str
@@ -119,8 +118,6 @@ def test_a_dynamic_tree_is_taken_as_the_reference_takes_it() -> None:
             r"option tree_width = 33: spec-3 runs the draft on 66 nodes, 33 on each level but the last; back end cupy "
             r"takes at most 64\n  a tree_width of at most 32; --backend reference has it",
         ),
-        ({"tree": "dynamic:8"}, {"sampling": Sampling()}, r"option tree with sampling"),
-        ({"tree": "dynamic:8", "spec_config": "x.json"}, {}, r"option tree with spec_config = x\.json"),
     ],
 )
 def test_a_dynamic_tree_that_cannot_be_meant_is_refused_by_name(
@@ -128,12 +125,6 @@ def test_a_dynamic_tree_that_cannot_be_meant_is_refused_by_name(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         chosen_tree(replace(REQUEST, options=options, **changed))  # type: ignore[arg-type]
-
-
-def test_a_tree_goes_with_no_config_that_is_held_against_a_chain(tmp_path: Path) -> None:
-    request = asked(tmp_path, SMALL)
-    with pytest.raises(UsageError, match=r"option tree with spec_config = x\.json: it is held against a chain"):
-        chosen_tree(replace(request, options={**request.options, "spec_config": "x.json"}))
 
 
 def test_a_target_with_experts_verifies_trees_of_as_many_rows_as_its_kernels_take() -> None:

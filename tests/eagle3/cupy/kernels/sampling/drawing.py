@@ -20,7 +20,7 @@ from specgate.sampling.history import History
 from specgate.sampling.keys import Integers, Keys
 from specgate.sampling.rejection import sample
 from specgate.sampling.target import target_distribution
-from tests.eagle3.cupy.bench.checks import index_of
+from tests.eagle3.cupy.kernels.device import index_of
 
 
 @dataclass

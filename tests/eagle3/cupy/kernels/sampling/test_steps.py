@@ -29,7 +29,7 @@ from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
 from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
-from tests.eagle3.cupy.bench.checks import index_of
+from tests.eagle3.cupy.kernels.device import index_of
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy
 
 VOCAB, COLUMNS, LIMIT, ENDS = 120, 70, 32, (7, 20, 50)

@@ -22,8 +22,7 @@ from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, c
 from specgate.backends.eagle3.lib.trees.topology import ancestors
 from specgate.backends.eagle3.nouns.trees.shape import Ranks, TreeShape
 from tests.eagle3.cupy import oracles
-from tests.eagle3.cupy.bench.checks import index_of
-from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
+from tests.eagle3.cupy.kernels.device import counted, index_of, normal, relative_error
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, path_to, random_shape

@@ -6,9 +6,8 @@ import json
 import time
 from pathlib import Path
 
-from aiohttp import web
-
-from tests.backends.servers.stub_engine import Stub
+from tests.backends.servers.stub import web
+from tests.backends.servers.stub.engine import Stub
 from tests.support.traces import FLASH, sglang_loop, vllm_loop
 
 

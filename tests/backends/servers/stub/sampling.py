@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.backends.servers.stub_engine import TOKENS, Step
+from tests.backends.servers.stub.engine import TOKENS, Step
 
 Floats = NDArray[np.float64]
 

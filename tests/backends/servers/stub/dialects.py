@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from aiohttp import web
-
-from tests.backends.servers.stub_engine import DECODED, END, HALF, Counts, Step, Stub, ids_of, written
+from tests.backends.servers.stub import web
+from tests.backends.servers.stub.engine import DECODED, END, HALF, Counts, Step, Stub, ids_of, written
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""
@@ -17,8 +16,6 @@ OWNERS: Final = {
     "openai": "acme",
 }  # fmt: skip
 """What engines call the owner of their models."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def prometheus(values: dict[str, object]) -> web.Response:
@@ -41,7 +38,7 @@ def spec_counters(stub: Stub, prefix: str, labels: str) -> dict[str, object]:
     }
 
 
-def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], web.Response]) -> list[web.RouteDef]:
+def common(stub: Stub, complete: str, handler: web.Handler, metrics: Callable[[], web.Response]) -> list[web.RouteDef]:
     async def health(request: web.Request) -> web.StreamResponse:
         return web.Response()
 
@@ -81,7 +78,7 @@ def answers(path: str, body: dict[str, object]) -> web.RouteDef:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(body)
 
-    return web.route("*", path, answer)
+    return web.RouteDef("*", path, answer)
 
 
 def tokenizing(stub: Stub) -> web.RouteDef:
@@ -147,7 +144,7 @@ def named(stub: Stub, body: dict[str, Any], prompt: Sequence[int], step: Step, n
     return [{**entry(token, -0.25), "top_logprobs": top} for token in step.tokens]
 
 
-def openai_handler(stub: Stub, *, chat: bool = False) -> Handler:
+def openai_handler(stub: Stub, *, chat: bool = False) -> web.Handler:
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if not body:
@@ -284,7 +281,7 @@ def compatible(stub: Stub) -> list[web.RouteDef]:
 
 def generate_handler(
     stub: Stub, meta_of: Callable[[Sequence[Step], int], dict[str, object]], cumulative: bool
-) -> Handler:
+) -> web.Handler:
     """`/generate` of SGLang and LMDeploy: ids and a `meta_info` that grows."""
 
     async def complete(request: web.Request) -> web.StreamResponse:

@@ -14,11 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiohttp import web
-
-from tests.backends.servers.stub_dialects import DIALECTS
-from tests.backends.servers.stub_engine import PrefixCache, Stub
-from tests.backends.servers.stub_profiler import profiler_routes
+from tests.backends.servers.stub import web
+from tests.backends.servers.stub.dialects import DIALECTS
+from tests.backends.servers.stub.engine import PrefixCache, Stub
+from tests.backends.servers.stub.profiler import profiler_routes
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -73,16 +72,15 @@ def main(arguments: Sequence[str]) -> None:
     if known.reuses and not known.cold:
         stub.cache = PrefixCache()
     if known.draws:
-        from tests.backends.servers.stub_sampling import Chain
+        from tests.backends.servers.stub.sampling import Chain
 
         stub.chain = Chain(always_greedy=stub.has("greedy_verify") and bool(stub.k))
     if known.profiler_config:
         stub.traces = Path(known.profiler_config["torch_profiler_dir"])
-    app = web.Application()
-    app.add_routes(DIALECTS[known.dialect](stub))
+    routes = DIALECTS[known.dialect](stub)
     if known.dialect in ("vllm", "sglang"):
-        app.add_routes(profiler_routes(stub))
-    web.run_app(app, host="127.0.0.1", port=known.port, print=None, access_log=None)
+        routes += profiler_routes(stub)
+    web.serve(routes, known.port)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from tests.backends.servers.stub import web
 
 if TYPE_CHECKING:  # a hundred stubs are started, and few draw: the others need no numpy
-    from tests.backends.servers.stub_sampling import Chain
+    from tests.backends.servers.stub.sampling import Chain
 
 VOCAB = 256
 """At most that of the pairs that tests name."""
