@@ -60,7 +60,7 @@ class ForensicEngine(TileCountingEngine):
                 self._wait()
                 self._check(self._faults())
                 emitted = slots.emitted[:count].tolist()
-                of_slot = self.sizes.full_rows_of(k) if kind == FULL else self.sizes.rows_of(k)
+                of_slot = self.sizes.rows_in(k, full=kind == FULL)
                 where = path if again is None else again[:, None] + torch.arange(k + 1, device=again.device)
                 rows = rows_of_slots(whole_logits(self.ranks, len(running) * of_slot), running, of_slot, where)
                 for slot, own in rows.items():

@@ -23,7 +23,7 @@ from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 class Choice:
     """Without parts: the likeliest token, which the LM head has chosen. `combine`: GPUs that share the head join their
     choices. `draw`: a token is drawn, before which `count` counts what penalties apply to. `rejection`: drafts pass it.
-    `keeps_logits`: a draft's are kept for it.
+    `keeps_logits`: a draft's are kept for it. `tree`: rows are nodes of a tree.
     """
 
     combine: CombineChoices | None = None
@@ -31,6 +31,7 @@ class Choice:
     draw: TokenDraw | None = None
     rejection: Rejection | None = None
     keeps_logits: bool = False
+    tree: bool = False
 
     def opening(self) -> Mapping[str, Kernel]:
         """Name → launcher of what `begin` launches."""
@@ -72,8 +73,8 @@ class Choice:
             self.combine(choices, layer.mailboxes, b.slots, rows)
         if self.draw:
             assert b.sampling is not None
-            ids = draft.target_ids if draft and mapped else None
-            self.draw(logits, choices, b.sampling, b.slots, rows, offset=offset, target_ids=ids)
+            ids, masks = draft.target_ids if draft and mapped else None, b.tree.masks if b.tree and self.tree else None
+            self.draw(logits, choices, b.sampling, b.slots, rows, offset=offset, target_ids=ids, masks=masks)
         if self.rejection:
             assert b.sampling is not None and draft is not None
             self.rejection(logits, choices, draft.columns, b.sampling, b.slots, rows)
@@ -84,17 +85,24 @@ def combining(vocab: int, rows_per_slot: int, slots: int, sizes: Sizes, ranks: i
     return CombineChoices(vocab, rows_per_slot, rows, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
 
 
-def target_choice(target: Target, draft: Draft | None, sizes: Sizes, slots: int, rows_per_slot: int) -> Choice:
-    """Return the choice behind the target's head over `rows_per_slot` rows, the first of which is no draft's."""
+def target_choice(
+    target: Target, draft: Draft | None, sizes: Sizes, slots: int, rows_per_slot: int, *, tree: bool
+) -> Choice:
+    """Return the choice behind the target's head over `rows_per_slot` rows, the first of which is no draft's. Raises
+    ValueError for rejection of a tree's tokens.
+    """
     vocab, most, sampling = target.geometry.vocab, sizes.max_rows, sizes.sampling
     combine, rejection = combining(vocab, rows_per_slot, slots, sizes, target.shard.ranks), None
     if sampling is None:
         return Choice(combine)
+    if rejects(sampling) and tree:
+        raise ValueError("rejection of a tree: its tokens are not drawn")
     if rejects(sampling) and draft and rows_per_slot > 1:
         drafted = DraftedRows(vocab, draft.geometry.draft_vocab, rows_per_slot - 1, sizes.slots, most)
         rejection = Rejection(sampling, drafted)
     count = CountTokens(vocab, most) if penalises(sampling) else None
-    return Choice(combine, count, TokenDraw(sampling, vocab, most, races=rejection is None), rejection)
+    draw = TokenDraw(sampling, vocab, most, races=rejection is None, tree=tree)
+    return Choice(combine, count, draw, rejection, tree=tree)
 
 
 def draft_choice(draft: Draft, sizes: Sizes, slots: int) -> Choice:

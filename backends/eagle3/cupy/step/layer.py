@@ -31,7 +31,7 @@ class RowPositions:
     query row.
 
     With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `part`, they look at a
-    part of the cache, or they begin at position `part.verified`, and choose such a part. `step` [1]: the number of the
+    part of the cache, or they begin at position `first` [S], and choose such a part. `step` [1]: the number of the
     step.
     """
 
@@ -43,6 +43,12 @@ class RowPositions:
     nodes: NodeTensors | None = None
     part: PartialBuffers | None = None
     step: Tensor | None = None
+    first: Tensor | None = None
+
+    @property
+    def begins(self) -> Tensor:
+        """Return the position of each slot's row 0, less `offset`."""
+        return self.length if self.first is None else self.first
 
     def of_layer(self, index: int) -> tuple[object, ...]:
         """Return what has the operands of attention in a layer."""
@@ -197,11 +203,11 @@ class Layer:
         groups = b.partial, pages.of_layer(index), *at.of_layer(index)
         if isinstance(attention, WideAttention):
             assert p is not None
-            attention(b.attended, b.qkv, rows, *groups, first=p.verified, asked=p.asked[index])
+            attention(b.attended, b.qkv, rows, *groups, first=p.verified, asked=p.asked[index], **self.of_heads(b, w))
             return
-        part = {} if p is None else {"kept": p.kept[index], "dropped": p.dropped}
+        part = {"kept": p.kept[index], "dropped": p.dropped} if p is not None and attention.kept else {}
         joined = {"finished": b.mixture.joined} if attention.joins and b.mixture else {}
-        attention(b.attended, b.qkv, rows, *groups, **part, **joined, **self.of_heads(b, w))
+        attention(b.attended, b.qkv, rows, *groups, length=at.begins, **part, **joined, **self.of_heads(b, w))
 
     def sum_of(self, b: LayerBuffers, norm: Tensor) -> tuple[Tensor, tuple[PreNormRows, Tensor] | None]:
         """Return the stream that a product adds to, and the norm that it prepares; or the buffer of its partial

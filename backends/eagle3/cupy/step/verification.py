@@ -75,15 +75,18 @@ class Refresh(Verification):
         self.selection = Selection(sizes.heads(target.geometry), sizes, k)
 
     def attention(self, window: int | None) -> Attend | None:
-        sizes = self.sizes
-        return WideAttention(sizes.heads(self.target.geometry), self.rows, sizes.max_rows, sizes.fmha)
+        sizes, g = self.sizes, self.target.geometry
+        if window is not None:
+            return None  # it reads little, and retrieves nothing
+        return WideAttention(sizes.heads(g), self.rows, sizes.max_rows, sizes.fmha, sinks=g.sinks)
 
     def begins(self, b: Buffers) -> Tensor:
         assert b.partial is not None
         return b.partial.verified
 
     def positions(self, b: Buffers) -> RowPositions:
-        return RowPositions(self.target.rope, b.kv, b.slots.length, part=b.partial, step=b.slots.step)
+        of = self.target.rope, b.kv, b.slots.length
+        return RowPositions(*of, part=b.partial, step=b.slots.step, first=self.begins(b))
 
     def kernels(self) -> Mapping[str, Kernel]:
         return self.selection.kernels()
@@ -99,7 +102,7 @@ class Part(Verification):
     """Verification of a chain over a part of the cache."""
 
     def attention(self, window: int | None) -> Attend | None:
-        return partial_attention(self.target.geometry, self.sizes, self.k)
+        return None if window is not None else partial_attention(self.target.geometry, self.sizes, self.k)
 
     def positions(self, b: Buffers) -> RowPositions:
         return RowPositions(self.target.rope, b.kv, b.slots.length, part=b.partial, step=b.slots.step)

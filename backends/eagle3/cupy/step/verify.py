@@ -36,11 +36,11 @@ class Verify:
     ) -> None:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
 
-        Raises ValueError for what a target that is split among GPUs cannot do: trees and sampling.
+        Raises ValueError for sampling of a target that is split among GPUs.
         """
         g, ranks, per_slot, most = target.geometry, target.shard.ranks, way.rows, sizes.max_rows
-        if ranks > 1 and (way.nodes or sizes.sampling):
-            raise ValueError("a target that is split among GPUs decodes greedy chains")
+        if ranks > 1 and sizes.sampling:
+            raise ValueError("a target that is split among GPUs decodes greedily")
         self.target, self.way, self.draft, self.boundaries = target, way, draft, draft.boundaries if draft else ()
         self.embed = EmbedRows(g.hidden, per_slot, most, way.replay)
         self.capture = FeatureCapture(g.hidden, max(1, len(self.boundaries)), per_slot, most, way.replay)
@@ -54,7 +54,7 @@ class Verify:
             attention=way.attention,
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, slots * per_slot, scaled=True, chooses=True)
-        self.choice = target_choice(target, draft, sizes, slots, per_slot)
+        self.choice = target_choice(target, draft, sizes, slots, per_slot, tree=way.nodes is not None)
         self.settle = way.settling(len(self.boundaries) * g.hidden)
 
     def kernels(self) -> Mapping[str, Kernel]:

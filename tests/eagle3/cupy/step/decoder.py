@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
@@ -31,6 +32,7 @@ from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import mixture
 from specgate.checkpoints.geometry import ExpertGeometry
+from specgate.contract import Sampling
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.trees.random_trees import path_to
@@ -80,9 +82,11 @@ class Decoder:
         kv: KvModes = AS_COMPUTED,
         experts: bool = False,
         forced: bool = False,
+        sampling: Sampling | None = None,
     ) -> Decoder:
         """It drafts `tree`, or chains of `k` tokens, which are verified in part as `partial` says. `kv`: the formats of
         the caches. `experts`: of a target with a mixture. `forced`: it accepts what `b.forced` says.
+        `sampling`: it draws.
         """
         prompts = prompts or random_prompts(LENGTHS)
         slots, lengths = len(prompts), [*map(len, prompts)]
@@ -90,9 +94,12 @@ class Decoder:
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, kv=kv)
         sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial, forced=forced)
+        sizes = replace(sizes, sampling=sampling)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions)
+        if b.sampling is not None:
+            name_requests(b.sampling, prompts)
         layout = assign_blocks(prompts, sizes)
         last = prefill_prompts(model, head, b, prompts, layout)
         b.kv.copy_(layout.kv)

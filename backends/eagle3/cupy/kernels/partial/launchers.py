@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -176,12 +176,20 @@ class WideAttention(Kernel):
     behind them have no meaning, and leave the cache alone.
     """
 
-    def __init__(self, heads: Heads, rows_per_slot: int, asked_rows: int, config: FmhaConfig | None = None) -> None:
-        """`config`: its tile alone counts. Raises ValueError for a cache of codes."""
+    def __init__(
+        self,
+        heads: Heads,
+        rows_per_slot: int,
+        asked_rows: int,
+        config: FmhaConfig | None = None,
+        *,
+        sinks: bool = False,
+    ) -> None:
+        """`config`: its tile alone counts. `sinks`: as `Attention` has them. Raises ValueError for a cache of codes."""
         if heads.kv != "bf16":
             raise ValueError(f"a cache in {heads.kv}: wide attention reads keys and values in bf16 alone")
         self.heads, self.rows_per_slot, self.asked_rows = heads, rows_per_slot, asked_rows
-        self.joined = Attention(heads, rows_per_slot, config=config)
+        self.joined = Attention(heads, rows_per_slot, config=config, sinks=sinks)
         """It joins the chunks of a row; nothing else of it is launched."""
         tiles = -(-(heads.heads // heads.kv_heads) * rows_per_slot // QUERY_TILE)
         self.groups = -(-tiles // MOST_WARPS)
@@ -204,18 +212,18 @@ class WideAttention(Kernel):
         """As `Attention.partial_shapes`."""
         return self.joined.partial_shapes(slots)
 
-    def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, first: Tensor, asked: Tensor) -> None:
+    def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
         """`first` int32 [S]; `asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
         h = self.heads
         if rows.rows_per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
+        sinks = operands.pop("sinks", None)
         self.launch(
             (self.joined.max_chunks * self.groups, h.kv_heads, rows.slots),
             *(rows, *groups),
             threads=self.warps * 32,
-            asked=asked,
             qkv=qkv,
-            first=first,
+            **operands,
             POSITIONS=h.positions,
         )
-        self.joined.join(out, rows, *groups, length=first, offset=0)
+        self.joined.join(out, rows, *groups, length=operands["first"], offset=0, sinks=sinks)
