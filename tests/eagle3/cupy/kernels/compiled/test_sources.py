@@ -36,14 +36,14 @@ def test_a_field_is_in_the_struct_of_those_kernels_alone_that_are_compiled_for_i
         "joins": Attention(HEADS, 4, 64, sinks=True, may_join=True),
     }
     names = {name: {field.name for field in kernel.operands_of("attention").fields} for name, kernel in own.items()}
-    assert {name: found - {*plain} for name, found in names.items()} == {
+    assert {name: fields - {*plain} for name, fields in names.items()} == {
         "tree": {"masks"},
         "fp8": {"scales"},
         "nvfp4": {"scales"},
         "part": {"kept", "dropped"},
         "joins": {"out", "sinks", "finished"},
     }
-    assert all({*plain} < found for found in names.values()) and len({*plain}) == len(plain)
+    assert all({*plain} < fields for fields in names.values()) and len({*plain}) == len(plain)
     lines = {kernel.spec.source.count("\n") for kernel in (CHAIN, *own.values())}
     assert len(lines) == 1, "an error has to be reported in its own line"
 
