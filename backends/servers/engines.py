@@ -41,7 +41,7 @@ SILENT_S: Final = 20.0
 HTTP_STATUS: Final = re.compile(r"HTTP \d{3}")
 REFUSED: Final = re.compile(r"HTTP (401|403|429|503)\b")
 """A key is missing, or the server takes no requests: no sign of another engine."""
-PROBE: Final = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25"
+PROBE: Final = "1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8 1 2"
 PROBE_TOKENS: Final = 24
 SEVERAL_A_STEP: Final = 1.1
 """Tokens per event from which on a server speculates."""
@@ -135,7 +135,8 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
             return stated
         if adapter.counts_events:
             return seen_in_events(adapter, client, model)
-        return Speculation(seen_length(adapter, client, model), stated.method)
+        length = seen_length(adapter, client, model)
+        return Speculation(length or (None if stated.unknown else 0), stated.method, stated.unknown)
     except BackendError as error:
         return Speculation(unknown=str(error))
 
@@ -181,7 +182,7 @@ def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording,
     ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True, chat={"messages": [{"role": "user", "content": PROBE}]})
     talks, (path, body) = chats_only(adapter, client, model), adapter.request(ask)
     if talks:
-        path, body = chat.PATH, chat.body(ask, (), adapter.chat_fields(ask))
+        path, body = chat.PATH, openai.body(ask, **adapter.chat_fields(ask))
     (recording,) = client.stream(path, [body], limit)
     return recording, chat.read if talks else adapter.read
 
