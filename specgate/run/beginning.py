@@ -21,7 +21,6 @@ from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software, plugin_commits
 from specgate.pairs.resolve import target_limits
 from specgate.planning.forced_acceptance import forced_of
-from specgate.planning.gates import margins_of
 from specgate.planning.plan import check_biases, check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
@@ -103,14 +102,11 @@ def begin(
     """Create the run folder and write into it what is known before anything is measured.
 
     That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
-    if the configuration holds a credential, if the policy has a margin that is smaller than the smallest effect which
-    the noise profile says this machine can tell, or if it refuses floors that cannot be reached and has some.
+    if the configuration holds a credential, or if the policy refuses floors that cannot be reached and has some.
     """
     refuse_credentials(config)
     forced = forced_of(request)
     profile = noise_profile.profile_of(request.out)
-    policy = config.policy
-    noise_profile.check_margins(margins_of(policy), plan, profile, str(policy.source_file or policy.name))
     environment = {
         **inventory.environment(),
         **({"plugins": commits} if (commits := plugin_commits(software)) else {}),

@@ -49,6 +49,10 @@ class Lines:
         for line in open_lines(look, left_s, self.scenarios):
             self._print(line)
 
+    def checking(self, point: str, engine: str, dtype: str) -> None:
+        """Show that the back end `engine` now scores the tokens of the point with the key `point`, in `dtype`."""
+        self._print(f"checking {cell_name(point, self.scenarios)}: {engine} in {dtype} scores its tokens")
+
     def _print(self, line: str) -> None:
         with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
             echo(line)

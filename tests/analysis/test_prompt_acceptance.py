@@ -86,7 +86,7 @@ def test_a_prompt_that_a_load_sends_again_counts_once() -> None:
     blocks = [b for b in blocks_of(PLAN) if b.role.speculative and not b.warmup]
     lines = {(prompt_set, slot): slot for prompt_set in range(3) for slot in range(2)}
     records, once = by_prompt(blocks), once_each(by_prompt(blocks), lines, 2)
-    assert (len(records), once.keys()) == (6, {(0, 0), (0, 1)}) and pooled(once) == pooled(records)
+    assert (len(records), set(once)) == (6, {(0, 0), (0, 1)}) and pooled(once) == pooled(records)
     together = by_prompt([served(total_of([block]), block) for block in blocks])
     assert len(together) == 3 and once_each(together, lines, 2).keys() == {(0, 0)}, "sets that share prompts are one"
 

@@ -149,9 +149,7 @@ def steps_without_drafts(e: Evidence) -> Seen:
     observation = f"{d.undrafted} of {total}"
     if need_not_draft(e):
         if d.state == "next to nothing accepted" and d.undrafted > total // 2:
-            return found(
-                observation, "n-grams and suffixes draft where a text repeats itself: --prompt TEXT of your own"
-            )
+            return found(observation, "n-grams and suffixes draft where a text repeats itself: --prompt TEXT")
         return ruled_out(f"{observation}: its method need not draft")
     if d.undrafted > max(2, total // 10):
         return found(observation, "see the engine's log: something pauses the draft")

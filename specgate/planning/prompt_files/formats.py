@@ -166,7 +166,7 @@ def conversation(fields: Fields) -> Question:
     """
     if (format := format_of(fields.data)) == SPEED_BENCH:
         return mt_bench(fields)
-    return (mt_bench if format == MT_BENCH else sharegpt)(fields)._replace(category=None)
+    return (mt_bench(fields) if format == MT_BENCH else sharegpt(fields))._replace(category=None)
 
 
 def unrolled(entry: Entry) -> Iterator[Entry]:
