@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Final
 
 from specgate.backends.servers.adapter import UNTOLD, Adapter, Reported
@@ -179,10 +180,12 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
 def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording, Read]:
     """The recording of a short text, which the server goes on with or answers in a chat, and what reads it."""
     limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
-    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True, chat={"messages": [{"role": "user", "content": PROBE}]})
-    talks, (path, body) = chats_only(adapter, client, model), adapter.request(ask)
-    if talks:
+    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True)
+    if talks := chats_only(adapter, client, model):
+        ask = replace(ask, chat={"messages": [{"role": "user", "content": PROBE}]})
         path, body = chat.PATH, openai.body(ask, **adapter.chat_fields(ask))
+    else:
+        path, body = adapter.request(ask)
     (recording,) = client.stream(path, [body], limit)
     return recording, chat.read if talks else adapter.read
 
