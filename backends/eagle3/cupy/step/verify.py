@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import EmbedRows, FeatureCapture
@@ -55,7 +56,7 @@ class Verify:
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, slots * per_slot, scaled=True, chooses=True)
         self.choice = target_choice(target, draft, sizes, slots, per_slot, tree=way.nodes is not None)
-        self.settle = way.settling(len(self.boundaries) * g.hidden)
+        self.accept, self.settle = way.settling(len(self.boundaries) * g.hidden)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
@@ -67,7 +68,7 @@ class Verify:
             **self.way.kernels(),
             "lm_head": self.lm_head,
             **self.choice.kernels(),
-            "accept": self.settle.kernel,
+            "accept": self.accept,
         }
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
@@ -93,7 +94,7 @@ class Verify:
         """
         t, choices, eps = b.target.layer, b.target.choices, self.target.geometry.rms_eps
         self.lm_head(t.logits, t.pre_norm, self.target.weights.lm_head, rows, eps=eps, choices=choices)
-        with mark("TARGET_CHOICE"):
+        with mark("TARGET_DRAW") if self.choice.draw else nullcontext():
             self.choice(t.logits, choices, t, b, rows, self.draft)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
