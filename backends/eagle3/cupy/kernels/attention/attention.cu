@@ -103,6 +103,7 @@ struct AttentionArguments {
     bf16* out;               // [R, HEADS * HEAD_DIM] only if JOINS
     const bf16* sinks;       // [HEADS] if SINKS, only if JOINS
     int* finished;           // [_] only if JOINS
+    const bf16* head_norms;  // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
 struct CombineArguments {
@@ -149,6 +150,13 @@ struct Task {
 // ---- parts: keys and values on their way, rows, how much of the cache they look at, its format ---------------------------
 
 #include "kv_ring.cuh"
+
+// The head of query `index`, for its norm; of the last query, where there is none.
+__device__ __forceinline__ const float* query_head(const AttentionArguments& args, const Task& task, int index) {
+    index = min(index, QUERIES - 1);
+    const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : index / HEADS_PER_KV);
+    return args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM;
+}
 
 // The query tile as operand A, as the format has it.
 __shared__ uint4 queries[LOADS_32][2][32];
@@ -312,6 +320,7 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     }
 
     prefetch_angles(args.cosine, args.sine, task);
+    if constexpr (HEAD_NORM_EPS > 0) prefetch<WARPS * 32>(args.head_norms, 2 * HEAD_DIM * (int)sizeof(bf16));
     KVRing ring(args, task, me);
     const int known = known_before(task);
     ring.fill_early(known);

@@ -97,8 +97,8 @@ def joining_warps(chunks: int) -> int:
 class Attention(Kernel):
     """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot, over paged keys and values.
 
-    Before that it rotates queries and keys, and writes the new keys and values into the cache, in the format that the
-    heads name.
+    Before that it norms queries and keys, if the heads have norms, rotates them, and writes the new keys and values
+    into the cache, in the format that the heads name.
 
     qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
     t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
@@ -195,9 +195,10 @@ class Attention(Kernel):
     def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
         """`rows`: the query rows. Others are operands of `attention.cu`, or attributes of `groups` of these names:
         `LayerPages`; a `Workspace`; `cosine` and `sine`, `block_table`, `length` and `offset`. Where a launcher is made
-        for them: `counts`; `statistics` int32 [4], which STATISTICS are added to; `sinks` bfloat16 [N]; `NodeTensors`;
-        `kept` int32 [S, G, retrieval], the retrieved blocks, and `dropped` int32 [S], how many positions are left out;
-        `finished`, where chunks are joined here, int32 [S · G · tiles], zero before and after. Raises ValueError for
+        for them: `counts`; `statistics` int32 [4], which STATISTICS are added to; `sinks` bfloat16 [N]; `head_norms`
+        bfloat16 [2, D], weights of the norms of queries and of keys; `NodeTensors`; `kept` int32 [S, G, retrieval], the
+        retrieved blocks, and `dropped` int32 [S], how many positions are left out; `finished`, where chunks are joined
+        here, int32 [S · G · tiles], zero before and after. Raises ValueError for
         what this launcher was not made for.
         """
         h = self.heads
