@@ -87,7 +87,7 @@ def harness(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def both(harness: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with the engine's wheel beside it."""
     site = tmp_path_factory.mktemp("both") / "site"
-    shutil.copytree(harness, site, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(harness, site)  # with what was compiled of it, which is of use as it stands
     unpack(engines_wheel(tmp_path_factory.mktemp("engine"), tmp_path_factory.mktemp("dist")), site)
     (site / "sitecustomize.py").write_text(ALONE.format(missing=()))
     return site
