@@ -5,7 +5,6 @@
     acceptance.py         is the acceptance length at least what the policy asks?
     acceptance_drift.py   does the acceptance length keep up while the engine answers more and more requests?
     speed.py              is speculation at least so many times as fast as the baseline it was paired with?
-    regression.py         is a role no slower than another role of the same rounds, but for a margin?
     since_green.py        is a cell no slower than in the last green run, but for a margin?
     builds.py             was this build compared with the branch that it goes into, and is it no slower?
     tail.py               is a percentile of the requests' times at most what the policy asks?

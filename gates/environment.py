@@ -91,7 +91,9 @@ class Environment(CellGate):
         return MachineLimits(bool(rule.params["gpu"]), share, host)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
-        key, gpu, conditions = result.cell.key, bool(rule.params["gpu"]), run.conditions.get(result.cell.point.key)
+        key, conditions = result.cell.key, run.conditions.get(result.cell.point.key)
+        # There is no advice about the GPU of a client that has none: the server may run elsewhere.
+        gpu = bool(rule.params["gpu"]) and (rule.required or (conditions is not None and sees_gpu(conditions)))
         gap = unwatched(result, conditions)
         if conditions is None or gap is not None:
             state = State.ENV_REJECTED if gpu else State.SKIPPED
@@ -106,6 +108,11 @@ class Environment(CellGate):
         if others:
             evidence["also"] = ", ".join(f.code for f in others)
         return verdict(rule, key, State.ENV_REJECTED, first.code, first.message, evidence, first.next_step)
+
+
+def sees_gpu(conditions: Conditions) -> bool:
+    """True if a GPU was read in any sample."""
+    return conditions.gpu.missing < conditions.samples
 
 
 def quiet(rule: Rule, conditions: Conditions, gpu: bool) -> tuple[State, str, str]:

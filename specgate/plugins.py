@@ -64,7 +64,6 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "memory", "specgate.gates.memory:GATE"),
     ("specgate.gates", "load", "specgate.gates.load:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
-    ("specgate.gates", "regression", "specgate.gates.regression:GATE"),
     ("specgate.gates", "since-green", "specgate.gates.since_green:GATE"),
     ("specgate.gates", "builds", "specgate.gates.builds:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),

@@ -128,16 +128,6 @@ class Adapter:
     """Whether it starts servers with their prefix cache on (`-o prefix_cache=on`), and can keep single requests out of
     the cache of one that runs already.
     """
-    cache_sizes: tuple[str, ...] | None = None
-    """Flags that give the KV cache a size. Without one, it is made of the memory that is free when the server starts.
-    (): it has a size in any case. None: the engine looks at the free memory whatever the flags.
-    """
-    sized_with: tuple[str, str] | None = None
-    """The one of `own_options` that decides whether `cache_sizes` are heeded, and the value, its default, that does."""
-    cache_cap: str | None = None
-    """The one of `cache_sizes` that states tokens and is an upper bound: where less memory is free, the engine takes
-    fewer and goes on. None where a size is kept, or the engine does not start.
-    """
     needed_files: tuple[str, ...] = ()
     """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...] = ()

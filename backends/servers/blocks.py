@@ -214,6 +214,8 @@ def decoded(
     tokens of several steps, what its counters do not explain is lost steps, and never steps without a draft. `tree`:
     it drafts trees. `own_lengths`: its method sets the lengths of its drafts.
     """
+    if counted.speculative is False and all(a.spec is None or not a.spec.accepted for a in answers):
+        answers = [replace(a, spec=None) for a in answers]  # events of one token each show no drafts
     spec, own = counted.spec, own_counts(answers)
     if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
         raise BackendError(f"{where}: the answers report {own}, the server's counters {spec}", hint="other traffic?")

@@ -32,10 +32,10 @@ from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention
 from specgate.backends.servers.exchange import Ask, Json, PromptTexts, Reading
 from specgate.backends.servers.facts.chats import Chats, Renderer
 from specgate.backends.servers.facts.engine import server_facts, sizes_of
-from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.server import Running, Server, checked_command, end, new_port
+from specgate.backends.servers.process import free_port
+from specgate.backends.servers.server import Running, Server, checked_command
 from specgate.backends.servers.texts import ENCODED, NAMED, TextTokens, encoder
 from specgate.checkpoints.spec_config.launch_checks import check_named, stated_method
 from specgate.checkpoints.spec_config.terms import NAMES
@@ -66,8 +66,7 @@ class ServerEngine:
     once, and so does one with speculation that runs already: what they tell of themselves is part of the facts.
 
     With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
-    is ended before another is started. With `start=parallel` the baseline's and the longest drafts' load side by side,
-    and both are ready before anything is asked.
+    is ended before another is started.
     """
 
     def __init__(self, adapter: Adapter, request: OpenRequest, options: Options, folder: Path) -> None:
@@ -78,8 +77,6 @@ class ServerEngine:
         self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
         self.reports: dict[Role, ServerReport] = {}
         self.salt = new_salt()
-        self._loading: dict[Role, Running] = {}
-        """Servers that were started and are not waited for yet."""
         sizes = sizes_of(request.pair)
         self.chats = Chats(request.chats, Renderer.of(request.pair.tokenizer, options), options, self._answer)
         self._text_tokens = TextTokens(sizes.vocab, sizes.eos_token_ids, encoder(request.pair.tokenizer))
@@ -87,16 +84,9 @@ class ServerEngine:
         self._made: str | None = None
         """How tokens were made of the last block's texts; None where the server told ids."""
         try:
-            if options.start == "parallel":
-                check_sized(adapter, options)
             tree = self._tree(Role(request.max_k))  # flags that cannot be meant are refused before a target is loaded
-            if options.start == "parallel":
-                for role in self._at_once():
-                    self._loading[role] = self._launched(role)
             for role in self._at_once():
                 self.server(role)
-            if options.start == "parallel":
-                check_uncut(adapter, options, self._cache_tokens())
             reports = list(self.reports.values())
             self._facts = server_facts(adapter, request, options, reports, tree, self._method())
             if self._talks():
@@ -108,14 +98,10 @@ class ServerEngine:
             raise
 
     def _at_once(self) -> list[Role]:
-        """The roles whose servers are asked at once who they are: the baseline's, and all that run or load already."""
+        """The roles whose servers are asked at once who they are: the baseline's, and all that run already."""
         spec = Role(self.request.max_k)
         first = BASELINE if self.request.baseline else spec
-        soon = self.options.url_of(spec) or (self.options.start == "parallel" and spec.speculative)
-        return list(dict.fromkeys((first, *([spec] if soon else []))))
-
-    def _cache_tokens(self) -> dict[Role, int | None]:
-        return {role: server.memory.kv_tokens for role, server in self.servers.items()}
+        return list(dict.fromkeys((first, *([spec] if self.options.url_of(spec) else []))))
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -356,9 +342,7 @@ class ServerEngine:
             for server in self.servers.values():
                 server.ask_to_stop()
                 stack.callback(server.stop)
-            for running in self._loading.values():
-                stack.callback(end, running)
-            self.servers, self._loading = {}, {}
+            self.servers = {}
 
     def server(self, role: Role) -> Server:
         if role in self.servers:
@@ -371,7 +355,7 @@ class ServerEngine:
             here = self._text_tokens
             server.texts = here if here.encode is not None else replace(here, encode=server.encoded)
         else:
-            running = self._loading.pop(role, None) or self._launched(role)
+            running = self._launched(role)
             server = Server(self.adapter, role, running, self.options)
             server.texts = self._text_tokens if self.options.endpoint == "chat" else None
         self.servers[role], self.reports[role] = server, server.report
@@ -414,7 +398,7 @@ class ServerEngine:
         self._tree(role)
         check_forced(self.options.force_al, role)
         folder = self.trace_folder(role)
-        launch = self._launch(role, new_port(self.options, {running.port for running in self._loading.values()}))
+        launch = self._launch(role, self.options.port or free_port())
         return Server.launched(self.adapter, launch, self.profiler.flags(folder) if self.profiler and folder else ())
 
     def _launch(self, role: Role, port: int) -> Launch:

@@ -45,6 +45,8 @@ class Samples:
         try:
             text = client.text(path)
         except BackendError as error:
+            if not client.status(path):  # nothing listens any more
+                raise
             raise BackendError(f"no counters: {error.message}", hint=f"the server needs {flag}") from error
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         try:

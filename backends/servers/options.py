@@ -25,7 +25,7 @@ from specgate.files.panics import first_line
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config", "profile", "profile_dir",
-    "kernels", "log", "prefix_cache", "start", "endpoint", "chat_template", "chat_template_kwargs", "response_format",
+    "kernels", "log", "prefix_cache", "endpoint", "chat_template", "chat_template_kwargs", "response_format",
     "system", "logprobs",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
@@ -52,7 +52,7 @@ class Options:
     `url`, `args`, `profile_dir` and `log` map role names to values, with "" for all roles. `kernels`: patterns of the
     kernels that may run in a decode loop. `prefix_cache`: of servers that are started here; of one that runs already,
     whether requests may be served from it. None: off, and a server that runs already drops its cache where it can.
-    `start`: whether the servers of both roles load at the same time. `own` are the engine's own options.
+    `own` are the engine's own options.
 
     `endpoint`: which one takes the requests; None for completions where a server has them. The rest is for chats.
     `chat_template`: a file that the target's template is in, or `SERVERS_OWN`. `chat_template_kwargs`: variables for
@@ -70,7 +70,6 @@ class Options:
     drafter: Literal["given", "eagle3", "ngram"] | None = None
     force_al: float | None = None
     prompts: Literal["ids", "text"] = "ids"
-    start: Literal["serial", "parallel"] = "serial"
     start_s: float = 280.0
     stall_s: float = 60.0
     stop_s: float = 20.0
@@ -129,7 +128,6 @@ class Options:
             drafter=drafter_in(raw),
             force_al=number(raw, "force_al", 1.0) if "force_al" in raw else None,
             prompts="text" if choice(raw, "prompts", ("ids", "text")) == "text" else "ids",
-            start="parallel" if choice(raw, "start", ("serial", "parallel")) == "parallel" else "serial",
             start_s=number(raw, "start_s", 280.0),
             stall_s=number(raw, "stall_s", 60.0),
             stop_s=number(raw, "stop_s", 20.0),
@@ -165,9 +163,6 @@ class Options:
         of_chats = ("chat_template", "chat_template_kwargs", "response_format", "system", "logprobs")
         if self.endpoint == "completions" and (chosen := [n for n in of_chats if getattr(self, n)]):
             raise UsageError(f"option {chosen[0]} with endpoint = completions: it is for chats", hint="endpoint=chat")
-        if self.start == "parallel" and (self.url or self.servers == "apart"):
-            other = "url: nothing is started here" if self.url else "servers = apart: one runs at a time"
-            raise UsageError(f"option start = parallel with {other}", hint="leave one of them out")
         if self.port is not None and self.servers == "together":
             raise UsageError(
                 f"option port = {self.port}: every role has a server of its own, and they run side by side",

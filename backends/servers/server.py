@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from specgate.backends.servers.facts.served import settings_in
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
-from specgate.backends.servers.process import HOST, Command, ServerProcess, free_port, is_free, shown, wait_until_free
+from specgate.backends.servers.process import HOST, Command, ServerProcess, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
 from specgate.backends.servers.texts import TextTokens
 from specgate.checkpoints.spec_config.launch_checks import check_command
@@ -355,11 +355,3 @@ def end(running: Running) -> None:
     if running.process is not None and running.port is not None:
         running.process.stop()
         wait_until_free(running.port)
-
-
-def new_port(options: Options, taken: Container[int | None] = ()) -> int:
-    """The port that was asked for, or a free one that is not `taken` by a server which does not listen yet."""
-    port = options.port or free_port()
-    while options.port is None and port in taken:
-        port = free_port()
-    return port

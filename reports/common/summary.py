@@ -55,7 +55,7 @@ def headline(run: Run) -> Headline:
     if run.failures:
         point, why = next(iter(run.failures.items()))
         first, _, rest = why.partition("\n")
-        where = "the run" if point == "run" else point
+        where = "the run" if point == "run" else cell_name(point, run.scenarios)
         if run.status == "interrupted":
             code = ExitCode.INTERRUPTED
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)

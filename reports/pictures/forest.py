@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.contract import Comparison, Role, Run, Verdict
+from specgate.contract import Comparison, Role, Run
 from specgate.reports.common.figures import NONE, floor_of, percent, ratio, reason
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
@@ -40,7 +40,7 @@ class Row:
 
 
 def forest(run: Run) -> Picture:
-    rows = list(rows_of(run))
+    rows = [row_of(run, comparison) for comparison in run.comparisons]
     drawable = [r for r in rows if r.value is not None]
     if not drawable:
         return left_out(NAME, "no pair of blocks whose speed may be quoted")
@@ -62,15 +62,7 @@ def forest(run: Run) -> Picture:
     return Picture(NAME, caption, drawing, [table(rows)], wide=True)
 
 
-def rows_of(run: Run) -> Iterator[Row]:
-    for comparison in run.comparisons:
-        yield over_baseline(run, comparison)
-    for verdict in run.verdicts:
-        if (row := over_role(run, verdict)) is not None:
-            yield row
-
-
-def over_baseline(run: Run, comparison: Comparison) -> Row:
+def row_of(run: Run, comparison: Comparison) -> Row:
     cell, value = comparison.cell, comparison.speedup
     floor, mde = floor_of(run, cell), smallest_effect(run, cell.key)
     return Row(
@@ -82,23 +74,6 @@ def over_baseline(run: Run, comparison: Comparison) -> Row:
         floor,
         mde,
         reason(value),
-    )
-
-
-def over_role(run: Run, verdict: Verdict) -> Row | None:
-    """The row of a role compared with another role, from the evidence of a verdict; None if it compares no roles."""
-    evidence, result = verdict.evidence, run.result(verdict.cell)
-    value, low, high, margin = (evidence.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
-    if "against" not in evidence or result is None or not isinstance(value, float) or not isinstance(margin, float):
-        return None
-    return Row(
-        name=f"{cell_name(verdict.cell, run.scenarios)} over {evidence.get('against')}",
-        role=result.cell.role,
-        value=value,
-        low=low if isinstance(low, float) else None,
-        high=high if isinstance(high, float) else None,
-        asked=1 / (1 + margin / 100),
-        mde=smallest_effect(run, verdict.cell),
     )
 
 
@@ -128,10 +103,10 @@ def draw(axes: Any, rows: Sequence[Row], what: str) -> None:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    def row_of(row: Row) -> list[str]:
+    def entries(row: Row) -> list[str]:
         span = NONE if row.low is None else f"{row.low:.3f} … {row.high:.3f}"
         value = f"{row.value:.3f}" if row.value is not None else row.why_none or NONE
         return [row.name, value, span, f"{row.asked:.3f}" if row.asked else NONE, percent(row.mde)]
 
     head = ("cell", "ratio", "95 % interval", "asked", "smallest effect")
-    return Table(head, [row_of(row) for row in rows])
+    return Table(head, [entries(row) for row in rows])

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import Gap, Policy, Run, State, Verdict
 from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
@@ -108,7 +109,10 @@ def verdict_case(run: Run) -> ET.Element:
         red = (ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.NOT_JUDGED)
         tag = "failure" if head.code in red else "error"
         outcome = element(tag, type=head.state, message=head.reason)
-        outcome.text = visible("\n".join(f"{where}: {why}" for where, why in run.failures.items())) or None
+        outcome.text = (
+            visible("\n".join(f"{cell_name(where, run.scenarios)}: {why}" for where, why in run.failures.items()))
+            or None
+        )
         made.append(outcome)
     return made
 

@@ -200,7 +200,7 @@ def cut_short(contrast: Contrast) -> Iterator[str]:
     """Yield a sentence per failure that left blocks of a run missing."""
     for name, run in (("A", contrast.a), ("B", contrast.b)):
         for where, why in run.failures.items():
-            yield f"{name} was cut short ({where}): {why.splitlines()[0]}"
+            yield f"{name} was cut short ({cell_name(where, run.scenarios)}): {why.splitlines()[0]}"
 
 
 # ── everything ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 session.py     the whole of it: request → sides → samples → words → files
 request.py     the command line, and what it means on this machine
-sides.py       which build a side is: a folder, a wheel, a git revision, an interpreter, options
+sides.py       which build a side is: a folder, a git revision, an interpreter, options
 schedule.py    the order of everything, drawn before anything is measured
 resuming.py    a stored comparison that goes on, with more process pairs
 runner.py      the measuring loop: processes in pairs, blocks in groups A B B A

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from specgate.ab.sides import Asked, asked_of, build, launch_of, package_folder, side_of, worktree
@@ -105,20 +104,19 @@ def builds(request: AbRequest, logs: Path) -> Iterator[dict[SideName, Build]]:
     Raises UsageError for a side that cannot be what was asked for, and BackendError for one that does not build.
     """
     sides: dict[SideName, Asked] = {"old": asked_of("old", request.old), "new": asked_of("new", request.new)}
-    with TemporaryDirectory(prefix="specgate-ab-") as scratch:
-        if request.base is None:
-            yield {name: ready(request, side, Path(scratch)) for name, side in sides.items()}
-            return
-        here = Path.cwd()
-        with worktree(here, request.base) as tree:
-            top = checkout_of(here)
-            assert top is not None  # the worktree is one of it
-            for name, folder in zip(SIDES, (tree, top.top), strict=True):
-                if request.build:
-                    build(folder, request.build, logs / f"build-{name}.log", name)
-                if not sides[name].foreign:
-                    sides[name] = replace(sides[name], source=code_in(folder, request.package, name))
-            yield {name: ready(request, side, Path(scratch)) for name, side in sides.items()}
+    if request.base is None:
+        yield {name: ready(request, side) for name, side in sides.items()}
+        return
+    here = Path.cwd()
+    with worktree(here, request.base) as tree:
+        top = checkout_of(here)
+        assert top is not None  # the worktree is one of it
+        for name, folder in zip(SIDES, (tree, top.top), strict=True):
+            if request.build:
+                build(folder, request.build, logs / f"build-{name}.log", name)
+            if not sides[name].foreign:
+                sides[name] = replace(sides[name], source=code_in(folder, request.package, name))
+        yield {name: ready(request, side) for name, side in sides.items()}
 
 
 def code_in(checkout: Path, package: str | None, side: SideName) -> Path:
@@ -131,15 +129,16 @@ def code_in(checkout: Path, package: str | None, side: SideName) -> Path:
     return folder
 
 
-def ready(request: AbRequest, side: Asked, scratch: Path) -> Build:
+def ready(request: AbRequest, side: Asked) -> Build:
     """One side with its configuration."""
-    launch, source = launch_of(side, scratch) if side.foreign else (AS_THE_HARNESS, None)
+    launch = launch_of(side) if side.foreign else AS_THE_HARNESS
     config = config_of(request, side)
-    return Build(side_of(side, config.backend, config.options, source), launch, config)
+    return Build(side_of(side, config.backend, config.options), launch, config)
 
 
 def config_of(request: AbRequest, side: Asked) -> Config:
-    """Configuration of one side."""
+    """Configuration of one side. Draft lengths that are () ask for the baseline alone."""
+    plain = request.question.spec == ()
     run = Request(
         kind="micro",
         argv=request.argv,
@@ -152,13 +151,14 @@ def config_of(request: AbRequest, side: Asked) -> Config:
         target=request.target,
         draft=request.draft,
         tokenizer=request.tokenizer,
-        question=request.question,
+        question=replace(request.question, spec=None) if plain else request.question,
         baseline=request.baseline,
         perf_mode=False,
         options={**request.options, **side.options},
     )
     config = resolve(run, foreign=side.foreign, usual=micro_names)
-    return replace(config, scenarios={name: shortened(s, request.steps) for name, s in config.scenarios.items()})
+    every = {name: replace(s, grid=replace(s.grid, spec=())) if plain else s for name, s in config.scenarios.items()}
+    return replace(config, scenarios={name: shortened(s, request.steps) for name, s in every.items()})
 
 
 def shortened(scenario: Scenario, steps: int | None) -> Scenario:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,7 +68,7 @@ def last_lines(text: bytes) -> str:
     return "\n    ".join(lines) or "it printed nothing"
 
 
-KEYS: Final = ("source", "wheel", "python", "backend")
+KEYS: Final = ("source", "python", "backend")
 """What `--old` and `--new` say of a build. Every other key is an option of its back end."""
 _CODE: Final = frozenset(
     f".{kind}" for kind in ["py", "pyi", "so", "c", "cc", "cpp", "cu", "cuh", "h", "hpp", "rs", "json", "yaml"]
@@ -83,13 +82,12 @@ _OF_RUNS: Final = ("ledger.jsonl", "MANIFEST.sha256", "asked.json")
 class Asked:
     """A side as the command line has it.
 
-    `source`: the folder to import from first. `wheel`: a wheel to unpack and import from. `python`: the interpreter.
+    `source`: the folder to import from first. `python`: the interpreter.
     `backend`, `options`: over what both sides have in common.
     """
 
     name: SideName
     source: Path | None = None
-    wheel: Path | None = None
     python: Path | None = None
     backend: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +95,7 @@ class Asked:
     @property
     def foreign(self) -> bool:
         """True if the side's code may be another than the harness's."""
-        return any((self.source, self.wheel, self.python))
+        return self.source is not None or self.python is not None
 
 
 def asked_of(name: SideName, pairs: Sequence[tuple[str, str]]) -> Asked:
@@ -109,12 +107,9 @@ def asked_of(name: SideName, pairs: Sequence[tuple[str, str]]) -> Asked:
         if not value and key in KEYS:
             raise UsageError(f"--{name} {key}: empty", hint=f"write it as --{name} {key}=VALUE")
         values[key] = value
-    if "source" in values and "wheel" in values:
-        raise UsageError(f"--{name}: both source and wheel", hint="a build is one or the other")
     return Asked(
         name=name,
         source=folder_of(name, values["source"]) if "source" in values else None,
-        wheel=wheel_of(name, values["wheel"]) if "wheel" in values else None,
         python=interpreter_of(name, values["python"]) if "python" in values else None,
         backend=values.get("backend"),
         options={key: value for key, value in values.items() if key not in KEYS},
@@ -136,13 +131,6 @@ def package_folder(folder: Path) -> Path:
     return inner if not here and inner.is_dir() else folder
 
 
-def wheel_of(name: SideName, text: str) -> Path:
-    wheel = Path(text).expanduser().absolute()
-    if not zipfile.is_zipfile(wheel):
-        raise UsageError(f"--{name} wheel={text}: no such wheel", hint="give the path of a .whl file")
-    return wheel
-
-
 def interpreter_of(name: SideName, text: str) -> Path:
     """An interpreter by path or by name. Links are kept: those of a virtual environment lead out of it."""
     program = shutil.which(os.path.expanduser(text))
@@ -154,21 +142,12 @@ def interpreter_of(name: SideName, text: str) -> Path:
     return Path(program).absolute()
 
 
-def unpacked(wheel: Path, into: Path) -> Path:
-    """Unpack a wheel below `into`, and return the folder to import from."""
-    folder = into / wheel.stem
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
-
-
-def launch_of(side: Asked, unpack_into: Path) -> tuple[Launch, Path | None]:
-    """Launch of a side's processes, and the folder that its code is in; None if it is installed."""
-    source = side.source or (unpacked(side.wheel, unpack_into) if side.wheel else None)
-    if source is not None and too_old(source):
+def launch_of(side: Asked) -> Launch:
+    """Launch of a side's processes. Raises UsageError where its specgate speaks another protocol."""
+    if side.source is not None and too_old(side.source):
         hint = "its engine process speaks another protocol: take a later revision"
-        raise UsageError(f"{side.name}: {source}: its specgate is too old to be started by this one", hint=hint)
-    return Launch(side.python, (source,) if source else ()), source
+        raise UsageError(f"{side.name}: {side.source}: its specgate is too old to be started by this one", hint=hint)
+    return Launch(side.python, (side.source,) if side.source else ())
 
 
 def too_old(source: Path) -> bool:
@@ -177,15 +156,16 @@ def too_old(source: Path) -> bool:
     return (package / "__init__.py").is_file() and not (package / "run" / "engine_process" / "service.py").is_file()
 
 
-def side_of(side: Asked, backend: str, options: Mapping[str, str], source: Path | None) -> Side:
+def side_of(side: Asked, backend: str, options: Mapping[str, str]) -> Side:
     """The side as it is stored. `options`: all of its back end's."""
-    checkout = checkout_of(source) if source is not None and side.wheel is None else None
+    source = side.source
+    checkout = checkout_of(source) if source is not None else None
     return Side(
         name=side.name,
         backend=backend,
         options=options,
         python=str(side.python) if side.python else None,
-        source=str(side.wheel or source) if source else None,
+        source=str(source) if source else None,
         revision=checkout.commit if checkout else None,
         changed=checkout.changed if checkout else None,
         sha256=tree_sha256(source) if source else None,

@@ -72,6 +72,20 @@ def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
     return {prompt: reduce(add, records) for prompt, records in of_prompt.items()}
 
 
+def once_each(of: PromptRecords, lines: Mapping[tuple[int, int], int], batch: int) -> PromptRecords:
+    """`of` with one record for each prompt of a file, however often a load has sent it.
+
+    `lines`: (prompt set, slot) → its line of the file. Sets of `batch` prompts that are counted together share prompts,
+    and have one record.
+    """
+    together, first = batch > 1 and not any(slot for _, slot in of), dict[int, tuple[int, int]]()
+    records: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
+    for place in sorted(of):
+        line = 0 if together else lines.get(place, -1 - len(first))
+        records[first.setdefault(line, place)].append(of[place])
+    return {place: reduce(add, same) for place, same in records.items()}
+
+
 def length_counts(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
     """(prompt set, prompt) → (accepted + steps, steps), whose ratio is its acceptance length, where it had a draft."""
     records = by_prompt(blocks).items()

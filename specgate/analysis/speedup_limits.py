@@ -116,22 +116,20 @@ class PointTimes:
     traffic: Traffic | None
 
 
-def least_cycle_s(
-    times: PointTimes, context: int, batch: int, k: int, memory: Bandwidth | None, overlap: float | None = None
-) -> float:
+def least_cycle_s(times: PointTimes, context: int, batch: int, k: int, memory: Bandwidth | None) -> float:
     """Seconds that a cycle of `k` drafts takes at least: no less than a step of the baseline, and no less than its
     bytes at the read bandwidth of the memory, where that is known.
 
     A cycle reads what a pass over K + 1 tokens per slot and the draft's K passes read, at the context's own depth. What
     fits the caches in front of the memory is left out, since it need not be read from there. Of experts, it reads those
-    that are expected at `overlap`, with slots that are independent of each other; None: all tokens choose the same.
+    of one token, as if all tokens chose the same.
     """
     if memory is None or times.traffic is None or times.traffic.draft is None:
         return times.step_s
     experts = times.traffic.target.experts
-    fewest = experts.layers * experts.active if experts and overlap is None else None
+    fewest = experts.layers * experts.active if experts else None
     slots = [Slot(context, k + 1)] * batch
-    verify = pass_bytes(times.traffic.target, slots, touched=fewest, overlap=overlap or 0.0)
+    verify = pass_bytes(times.traffic.target, slots, touched=fewest)
     draft = draft_bytes(times.traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
     read = (verify + draft).total - (memory.cache_bytes or 0)
     return max(times.step_s, read / memory.bytes_per_s)

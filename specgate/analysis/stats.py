@@ -80,13 +80,6 @@ class Pairs:
         """The pairs of the first `turn` rounds."""
         return self._at([i for i, t in enumerate(self.turns) if t < turn])
 
-    def over(self, base: Pairs) -> Pairs:
-        """ln(a / b), computed from these ln(a / c) and from ln(b / c) in `base`, for the rounds that both have."""
-        theirs = dict(zip(base.turns, base.log_ratios, strict=True))
-        both = self._at([i for i, t in enumerate(self.turns) if t in theirs])
-        ratios = [d - theirs[t] for d, t in zip(both.log_ratios, both.turns, strict=True)]
-        return Pairs(ratios, both.orders, both.prompt_sets, both.turns)
-
     def _at(self, indices: Sequence[int]) -> Pairs:
         columns = (self.log_ratios, self.orders, self.prompt_sets, self.turns)
         d, o, p, t = ([column[i] for i in indices] for column in columns)

@@ -57,8 +57,8 @@ def ab(context: click.Context, /, **options: Any) -> None:
     \b
     Example: specgate ab --base main --backend NAME
 
-    A side is said by KEY=VALUE: source=DIR, a folder to import its code from; wheel=FILE; python=FILE, the interpreter
-    of its environment; backend=NAME. Every other key is an option of its back end. Two servers that run are said by
+    A side is said by KEY=VALUE: source=DIR, a folder to import its code from; python=FILE, the interpreter of
+    its environment; backend=NAME. Every other key is an option of its back end. Two servers that run are said by
     their URLs: specgate ab OLD_URL NEW_URL.
 
     --resume FOLDER goes on with a comparison that was cut off, or adds processes to one that ended with CANNOT TELL.

@@ -33,7 +33,7 @@ the names of their files. Nothing here imports an engine, reads a file or looks 
 
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
-from specgate.contract.policy import AllowedLoss, Exemption, Policy, Rule, TokenChecks
+from specgate.contract.policy import Exemption, Policy, Rule, TokenChecks
 from specgate.contract.results import (
     AcceptanceDrift,
     ActiveBin,
@@ -122,7 +122,6 @@ __all__ = [
     "AcceptanceRecord",
     "AcceptanceSource",
     "ActiveBin",
-    "AllowedLoss",
     "Bandwidth",
     "BaselineText",
     "BetweenRuns",

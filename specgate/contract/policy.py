@@ -14,14 +14,6 @@ from specgate.contract.verdict import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class AllowedLoss:
-    """The loss that a rule allows. `key`: the parameter that sets it. `percent`: its size."""
-
-    key: str
-    percent: float
-
-
-@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule of a policy: a gate, the cells that it judges, and its parameters."""
 

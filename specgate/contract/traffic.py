@@ -161,19 +161,18 @@ def pass_bytes(
     *,
     newest_only: bool = False,
     touched: float | None = None,
-    overlap: float = 0.0,
 ) -> Bytes:
     """Bytes that one pass over `slots` moves; none if there are no slots.
 
     `newest_only`: only the last row of each slot attends. `touched`: the experts that it reached, over all layers; None
-    where nobody counted them. It is then what is expected at `overlap`.
+    where nobody counted them. It is then what is expected of tokens that choose independently.
     """
     if not slots:
         return Bytes()
     tokens = sum(slot.rows for slot in slots)
     routed = 0.0
     if experts := traffic.experts:
-        expected = experts.layers * experts.distinct_of_slots([slot.rows for slot in slots], overlap)
+        expected = experts.layers * experts.distinct_of_slots([slot.rows for slot in slots])
         routed = experts.expert_bytes * (expected if touched is None else touched)
     return Bytes(
         weights=traffic.weight_bytes + traffic.token_bytes * tokens + routed,

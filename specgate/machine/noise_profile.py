@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.decision import detectable
-from specgate.contract import AllowedLoss, BetweenRuns, Cell, Plan, Rule, Scenario, State
-from specgate.errors import UsageError
+from specgate.contract import BetweenRuns, Cell, Plan, Scenario, State
 from specgate.files.json_record import read_record
 from specgate.machine import inventory
 
@@ -149,31 +148,6 @@ def effects(plan: Plan, profile: NoiseProfile | None) -> dict[str, float]:
 def _effect(plan: Plan, cell: Cell, profile: NoiseProfile) -> float | None:
     noise = profile.cells.get(cell.key)
     return effect(noise.sd, plan.scenarios[cell.point.scenario], noise.between_processes or ASSUMED) if noise else None
-
-
-def check_margins(
-    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, profile: NoiseProfile | None, where: str
-) -> None:
-    """Check that this machine can detect every margin of a policy. `where`: the policy's file or name.
-
-    Raises UsageError that lists every rule whose margin is below the minimum detectable effect of one of its cells.
-    """
-    if problems := list(_too_narrow(margins, plan, profile)):
-        lines = [f"rule {rule.id}: {why}" for rule, why in problems]
-        hint = "widen the margin to twice that effect, measure more pairs, or calibrate a quieter machine"
-        raise UsageError("\n  ".join((f"{where}: margins below the noise", *lines)), hint=hint)
-
-
-def _too_narrow(
-    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, profile: NoiseProfile | None
-) -> Iterator[tuple[Rule, str]]:
-    known = effects(plan, profile)
-    for rule, margin in margins:
-        for cell in plan.cells:
-            mde = known.get(cell.key, 0.0)
-            if rule.matches(cell) and margin.percent < 100 * mde:
-                effect = f"the minimum detectable effect of {cell.key} is {100 * mde:.2f} % here"
-                yield rule, f"{margin.key}: {margin.percent:g}: {effect}"
 
 
 def warnings(profile: NoiseProfile | None) -> tuple[str, ...]:

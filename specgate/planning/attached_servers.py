@@ -24,7 +24,7 @@ from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import BackendError, UsageError
 from specgate.files.cache import cache_dir
 from specgate.pairs.resolve import SERVED_KEY
-from specgate.planning.prompt_files.formats import FORMATS, Entry, prompts_in, recognise
+from specgate.planning.prompt_files.formats import EVERY_TURN, FORMATS, Entry, prompts_in, recognise
 from specgate.planning.prompt_files.trace import HashedPrompt
 from specgate.planning.scenario import SHIPPED
 
@@ -86,7 +86,8 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
             f"{servers.urls[0]} together with -o url.{next(iter(by_role))}", hint="name servers in one way"
         )
     speculating = tuple(Role.parse(name).k for name in roles if name != BASELINE.name)
-    options = {**cold(every[0].backend), **shared, **{f"url.{name}": url for name, url in roles.items()}}
+    chats = {"endpoint": "chat"} if servers.format == EVERY_TURN else {}
+    options = {**cold(every[0].backend), **chats, **shared, **{f"url.{name}": url for name, url in roles.items()}}
     whole = replace(
         servers,
         urls=(),
@@ -96,6 +97,7 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
         baseline=servers.baseline and BASELINE.name in roles,
     )
     lines = [in_words(found_servers[url], name) for name, url in roles.items()]
+    lines += ["conversations: asked as chats, earlier turns answered by the server"] if chats else []
     if BASELINE.name not in roles and not servers.smoke and not servers.sides:
         lines.append("acceptance alone is measured; for a speed-up add the URL of a server that does not speculate")
     return with_tokens(whole, finder, every[0], lines)
@@ -122,7 +124,8 @@ def in_words(server: FoundServer, role: str) -> str:
     drafts = {None: "does not say what it drafts", 0: "no speculation"}.get(
         server.draft_length, f"{method}drafts of up to {server.draft_length} token{'s' * (server.draft_length != 1)}"
     )
-    return f"{role}: {server.engine} at {server.url} serves {server.model}; {drafts}"
+    label = "server" if server.draft_length == 0 and role != BASELINE.name else role
+    return f"{label}: {server.engine} at {server.url} serves {server.model}; {drafts}"
 
 
 def refuse_unlike(servers: Sequence[FoundServer], line: Servers) -> None:
@@ -171,7 +174,7 @@ def roles_of(servers: Sequence[FoundServer], line: Servers) -> dict[str, str]:
         if length is None:
             length = stated_length(server, servers, line)
         role = Role(length)
-        if not role.speculative and len(servers) == 1:
+        if not role.speculative and len(servers) == 1 and not line.sides:
             if not line.smoke:
                 raise UsageError(
                     f"{server.url} ({server.engine}, {server.model}) does not speculate",
@@ -226,8 +229,10 @@ def with_tokens(
             f"{server.url}: the tokenizer of {model_of(server)} is not on this machine, and scenarios cut texts by it",
             hint="--tokenizer FILE|DIR, or --prompts FILE: the server turns them into tokens",
         )
-    folder, file, tokenizer = tokenised(line, finder, server)
+    folder, file, tokenizer, later = tokenised(line, finder, server)
     lines.append(f"tokenizer: {tokenizer}")
+    if later:
+        lines.append(f"{later} prompts have later turns, which are not asked: --format {EVERY_TURN} asks them all")
     line = replace(line, pair=True, tokenizer=folder)
     return (line if file is None else replace(line, prompts=file, format=None, chat=None)), lines
 
@@ -250,9 +255,9 @@ def tokenizer_folder(server: FoundServer) -> Path | None:
     return snapshots[-1].parent if snapshots else None
 
 
-def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None, str]:
-    """(a folder that says what the server tells of its model, the file of prompts in token ids), both in the cache; and
-    what made the tokens.
+def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None, str, int]:
+    """(a folder that says what the server tells of its model, the file of prompts in token ids), both in the cache;
+    what made the tokens; and how many prompts have later turns.
 
     Raises UsageError where the server has no tokenizer end point.
     """
@@ -261,21 +266,22 @@ def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple
         "vocab_size": server.vocab or ANY_VOCABULARY,
         **({"max_position_embeddings": server.max_positions} if server.max_positions else {}),
     }
-    files, tokenizer = {"config.json": json.dumps(config)}, SERVERS
+    files, tokenizer, later = {"config.json": json.dumps(config)}, SERVERS, 0
     if line.prompts is not None:
-        prompts, tokenizer = in_ids(line, finder, server, line.prompts)
+        prompts, tokenizer, later = in_ids(line, finder, server, line.prompts)
         files[f"prompts/{line.prompts.name}"] = "\n".join(prompts)
     digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()[:16]
     folder = cache_dir() / "served" / digest
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return folder, next((folder / name for name in files if name.startswith("prompts/")), None), tokenizer
+    return folder, next((folder / name for name in files if name.startswith("prompts/")), None), tokenizer, later
 
 
-def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> tuple[list[str], str]:
-    """The prompts of `file` as JSON lines of token ids, beside the messages for a chat end point; and what made the
-    ids. A chat end point needs none: without a tokenizer their place is taken by the bytes of the messages.
+def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> tuple[list[str], str, int]:
+    """The prompts of `file` as JSON lines of token ids, beside the messages for a chat end point; what made the ids;
+    and how many have later turns. A chat end point needs no ids: without a tokenizer their place is taken by the bytes
+    of the messages.
     """
     kind = recognise(file, line.format or "auto")
     entries = prompts_in(file, *kind).entries
@@ -294,7 +300,7 @@ def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path)
         beside = {"category": entry.category, "answer": answer and answer.value, **asdict(entry.stamp)}
         known = {key: value for key, value in beside.items() if value is not None}
         lines.append(json.dumps({**request_of(entry), **prompt, **known}))
-    return lines, tokenizer
+    return lines, tokenizer, sum(bool(entry.later) for entry in entries)
 
 
 def request_of(entry: Entry) -> Mapping[str, object]:
@@ -319,17 +325,19 @@ def server_tokens(
         hint="--tokenizer FILE|DIR: the tokenizer.json of the served model",
     )
     for as_chat in (True, False) if question else (False,):
-        asked_for = {e.number: text for e in entries if (text := text_of(e, as_chat=as_chat)) is not None}
+        texts = [text_of(entry, as_chat=as_chat) for entry in entries]
         try:
-            tokens = finder.server_tokens(server, options, list(asked_for.values()))
+            tokens = finder.server_tokens(server, options, [text for text in texts if text is not None])
         except BackendError as error:
             if as_chat:  # a model without a template
                 continue
             raise UsageError(error.message, hint=missing.hint) from error
         if tokens is not None:
-            ids = dict(zip(asked_for, tokens, strict=True))
-            texts = {number: text for number, text in asked_for.items() if not isinstance(text, str)}
-            return [{"ids": ids.get(e.number, e.content), **texts.get(e.number, {})} for e in entries]
+            made = iter(tokens)
+            return [
+                {"ids": entry.content if text is None else next(made), **(text if isinstance(text, Mapping) else {})}
+                for entry, text in zip(entries, texts, strict=True)
+            ]
     raise missing
 
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from specgate import plugins
-from specgate.contract import AllowedLoss, Cell, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
+from specgate.contract import Cell, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
 from specgate.contract.conditions import MachineLimits
 from specgate.contract.draws import Allowance
 from specgate.contract.protocols import (
     Gate,
     GrantsNearTies,
     GrantsRounding,
-    HasMargin,
     LimitsMachine,
     MarksLossy,
     NeedsBuilds,
@@ -103,11 +102,6 @@ def draw_allowance(policy: Policy) -> Allowance:
     """
     granted = [gate.allowance(rule) for rule, gate in rules_with(policy, GrantsRounding)]
     return Allowance(*(min((getattr(a, name) for a in granted), default=0.0) for name in ("another", "own")))
-
-
-def margins_of(policy: Policy) -> list[tuple[Rule, AllowedLoss]]:
-    """Return the rules of `policy` that allow a loss up to a margin, each with it."""
-    return [(rule, gate.margin(rule)) for rule, gate in rules_with(policy, HasMargin)]
 
 
 def machine_limits(policy: Policy) -> list[tuple[Rule, MachineLimits]]:

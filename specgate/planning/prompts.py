@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specgate.checkpoints.chat_template import Chat
 from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
@@ -112,7 +112,7 @@ class Prompts:
     seed: int
     measured: tuple[PromptSet, ...]
     warmup: tuple[PromptSet, ...]
-    about: Mapping[str, object] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
     """What else a result stores about them: of prompts from a file, which they are and how long."""
 
     @property

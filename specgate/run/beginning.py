@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specgate import __version__
-from specgate.contract import Plan, Promotion, Run
+from specgate.contract import LEAST_BUDGET_S, Plan, Promotion, Run
 from specgate.contract.scenarios.own_prompts import in_words
 from specgate.errors import UsageError
 from specgate.files.config import Config
@@ -20,7 +20,6 @@ from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software, plugin_commits
 from specgate.pairs.resolve import target_limits
 from specgate.planning.forced_acceptance import forced_of
-from specgate.planning.gates import margins_of
 from specgate.planning.plan import check_biases, check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
@@ -29,6 +28,7 @@ from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in
 from specgate.run.early_stop import required_decisions
+from specgate.run.progress import spoken
 from specgate.run.reachability import check_reachable
 from specgate.run.references import compared_builds, earlier_runs
 from specgate.run.watched_gpus import run_gpus
@@ -56,26 +56,37 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 
 
 def own_prompts(prompts: Mapping[str, Prompts]) -> Iterator[str]:
-    """Yield the user's own prompts in words: chats or text, lengths, and what was left out of the file.
+    """Yield the user's own prompts in words: chats or text, lengths, and what was left out of the file. A batch or a
+    level of load that takes fewer of the prompts of another one has no line of its own.
 
     `prompts`: point key → its prompts.
     """
-    sentences = (in_words(of_point.about) for of_point in prompts.values())
-    yield from (f"prompts: {sentence}" for sentence in dict.fromkeys(filter(None, sentences)))
+    own = [of_point.about for of_point in prompts.values() if in_words(of_point.about)]
+    lines = [[line for of_set in about["lines"] for line in of_set] for about in own]
+    most = list[int]()
+    for index in sorted(range(len(own)), key=lambda index: -len(lines[index])):
+        if not any(set(lines[index]) <= set(lines[other]) for other in most):
+            most.append(index)
+    for index in sorted(most):
+        fewer = any(len(some) < len(lines[index]) and set(some) <= set(lines[index]) for some in lines)
+        yield f"prompts: {'up to ' * fewer}{in_words(own[index])}"
 
 
 def time_limits(plan: Plan) -> Iterator[str]:
-    """Yield how long the timed blocks of every scenario may take in all, where its points are measured until they are
-    decided.
-    """
+    """Yield how long the timed blocks of every scenario may take in all, where that is known before the first."""
     for name, scenario in plan.scenarios.items():
-        points = sum(point.scenario == name for point in plan.points)
-        if scenario.until_decided and (seconds := scenario.schedule.budget_s) is not None:
-            what = "levels of load" if scenario.load is not None else "points"
-            each = f"{points} {what}, at most {seconds:g} s each: " if points > 1 else "at most "
-            total = points * seconds
-            time = f"{total:g} s" if total < 60 else f"{total / 60:.1f} minutes"
-            yield f"{each}{time} of timed blocks in all, beside starts and warm-up"
+        points, load = [point for point in plan.points if point.scenario == name], scenario.load
+        if scenario.until_decided:
+            each = scenario.schedule.budget_s or LEAST_BUDGET_S
+            what = f"{len(points)} {'points' if load is None else 'levels of load'}, at most {each:g} s each: "
+            yield f"{what if len(points) > 1 else 'at most '}{spoken(each * len(points))} of timed blocks in all"
+        elif load is not None and (load.duration_s or points[0].rate):
+            seconds = sum(
+                (load.duration_s or load.requests / (round_.point.rate or 1)) * len(round_.order)
+                for point in points
+                for round_ in plan.rounds_of(point)
+            )
+            yield f"{len(points)} level{'s' * (len(points) != 1)} of load: about {spoken(seconds)} in all"
 
 
 def begin(
@@ -90,14 +101,11 @@ def begin(
     """Create the run folder and write into it what is known before anything is measured.
 
     That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
-    if the configuration holds a credential, if the policy has a margin that is smaller than the smallest effect which
-    the noise profile says this machine can tell, or if it refuses floors that cannot be reached and has some.
+    if the configuration holds a credential, or if the policy refuses floors that cannot be reached and has some.
     """
     refuse_credentials(config)
     forced = forced_of(request)
     profile = noise_profile.profile_of(request.out)
-    policy = config.policy
-    noise_profile.check_margins(margins_of(policy), plan, profile, str(policy.source_file or policy.name))
     environment = {
         **inventory.environment(),
         **({"plugins": commits} if (commits := plugin_commits(software)) else {}),

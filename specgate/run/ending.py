@@ -40,6 +40,7 @@ from specgate.run.watched_gpus import run_gpus
 PAGE: Final = "report.html"
 ENV: Final = "env.json"
 GATES: Final = "gates.json"
+MEASURE_ANEW: Final = "measure anew: blocks of two versions are not paired"
 GREEN: Final = {State.PASS, State.IMPROVED}
 
 
@@ -51,9 +52,7 @@ def closing_lines(run: Run, path: Path, end: tuple[str, ExitCode], between: Sequ
     folder = shlex.quote(str(path))
     yield f"{counted_rules(run)}: specgate runs show {folder} --all"
     yield from between
-    yield f"run folder {path}"
-    if (path / PAGE).is_file():
-        yield f"page {path / PAGE}"
+    yield f"page {path / PAGE}" if (path / PAGE).is_file() else f"run folder {path}"
     verdict, code = end
     if command := next_command(run, folder, code):
         yield f"next: {command}"
@@ -75,6 +74,8 @@ def counted_rules(run: Run) -> str:
 
 def next_command(run: Run, folder: str, code: ExitCode) -> str | None:
     """Return the command that says more about the run, or brings it to an end. None if the rules have said it all."""
+    if MEASURE_ANEW in run.failures.get("run", ""):
+        return None
     if run.status in ("interrupted", "partial"):
         return f"specgate {run.kind} --resume {folder}"
     steps = [v.next_step for v in run.verdicts if v.required and v.next_step and RESUME in v.next_step]
@@ -132,7 +133,7 @@ def check_unchanged(began: Software, config: Config) -> None:
         for c in changes(began.facts, now.facts)
     ]
     if changed:
-        raise InvalidResult(f"the software changed while the run went on: {'; '.join(changed)}", hint="measure anew")
+        raise InvalidResult(f"the software changed while the run went on: {'; '.join(changed)}", hint=MEASURE_ANEW)
 
 
 def files_changed(began: Software, now: Software, plugin: str) -> str:

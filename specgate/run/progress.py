@@ -32,11 +32,26 @@ class Lines:
         build that it is of, if two are compared.
         """
         self._print(f"[{done}/{planned}] {side and side + ': '}{block_line(block, self.scenarios)}")
+        self.say_length(block, done, planned)
+
+    def say_length(self, block: Block, done: int, planned: int) -> None:
+        """After the first block of a load of so many clients, show how long all of them should take: a block lasts
+        about as long at every level.
+        """
+        scenario = self.scenarios[block.point.scenario]
+        closed = scenario.load is not None and scenario.load.duration_s is None and block.point.rate is None
+        if done == 1 and closed and not scenario.until_decided and block.span_ns is not None:
+            seconds = (block.span_ns[1] - block.span_ns[0]) / 1e9
+            self._print(f"about {spoken(planned * seconds)} in all, if every block takes as long as this one")
 
     def still_open(self, look: Look, left_s: float) -> None:
         """Show what a look has left open, and how many seconds of measuring are left."""
         for line in open_lines(look, left_s, self.scenarios):
             self._print(line)
+
+    def checking(self, point: str, engine: str, dtype: str) -> None:
+        """Show that the back end `engine` now scores the tokens of the point with the key `point`, in `dtype`."""
+        self._print(f"checking {cell_name(point, self.scenarios)}: {engine} in {dtype} scores its tokens")
 
     def _print(self, line: str) -> None:
         with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
@@ -58,6 +73,7 @@ class DrawnBar(Lines):
         )
         self.bar.update(self.task, completed=done, total=planned, description=visible(text))
         self.bar.refresh()
+        self.say_length(block, done, planned)
 
     def _print(self, line: str) -> None:
         self.bar.console.print(visible(line), markup=False, highlight=False)
@@ -109,6 +125,11 @@ def block_line(block: Block, scenarios: Mapping[str, Scenario]) -> str:
     """Return the cell of a block, its place in the plan, and its speed."""
     when = "warm-up" if block.warmup else f"prompt set {block.prompt_set}, round {block.round + 1}"
     return f"{cell_name(block.cell.key, scenarios)}, {when}: {tokens_per_second(block):,.1f} tok/s"
+
+
+def spoken(seconds: float) -> str:
+    """A length of time: in seconds below two minutes, in minutes above."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
 
 
 def tokens_per_second(block: Block) -> float:

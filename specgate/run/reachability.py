@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.analysis.experts import solved
 from specgate.analysis.speedup_limits import (
     PointTimes,
     least_cycle_s,
@@ -49,21 +48,19 @@ LOOKED_AT: Final = 20
 def check_reachable(
     config: Config, plan: Plan, out: Path, environment: Mapping[str, object], memory: Bandwidth | None
 ) -> tuple[str, ...]:
-    """One sentence for each required floor of the policy that a run of `plan` cannot reach, or can reach only if
-    neighbouring tokens share so many experts.
+    """One sentence for each required floor of the policy that a run of `plan` cannot reach.
 
     `out`: the folder of runs. `environment`: this machine, as env.json states it. `memory`: its read bandwidth. Raises
-    UsageError that lists the former where the policy says `unreachable: refuse`.
+    UsageError that lists them where the policy says `unreachable: refuse`.
     """
     required = list(required_floors(config.policy, plan))
-    speeds = speed_floors(required)
-    times = times_of({cell.point for _, cell, _ in speeds}, config, out, environment)
+    times = times_of({cell.point for _, cell, _ in speed_floors(required)}, config, out, environment)
     unreachable = tuple(dict.fromkeys(out_of_reach(required, plan, times, memory)))
     if unreachable and config.policy.unreachable == "refuse":
         where = config.policy.source_file or config.policy.name
         hint = "correct the floor or the scenario; with `unreachable: warn` the policy would only say so"
         raise UsageError("\n  ".join((f"{where}: floors that cannot be reached", *unreachable)), hint=hint)
-    return (*unreachable, *dict.fromkeys(by_overlap(speeds, plan, times, memory)))
+    return unreachable
 
 
 Asked = Sequence[tuple[Rule, Cell, Floor]]
@@ -83,52 +80,16 @@ def out_of_reach(required: Asked, plan: Plan, times: Known, memory: Bandwidth | 
             f"per cycle give at most {k + 1}; "
             + (f"it takes spec-{longer} or more" if longer <= DRAFT_TOKENS else f"not even spec-{DRAFT_TOKENS} does")
         )
-    for rule, cell, least, known in known_speeds(speed_floors(required), plan, times):
-        yield from beyond_speed(rule, cell, least, plan.scenarios[cell.point.scenario].budget, known, memory)
+    for rule, cell, floor in speed_floors(required):
+        scenario, known = plan.scenarios[cell.point.scenario], times.get((cell.point.context, cell.point.batch))
+        # Of own prompts the context is only that of the longest.
+        if known is not None and not scenario.workload.own:
+            yield from beyond_speed(rule, cell, floor.least, scenario.budget, known, memory)
 
 
 def speed_floors(required: Asked) -> list[tuple[Rule, Cell, Floor]]:
     """Return the floors of speed-ups that a cycle's tokens allow and that plain decoding does not reach."""
     return [a for a in required if a[2].figure == SPEEDUP and 1 < a[2].least <= a[1].role.k + 1]
-
-
-def known_speeds(speeds: Asked, plan: Plan, times: Known) -> Iterator[tuple[Rule, Cell, float, PointTimes]]:
-    """The speed floors of the cells whose times are known."""
-    for rule, cell, floor in speeds:
-        if plan.scenarios[cell.point.scenario].workload.own:  # the context is only the longest of its prompts
-            continue
-        if (known := times.get((cell.point.context, cell.point.batch))) is not None:
-            yield rule, cell, floor.least, known
-
-
-def by_overlap(speeds: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
-    """Yield a sentence for each speed floor that is out of reach unless tokens share experts."""
-    for rule, cell, floor, known in known_speeds(speeds, plan, times):
-        yield from beyond_independence(rule, cell, floor, plan.scenarios[cell.point.scenario].budget, known, memory)
-
-
-def beyond_independence(
-    rule: Rule, cell: Cell, floor: float, budget: Budget, known: PointTimes, memory: Bandwidth | None
-) -> Iterator[str]:
-    """Yield a sentence if a speed floor is out of reach where tokens are routed independently, but not otherwise."""
-
-    def most(overlap: float | None) -> float:
-        cycle = least_cycle_s(known, cell.point.context, cell.point.batch, cell.role.k, memory, overlap)
-        if budget.new_tokens is None:
-            return most_of_steps(cell.role.k, known.step_s, cycle)
-        return most_of_requests(cell.role.k, known.step_s, cycle, known.prefill_s, budget.new_tokens)
-
-    if not most(0.0) < floor <= most(None):
-        return
-    asks = f"rule {rule.id} asks for a speed-up of {floor:g} of {cell.key}: with every draft accepted"
-    if most(1.0) < floor:
-        yield f"{asks} at most {most(1.0):.2f}, unless requests share experts with each other too (run {known.run})"
-        return
-    needed = solved(lambda overlap: floor - most(overlap), 0.0, 1.0)
-    yield (
-        f"{asks} it takes an expert overlap of {needed:.2f} or more, and without any it is at most {most(0.0):.2f}, by "
-        f"the bytes of a cycle and the step of run {known.run}"
-    )
 
 
 def required_floors(policy: Policy, plan: Plan) -> Iterator[tuple[Rule, Cell, Floor]]:

@@ -23,7 +23,7 @@ from specgate.analysis.machine.energy import metered, with_energy
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.machine.minutes import minutes_of
 from specgate.analysis.perf_invariants import certificates
-from specgate.analysis.prompt_acceptance import by_prompt, category_values
+from specgate.analysis.prompt_acceptance import by_prompt, category_values, length_values, once_each, position_values
 from specgate.analysis.quality.scores import with_quality
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references import cell_times
@@ -31,7 +31,7 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
-from specgate.contract import Block, Cell, CellResult, EngineFacts, Gap, Plan, Point, Policy, Rule, Run, State, Verdict
+from specgate.contract import Block, Cell, CellResult, EngineFacts, Gap, Plan, Policy, Rule, Run, State, Value, Verdict
 from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.contract.verdict import NOWHERE
@@ -99,7 +99,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         between=run.between_runs,
     )
     cells = with_drifts(
-        by_category(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
+        by_prompt_of_file(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
     )
     cells = with_quality(with_memory(cells, blocks), journal.answers)
     conditions = conditions_of(plan, blocks, journal.samples, hosts)
@@ -145,31 +145,38 @@ def draw_checks(plan: Plan, policy: Policy, journal: Journal) -> dict[str, DrawC
     }
 
 
-def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[CellResult, ...]:
-    """`cells` with the acceptance of every category of prompts, where the prompts' file has categories."""
-    categories = {point: categories_of(run, point) for point in plan.points}
+def by_prompt_of_file(
+    run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Sequence[Block]
+) -> tuple[CellResult, ...]:
+    """`cells` with what the prompts' file adds to their acceptance: a prompt that was sent several times counts once in
+    the intervals, and every category has figures of its own.
+    """
 
     def extended(result: CellResult) -> CellResult:
-        cell, of_point = result.cell, categories[result.cell.point]
-        if not of_point or result.acceptance is None or not result.acceptance.steps:
+        cell, record, about = result.cell, result.acceptance, run.prompts.get(result.cell.point.key, {})
+        categories, again = of_slots(about, "categories", str), bool(about.get("repeated"))
+        if record is None or not record.steps or not (categories or again):
             return result
-        records = by_prompt([b for b in blocks if b.cell == cell and not b.warmup])
         prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch, cell.point.rate)
-        more = {v.metric: v for v in category_values(records, of_point, prompts_in_set)}
-        return replace(result, values={**result.values, **more})
+        records, more = by_prompt([b for b in blocks if b.cell == cell and not b.warmup]), list[Value]()
+        if again:
+            records = once_each(records, of_slots(about, "lines", int), prompts_in_set)
+            values = (*length_values(records.values(), record), *position_values(records.values(), record))
+            more += [replace(v, reason_code=result.values[v.metric].reason_code) for v in values]
+        more += category_values(records, categories, prompts_in_set)
+        return replace(result, values={**result.values, **{v.metric: v for v in more}})
 
     return tuple(map(extended, cells))
 
 
-def categories_of(run: Run, point: Point) -> dict[tuple[int, int], str | None]:
-    """(prompt set, slot) → the category of the prompt there, as run.json has them; {} where it has none."""
-    sets: Any = run.prompts.get(point.key, {}).get("categories")
-    if not isinstance(sets, list | tuple):
-        return {}
+def of_slots(about: Mapping[str, Any], key: str, kind: type) -> dict[tuple[int, int], Any]:
+    """(prompt set, slot) → what run.json has of the prompt there, if it is of that kind."""
+    sets = about.get(key)
     return {
-        (prompt_set, slot): category if isinstance(category, str) else None
-        for prompt_set, of in enumerate(sets)
-        for slot, category in enumerate(of if isinstance(of, list | tuple) else ())
+        (prompt_set, slot): value
+        for prompt_set, of in enumerate(sets if isinstance(sets, list | tuple) else ())
+        for slot, value in enumerate(of if isinstance(of, list | tuple) else ())
+        if isinstance(value, kind)
     }
 
 

@@ -109,6 +109,10 @@ class SecondEngine:
         self._worker = None
 
 
+ReportCheck = Callable[[str, str, str], None]
+"""Told the key of a point, the back end that scores its tokens next, and in which dtype."""
+
+
 class Rescorer:
     """Scores the points of a run and stores the answers in its folder. Points that have an answer are left out."""
 
@@ -119,8 +123,10 @@ class Rescorer:
         config: Config,
         folder: RunFolder,
         engines: Mapping[str, EngineFacts],
+        report: ReportCheck,
         bandwidth: Bandwidth | None = None,
     ) -> None:
+        self.report = report
         self.plan, self.prompts, self.config, self.folder, self.engines = plan, prompts, config, folder, engines
         self.bandwidth = bandwidth
         self.asked = config.policy.checks
@@ -180,6 +186,7 @@ class Rescorer:
                 try:
                     why = why or self.why_not(point)
                     if why is None:
+                        self.report(point.key, self.asked.rescored_by, self._number_format(point))
                         scored = engine.ask(partial(self._score, point=point, samples=of, undrafted=undrafted))
                         unseen = self._named(engine, point, evidence.unseen(point))
                 except OtherCode:
@@ -219,6 +226,8 @@ class Rescorer:
         for p in points:
             began, rescoring, places = time.monotonic_ns(), p.rescoring, p.places
             try:
+                if why is None and (places or p.unseen):
+                    self.report(p.point.key, rescoring.engine, "float32")
                 if why is None and places and rescoring.dtype != "float32":
                     logits = engine.ask(partial(self._logits, point=p.point, texts=self._texts_of(places, p.draws)))
                     places = tuple(replace(m, float32=v.values) for m, v in zip(places, logits, strict=True))

@@ -63,7 +63,7 @@ from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
 from specgate.run.early_stop import EARLIER_RUNS_S, Look
-from specgate.run.rescoring import Rescorer
+from specgate.run.rescoring import ReportCheck, Rescorer
 from specgate.run.role_by_role import RoleByRole, order_of
 from specgate.run.token_evidence import UNFORESEEN, TokenEvidence
 from specgate.run.watched_gpus import engine_options, scenario_gpus
@@ -108,6 +108,10 @@ def unheard(look: Look, left_s: float) -> None:
     pass
 
 
+def unreported(point: str, engine: str, dtype: str) -> None:
+    pass
+
+
 def never_sample(facts: EngineFacts) -> str | None:
     return None
 
@@ -136,6 +140,7 @@ class Runner:
         bandwidth: Bandwidth | None = None,
         first_generation: int = 0,
         report_open: ReportOpen = unheard,
+        report_check: ReportCheck = unreported,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
         self.folder, self.progress, self.report_open = folder, progress, report_open
@@ -145,7 +150,7 @@ class Runner:
             plan, folder, self.blocks, self.engines, config.policy.checks, near_ties(config.policy)
         )
         self.drawer = Drawer(plan, prompts, folder)
-        self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
+        self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, report_check, bandwidth)
         watched = (s.worker_generation for s in folder.lines(Sample))
         self.worker_generation = max(
             (*(b.worker_generation for b in self.blocks), *watched), default=first_generation - 1

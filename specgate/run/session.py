@@ -218,6 +218,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
             sample,
             run.bandwidth,
             report_open=report.still_open,
+            report_check=report.checking,
         )
         return watched(runner, folder, config, resolved.software)
 

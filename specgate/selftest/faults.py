@@ -62,7 +62,7 @@ class Fault:
 
 def costly(name: str, gate: str, reason_code: str) -> Fault:
     """A fault of a server of which every token that a step verifies takes twice as long as the step."""
-    others = tuple(sorted({"load", "goodput", "regression"} - {gate}))
+    others = tuple(sorted({"load", "goodput"} - {gate}))
     return Fault(name, {"row_ns": "500000"}, gate, reason_code, State.FAIL, others, "load")
 
 
@@ -134,7 +134,6 @@ FAULTS: Final = (
     Fault("every step 5 % late", {"step_ns": "262500", "draft_ns": "26250"}, "tail", "above_max", State.FAIL),
     costly("verification that costs under load", "load", "costs_before_min"),
     costly("requests that end too late", "goodput", "below_min"),
-    costly("speculation slower than none", "regression", "margin_exceeded"),
 )
 
 

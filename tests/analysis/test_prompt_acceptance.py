@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from specgate.analysis.prompt_acceptance import by_prompt, category_values, pooled, position_values, total_of
+from specgate.analysis.prompt_acceptance import by_prompt, category_values, once_each, pooled, position_values, total_of
 from specgate.contract import Block, Served, ServedRequest
 from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
@@ -79,6 +79,16 @@ def test_too_few_prompts_give_no_interval() -> None:
     plan = plan_of(scenario(prompt_sets=2))
     value = run_of(plan, blocks_of(plan)).cells[1].values["acceptance_at_pos[1]"]
     assert value.value is not None and value.ci_low is None and value.ci_high is None
+
+
+def test_a_prompt_that_a_load_sends_again_counts_once() -> None:
+    """Two prompts in three sets of two: six requests, which tell of two prompts."""
+    blocks = [b for b in blocks_of(PLAN) if b.role.speculative and not b.warmup]
+    lines = {(prompt_set, slot): slot for prompt_set in range(3) for slot in range(2)}
+    records, once = by_prompt(blocks), once_each(by_prompt(blocks), lines, 2)
+    assert (len(records), set(once)) == (6, {(0, 0), (0, 1)}) and pooled(once) == pooled(records)
+    together = by_prompt([served(total_of([block]), block) for block in blocks])
+    assert len(together) == 3 and once_each(together, lines, 2).keys() == {(0, 0)}, "sets that share prompts are one"
 
 
 def test_records_without_drafts_are_left_out() -> None:

@@ -97,15 +97,6 @@ def test_speed_is_the_median_over_blocks() -> None:
     assert "p50_ttft_ms" not in values and "output_tok_s" not in values
 
 
-def test_a_whole_request_is_timed_with_its_prefill_and_the_token_that_gives() -> None:
-    plan = plan_of(scenario(kind="full", prompt_sets=1, rounds=1))
-    blocks = blocks_of(plan, jitter=0)
-    values = run_of(plan, blocks).cells[0].values
-    assert values["output_tok_s"].value == pytest.approx(13 / (0.050 + 0.120))
-    assert values["p50_e2e_ms"].value == pytest.approx(170)
-    assert values["p50_ttft_ms"].value == pytest.approx(50)
-
-
 def test_the_speed_up_is_the_geometric_mean_over_pairs() -> None:
     plan = plan_of(scenario())
     blocks = blocks_of(plan, jitter=0.1)
@@ -150,15 +141,6 @@ def test_the_series_is_numbered_in_running_order() -> None:
     rounds = [r for r in plan.rounds if not r.warmup]
     assert [pair for pair, *_ in cell.series_ms] == list(range(8))
     assert [place for _, place, _ in cell.series_ms] == [r.order.index(cell.cell.role) for r in rounds]
-
-
-def test_text_that_loops_is_seen() -> None:
-    plan = plan_of(scenario())
-    looped = blocks_of(
-        plan, change=lambda b: replace(b, tokens=tuple((1, 2) * (len(t) // 2) + (1,) * (len(t) % 2) for t in b.tokens))
-    )
-    assert run_of(plan, looped).cells[1].values["repeated_8gram_share"].value == pytest.approx(26 / 28)
-    assert run_of(plan, blocks_of(plan)).cells[1].values["repeated_8gram_share"].value == 0
 
 
 def test_steps_without_drafts_are_left_out_of_acceptance() -> None:
@@ -248,24 +230,6 @@ def test_active_slots_are_those_that_a_step_worked_on(accept: list[int], ends: l
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_equal_tokens_are_counted_to_the_ends_of_the_texts() -> None:
-    plan = plan_of(scenario(batch=(2,)))
-    (comparison,) = run_of(plan, blocks_of(plan)).comparisons
-    assert comparison.tokens.identical
-    assert comparison.tokens.compared_tokens == comparison.tokens.emitted_tokens == 8 * 2 * 35
-    assert comparison.tokens.sequences == 16
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 12), st.integers(0, 1))
-def test_the_first_wrong_token_is_found_wherever_it_is(at: int, slot: int) -> None:
-    plan = plan_of(scenario(batch=(2,), prompt_sets=1, rounds=1))
-    blocks = blocks_of(plan, change=lambda b: corrupt(b, slot=slot, at=at))
-    (comparison,) = run_of(plan, blocks).comparisons
-    (divergence,) = comparison.tokens.mismatches
-    assert (divergence.slot, divergence.position, divergence.got) == (slot, at, divergence.expected + 1)
-
-
 def test_times_of_a_cell_whose_tokens_differ_are_withheld() -> None:
     plan = plan_of(scenario(spec=(2, 3)))
     run = run_of(plan, blocks_of(plan, change=lambda b: corrupt(b) if b.role.k == 3 else b))
@@ -275,16 +239,6 @@ def test_times_of_a_cell_whose_tokens_differ_are_withheld() -> None:
     assert run.comparisons[1].speedup.value is None
     assert sound.values["decode_tok_s"].value and run.comparisons[0].speedup.value
     assert broken.values["acceptance_length"].value
-
-
-@pytest.mark.parametrize(("margin", "near_tie"), [(9e-4, True), (1e-3, False), (0.5, False), (None, False)])
-def test_only_a_recorded_margin_below_the_policys_makes_a_near_tie(margin: float | None, near_tie: bool) -> None:
-    plan = plan_of(scenario())
-    blocks = blocks_of(plan, change=corrupt)
-    known = margins_of(blocks, margin) if margin is not None else []
-    (comparison,) = measure(plan, blocks, known, NearTies(1e-3))[1]
-    assert {d.near_tie for d in comparison.tokens.divergences} == {near_tie}
-    assert (comparison.speedup.value is not None) is near_tie
 
 
 def test_a_margin_of_zero_excuses_nothing() -> None:

@@ -12,7 +12,6 @@ from scipy import stats as scipy_stats
 
 from specgate.analysis.stats import (
     MIN_PAIRS,
-    Pairs,
     cluster_interval,
     order_interval,
 )
@@ -130,13 +129,3 @@ def test_what_differs_between_prompts_is_not_noise_once_they_are_repeated(
 def test_prompts_that_ran_once_count_as_noise() -> None:
     d, once = [0.1, 0.3, 0.2, 0.5, 0.1, 0.2], list(range(6))
     assert order_interval(d, orders(6), prompt_sets=once) == order_interval(d, orders(6))
-
-
-@given(st.lists(ratios, min_size=8, max_size=8), st.lists(ratios, min_size=8, max_size=8))
-def test_two_roles_are_compared_through_the_baseline_they_share(a: list[float], b: list[float]) -> None:
-    turns = list(range(8))
-    left = Pairs(a, orders(8), [0] * 8, turns)
-    right = Pairs(b[:3] + b[4:], orders(8)[:3] + orders(8)[4:], [0] * 7, turns[:3] + turns[4:])
-    both = left.over(right)
-    assert both.turns == right.turns and both.orders == right.orders
-    assert both.log_ratios == pytest.approx([x - y for i, (x, y) in enumerate(zip(a, b, strict=True)) if i != 3])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.verdict import foreseeable, in_words, not_judged, overall, wanted
+from specgate.analysis.verdict import foreseeable, in_words, overall, wanted
 from specgate.contract import Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
 from specgate.errors import ExitCode
 from specgate.planning.gates import kinds_of
@@ -137,14 +137,3 @@ def test_a_run_without_any_required_rule_is_not_judged_whatever_the_policy_gives
 def test_a_baseline_alone_has_no_speed_and_no_acceptance_to_judge() -> None:
     plan = plan_of(scenario(spec=()))
     assert foreseeable(plan.cells, policy(*RULES[:2]), kinds_of(policy(*RULES[:2]))) == ()
-
-
-def test_no_slower_than_the_baseline_is_a_judgement_of_speed_and_no_slower_than_another_role_is_none() -> None:
-    def regression(against: str) -> Rule:
-        return Rule("r", "regression", True, params={"against": against, "margin_pct": 2.0})
-
-    rules = policy(*RULES[:3], regression("baseline"))
-    assert kinds_of(rules)["r"] == ("speed",)
-    assert kinds_of(policy(regression("spec-2")))["r"] == ()
-    run = judge(RUN, rules)
-    assert run.not_judged == not_judged(run, rules, kinds_of(rules)) == ()

@@ -94,7 +94,7 @@ def test_annotations_are_printed_and_the_summary_is_appended(runs: Path, monkeyp
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     result = invoke("runs", "report", runs / "wrong", "--github")
-    assert result.output.startswith("::notice title=") and "\n::error title=INVALID tokens-equal" in result.output
+    assert result.output.startswith("::error title=specgate micro%3A INVALID::tokens-equal")
     assert summary.read_text().startswith("before\n## ! INVALID")
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from specgate.contract import Rule, Run, State, Verdict
 from specgate.contract.conditions import CLOCK_EVENTS, ClockComparison, GpuConditions, RoleClock, Sample
-from specgate.files.json_text import from_plain, to_plain
 from specgate.gates.environment import GATE, different_clocks
 from specgate.reports.common import machine
 from tests.support.machine.heated import answered_late, heated, heated_run
@@ -157,12 +155,6 @@ def test_a_handful_of_samples_of_one_clock_rejects_nothing_and_says_so() -> None
     assert "too few samples to compare the roles' clocks while decoding (" in outcome.message
     assert "decoding" in str(outcome.evidence["clocks_untold"])
     assert str(outcome.evidence["clock_samples"]).startswith("decoding: ")
-
-
-def test_a_stored_run_is_judged_by_the_clocks_that_it_holds(tmp_path: Path) -> None:
-    run = heated_run(scales={"spec-3": 0.92}, prompt_sets=4)
-    stored = from_plain(Run, to_plain(Run, run), tmp_path)
-    assert list(GATE.judge(RULE, stored)) == list(GATE.judge(RULE, run))
 
 
 def test_reports_show_the_compared_clocks_beside_the_whole_means() -> None:

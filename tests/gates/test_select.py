@@ -59,10 +59,3 @@ def test_a_cell_that_was_not_measured_passes_no_gate_and_says_why(gate: str) -> 
         assert verdict.state is State.INVALID
         assert "the engine process was killed" in verdict.message
         assert verdict.next_step
-
-
-@gates
-def test_a_gate_gives_the_same_verdicts_twice(gate: str) -> None:
-    plan = plan_of(scenario(spec=(2, 3)))
-    run = run_of(plan, blocks_of(plan))
-    assert list(plugins.gate(gate).judge(rule(gate), run)) == list(plugins.gate(gate).judge(rule(gate), run))

@@ -106,16 +106,6 @@ def test_a_draft_that_broke_in_the_middle_makes_the_cell_invalid_although_other_
     assert spec.evidence["disabled_draft_error"] == 12
 
 
-def test_a_result_that_was_stored_before_such_steps_were_counted_is_judged_as_it_was() -> None:
-    plan = plan_of()
-    run = run_of(plan, blocks_of(plan))
-
-    def old(result: CellResult) -> CellResult:
-        return replace(result, values={m: v for m, v in result.values.items() if m != "disabled_draft_error"})
-
-    assert [v.state for v in verdicts(replace(run, cells=tuple(map(old, run.cells))))] == [State.PASS, State.PASS]
-
-
 def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     plan = plan_of()
     hit = blocks_of(

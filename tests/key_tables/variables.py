@@ -18,6 +18,10 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "NO_COLOR": "set: no colour",
         "COLUMNS": "width of the terminal",
     },
+    "`cupy`": {
+        "PYTORCH_ALLOC_CONF": "settings of torch's allocator; one of how it splits blocks replaces the engine's",
+        "PYTORCH_CUDA_ALLOC_CONF": "the same, where `PYTORCH_ALLOC_CONF` is unset",
+    },
     "TurboMind with EAGLE-3": {
         "LMDEPLOY_EAGLE_PERF_MODE": "`1` in PERF_MODE; set where its files name it and you have not",
         "LMDEPLOY_EAGLE_MICRO_STEPS": "engine steps of a micro block; likewise",

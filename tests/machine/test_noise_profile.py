@@ -12,24 +12,22 @@ import numpy as np
 import pytest
 
 from specgate.analysis.intervals.between_runs import LEAST
-from specgate.contract import BetweenRuns, Block, Cell, Rule, Schedule, State
-from specgate.errors import InvalidResult, UsageError
+from specgate.contract import BetweenRuns, Block, Cell, Schedule, State
+from specgate.errors import InvalidResult
 from specgate.files.json_text import to_plain
 from specgate.machine import inventory
 from specgate.machine.noise_profile import (
     SCHEMA,
     NoiseProfile,
     between_runs,
-    check_margins,
     effect,
     effects,
     file_of,
     profile_of,
     warnings,
 )
-from specgate.planning.gates import margins_of
 from specgate.run.calibration import noise_of, once, reduce, twice
-from tests.support.factories import block, plan_of, policy_of, scenario
+from tests.support.factories import block, plan_of, scenario
 
 PLAN = plan_of(scenario(rounds=4))  # 16 pairs; looks after 8 and 16
 SCENARIO = PLAN.scenarios["demo-64"]
@@ -87,22 +85,6 @@ def test_half_a_couple_is_left_out_and_too_few_are_refused() -> None:
     assert noise_of(PLAN, SPEC, blocks[:-1] if blocks[-1].cell == SPEC else blocks[1:], 2.0).pairs >= 15
     with pytest.raises(InvalidResult, match="too few"):
         noise_of(PLAN, SPEC, blocks[:12], 2.0)
-
-
-def test_a_margin_below_the_noise_is_refused_with_the_effect_and_one_above_is_not() -> None:
-    made = profile()
-    mde = effects(PLAN, made)[SPEC.key]
-
-    def rule(margin_pct: float, role: str = "*") -> Rule:
-        return Rule("narrow", "regression", True, role=role, params={"against": "baseline", "margin_pct": margin_pct})
-
-    check_margins(margins_of(policy_of(rule(100 * mde * 1.01, "spec-3"))), PLAN, made, "mine")
-    check_margins(margins_of(policy_of(rule(0.01, "spec-5"))), PLAN, made, "mine")
-    check_margins(margins_of(policy_of(rule(0.01))), PLAN, None, "mine")
-    with pytest.raises(UsageError) as caught:
-        check_margins(margins_of(policy_of(rule(100 * mde * 0.9, "spec-3"))), PLAN, made, "mine")
-    assert f"minimum detectable effect of {SPEC.key} is {100 * mde:.2f} %" in str(caught.value)
-    assert "rule narrow: margin_pct" in str(caught.value)
 
 
 def test_cells_that_were_not_calibrated_have_no_effect() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,8 @@ def test_one_server_is_measured_by_itself_and_one_that_drafts_nothing_is_for_smo
     assert line_of(monkeypatch, PLAIN, smoke=True).options["url.spec-3"] == PLAIN.url
     with pytest.raises(UsageError, match="does not speculate"):
         line_of(monkeypatch, PLAIN)
+    side = line_of(monkeypatch, PLAIN, sides=True)
+    assert (side.options["url.baseline"], side.spec, side.baseline) == (PLAIN.url, (), True)
 
 
 def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_are_added(
@@ -114,6 +117,26 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
     chats = [(entry.content.ids, entry.category) for entry in entries if isinstance(entry.content, Chat)]
     assert chats == [((1,), "c"), ((1,), None)]
+
+
+def test_every_turn_of_a_conversation_is_a_chat_of_its_own_for_the_servers_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "speed.jsonl"
+    record = {"question_id": "a", "category": "coding", "sub_category": "s", "turns": ["one", "two"]}
+    file.write_text(json.dumps(record))
+    finder = Finder(replace(DRAFTS, vocab=99))
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: finder)
+    line, lines = with_servers(Servers(urls=(DRAFTS.url,), prompts=file))
+    assert "1 prompts have later turns, which are not asked: --format conversations asks them all" in lines
+    assert "endpoint" not in line.options
+    line, _ = with_servers(Servers(urls=(DRAFTS.url,), prompts=file, format="conversations"))
+    assert line.options["endpoint"] == "chat" and line.prompts is not None
+    entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
+    contents = [entry.content for entry in entries]
+    assert [len(chat.turns) for chat in contents if isinstance(chat, Chat)] == [1, 3]
+    assert [entry.category for entry in entries] == ["coding", "coding"], "as in SPEED-Bench's report"
 
 
 def test_the_tokenizer_is_that_of_the_folder_that_a_server_here_has_loaded(

@@ -118,9 +118,11 @@ def gpt_oss_120b(draft_vocab: int) -> Traffic:
 
 def cycle_cost(traffic: Traffic, context: int, batch: int, k: int, overlap: float) -> float:
     """Bytes of a cycle of `k` drafts over those of a step, where the tokens of a slot have that overlap of experts."""
-    assert traffic.draft is not None
+    experts = traffic.target.experts
+    assert traffic.draft is not None and experts is not None
+    touched = experts.layers * experts.distinct_of_slots([k + 1] * batch, overlap)
     step = pass_bytes(traffic.target, [Slot(context, 1)] * batch)
-    cycle = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch, overlap=overlap)
+    cycle = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch, touched=touched)
     cycle += draft_bytes(traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
     return cycle.total / step.total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -55,3 +56,15 @@ def free_bytes(device: torch.device) -> int:
         allowed = int(total * torch.cuda.get_per_process_memory_fraction(index))
         return min(free + reserved, allowed) - allocated
     return psutil.virtual_memory().available
+
+
+def split_no_large_blocks() -> None:
+    """Have torch's allocator split no block of GPU memory of more than 256 MB, unless the user says how it splits.
+
+    A prefill asks for blocks of many sizes, and a split one goes back to the driver only when all its parts are free:
+    of the 120b at 32K, 13 GB beyond its plan were held so on an H200.
+    """
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if "max_split_size_mb" not in settings and "expandable_segments" not in settings:
+        # What the variable says is said again: settings that are left out become the defaults.
+        torch._C._accelerator_setAllocatorSettings(",".join(filter(None, (settings, "max_split_size_mb:256"))))

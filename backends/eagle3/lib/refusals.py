@@ -57,12 +57,20 @@ PAIRS: Final = (
     *each(
         "tree",
         {
-            SAMPLING: "its paths are of greedy tokens",
-            "tp": "each GPU has a part of the vocabulary, and the likeliest of all tokens is one, not several",
             "drafter": "a stand-in proposes a chain",
             "tape": "a tape has the accept counts of a chain",
             "spec_config": "it is held against a chain (specgate diagnose configs compares trees)",
         },
+    ),
+    Pair(
+        *("tree", SAMPLING, "its tokens are not drawn; coupled sampling accepts them as often"),
+        values=("rejection",),
+        hint="sampling.method: coupled",
+    ),
+    Pair(
+        *("tree", "draft_tp", "a tree takes several likeliest tokens, and a split draft joins one of each GPU"),
+        values=("2", "4"),
+        hint="draft_tp = 1, which is the default beside a tree",
     ),
     OF_NVFP4,
     replace(OF_NVFP4, second="draft_kv"),
@@ -75,8 +83,12 @@ PAIRS: Final = (
             "confidence": "chains of one length are verified",
             "k_by_batch": "chains of one length are verified",
             "tp": "blocks are chosen by the scores of all heads, of which each GPU has a part",
-            EXPERTS: "its windows and sinks say already which part is read",
         },
+    ),
+    Pair(
+        *("specpv", EXPERTS, "the reference engine verifies dense targets in part"),
+        hint="--backend cupy has it, with lossy",
+        engine="reference",
     ),
     Pair(
         *("specpv", "kv", "blocks are chosen by keys as they are computed"),
@@ -122,7 +134,8 @@ def refuse_pairs(
 
 
 def in_words(name: str, value: str) -> str:
-    return {SAMPLING: "sampling", EXPERTS: "a target that has experts"}.get(name, f"{name} = {value}")
+    values = {SAMPLING: f"sampling ({value})", EXPERTS: "a target that has experts"}
+    return values.get(name, f"{name} = {value}")
 
 
 def named(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -23,11 +24,17 @@ from specgate.checkpoints.mxfp4 import BIAS, BLOCK, BYTES, NO_NUMBER, VALUES
 def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers [..., 32 · n] in `dtype` of `blocks` uint8 [..., n, 16] and `scales` uint8 [..., n]."""
     exact = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    values = torch.tensor(VALUES, dtype=exact, device=blocks.device)
-    pairs = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)  # of every byte, lower half first
-    words = pairs.view(torch.int32 if exact == torch.bfloat16 else torch.int64).squeeze(-1)[blocks.int()]
+    words = words_of_bytes(exact, blocks.device)[blocks.int()]
     factors = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - BIAS).to(exact)
     return (words.view(exact) * factors[..., None]).flatten(-2).to(dtype)
+
+
+@cache
+def words_of_bytes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the two numbers of every byte in `dtype`, as an integer [256] of both. The lower half comes first."""
+    values = torch.tensor(VALUES, dtype=dtype, device=device)
+    pairs = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)
+    return pairs.view(torch.int32 if dtype == torch.bfloat16 else torch.int64).squeeze(-1)
 
 
 def encoded(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.reference.kv_planes import Plane, allocate, clear, move_rows, slots_of
+from specgate.backends.eagle3.reference.ops import FEW_ROWS
 
 # Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
 # kernel uses the same blocks. So a row sums over its keys in the same order, however far the rows beside it look.
@@ -72,8 +73,8 @@ class KVCache:
 class View:
     """The span of cached positions [start, stop) that query rows attend to.
 
-    `mask` bool [B, 1, T, stop − start] says which row sees which position. Without a mask the rows are the whole span,
-    and attention is causal.
+    `mask` bool [B, 1, T, stop − start] says which row sees which position. Without a mask the rows are the last of the
+    span, and attention is causal.
     """
 
     start: int
@@ -90,7 +91,8 @@ def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
     """
     low, high = int(positions[:, 0].min()), int(positions[:, -1].max())
     start = 0 if window is None else max(0, low - window + 1) // KEY_BLOCK * KEY_BLOCK
-    if causal and low == 0 and len(positions) == 1 and (window is None or high < window):
+    last = low == 0 or (positions.is_cuda and positions.shape[1] > FEW_ROWS)
+    if causal and last and len(positions) == 1 and (window is None or high < window):
         return View(0, high + 1, None, causal=True)
     stop = whole_blocks(high + 1)
     keys = torch.arange(start, stop, device=positions.device)

@@ -24,7 +24,7 @@ from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget, pack_gpt_os
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.backends.eagle3.reference.sampling import LogProbabilities, Sampler, draw_texts, show_distribution
 from specgate.backends.eagle3.reference.stages import show_stages
-from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
+from specgate.backends.eagle3.reference.target import GPU_PREFILL_ROWS, PREFILL_ROWS, LlamaTarget, rope_table
 from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.draws import TokenLaw
@@ -59,8 +59,9 @@ class ReferenceEngine(SpeculativeLoop):
         sizes = t.layers, max_batch, t.kv_heads, rows, t.head_dim
         kept = 2 * tree.rows if tree else 0  # its rows lie behind as many positions as it has levels
         self.cache = KVCache.allocate(*sizes, self.dtype, device, kv.target, kept)
+        on_gpu = weights.embed.is_cuda
         model = (
-            LlamaTarget(weights, t, self.table, self.cache, device)
+            LlamaTarget(weights, t, self.table, self.cache, device, GPU_PREFILL_ROWS if on_gpu else PREFILL_ROWS)
             if isinstance(weights, TargetWeights)
             else GptOssTarget(weights, t, self.table, self.cache, device)
         )

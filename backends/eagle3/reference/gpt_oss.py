@@ -8,6 +8,7 @@ expert's product and its bias are in the model's dtype, and a token's experts ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,7 +22,7 @@ from specgate.backends.eagle3.lib.pair import TargetCheckpoint
 from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, ExpertTargetWeights, decoded, pack_expert_target
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
 from specgate.backends.eagle3.reference.kv_planes import Plane, read_rows
-from specgate.backends.eagle3.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
+from specgate.backends.eagle3.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append
 from specgate.backends.eagle3.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from specgate.contract.routing import ExpertCounts, counts_of
@@ -131,31 +132,41 @@ def reached(chosen: Tensor, active: Tensor, experts: int) -> tuple[Tensor, Tenso
 
 
 SPARE: Final = 16 << 30
-"""Bytes that decoding all experts ahead has to leave for caches, masks and logits."""
-PREFILL_ROWS: Final = 8192
-"""Rows of a prefill pass, which decodes each expert that it reaches once."""
-MASKS: Final = 256 * 32768
-"""Most rows times positions that look at a time. Every query head has a mask of its own, which holds its sink: of 64
-heads 1 GB in bfloat16.
-"""
+"""Bytes that decoding all experts ahead has to leave for caches and logits."""
+PREFILL_ROWS: Final = 40_960
+"""Rows of a prefill pass, which decodes each expert that it reaches once: a prompt of 32K and its answer."""
+MASK_ROWS: Final = 1024
+"""Most rows that share a mask."""
 
 
-def pieces(positions: Tensor) -> list[slice]:
-    """Split the T rows at `positions` [B, T] into runs of which no more than `MASKS` look at once."""
-    rows = positions.shape[1]
-    step = max(1, MASKS // (len(positions) * (int(positions.max()) + 1)))
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+def views(positions: Tensor, window: int | None) -> list[tuple[slice, View]]:
+    """Return the positions that the T rows at `positions` [B, T] see, in runs of rows that share a mask.
 
-
-def mask_with_sinks(span: View, sinks: Tensor, rows: int) -> Tensor:
-    """Return the addends of the scores, [B, N, rows, stop − start + 1]: 0 for visible positions, minus infinity for
-    others. The last column has the sink of each head.
+    A GPU looks at a whole prompt without one.
     """
-    assert span.mask is not None
-    hidden = torch.zeros_like(span.mask, dtype=sinks.dtype).masked_fill(~span.mask, -torch.inf)
-    batch, heads = len(span.mask), len(sinks)
-    last = sinks[None, :, None, None].expand(batch, heads, rows, 1)
-    return torch.cat((hidden.expand(batch, heads, rows, -1), last), dim=-1)
+    whole = positions.is_cuda and window is None
+    runs = [slice(first, first + MASK_ROWS) for first in range(0, positions.shape[1], MASK_ROWS)]
+    return [
+        (run, view(positions[:, run], window, causal=positions.is_cuda)) for run in ([slice(None)] if whole else runs)
+    ]
+
+
+COLUMNS: Final = 8
+"""Columns that a sink adds to queries and keys. Kernels of a GPU want their number to be a multiple of eight."""
+
+
+def attend_with_sinks(q: Tensor, k: Tensor, v: Tensor, span: View, sinks: Tensor) -> Tensor:
+    """Attention of q [B, N, T, D] over `span` and the sink of each head [N]; returns [B, T, N·D].
+
+    The sink is a position before all others, whose value is zero. A column that all other keys have as zero gives its
+    score: sink · √D / √D.
+    """
+    size = q.shape[-1]
+    q, k, v = F.pad(q, (0, COLUMNS)), F.pad(k, (0, COLUMNS, 1, 0)), F.pad(v, (0, COLUMNS, 1, 0))
+    q[..., size], k[:, :, 0, size] = sinks[:, None], math.sqrt(size)
+    mask = None if span.mask is None else F.pad(span.mask, (1, 0), value=True)
+    out = attention(q, k, v, mask, span.causal, scale=1 / math.sqrt(size))
+    return out.view(*out.shape[:2], q.shape[1], -1)[..., :size].flatten(2)
 
 
 def attend(
@@ -164,17 +175,15 @@ def attend(
 ) -> Tensor:  # fmt: skip
     """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
 
-    `spans`: for each run of rows what it sees; of a tree there is one. The sink is a position more, whose key gives its
-    logit and whose value is zero.
+    `spans`: for each run of rows what it sees; of a tree there is one.
     """
     qkv = matmul_rows(x, layer.qkv) + layer.qkv_bias
     heads = geometry.heads, geometry.kv_heads
     q = rope_append(qkv, *rows, *cache, positions, *heads, None if tree is None else tree.rows)
 
     def look(asking: Tensor, span: View) -> Tensor:
-        rows_seen = (read_rows(plane, span.start, span.stop, asking.dtype) for plane in cache)
-        k, v = (F.pad(plane_rows, (0, 0, 0, 1)) for plane_rows in rows_seen)
-        return masked_attention(asking, k, v, mask_with_sinks(span, layer.sinks, asking.shape[2]))
+        k, v = (read_rows(plane, span.start, span.stop, asking.dtype) for plane in cache)
+        return attend_with_sinks(asking, k, v, span, layer.sinks)
 
     if tree is None:
         mixed = torch.cat([look(q[:, :, run], span) for run, span in spans], dim=1)
@@ -257,11 +266,9 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         geometry = self.geometry
         assert geometry.experts is not None
         x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
-        seen = positions if tree is None else tree.at
-        runs = pieces(positions) if tree is None else [slice(None)]
+        windows = dict.fromkeys(map(geometry.window, range(geometry.layers)))
         spans = {
-            w: [(run, view(seen[:, run], w, causal=False)) for run in runs]
-            for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
+            w: views(positions, w) if tree is None else [(slice(None), view(tree.at, w, causal=False))] for w in windows
         }
         streams, chosen = {0: x}, list[Tensor]()
         for i, layer in enumerate(self.weights.layers):

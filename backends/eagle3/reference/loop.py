@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -141,13 +142,14 @@ class SpeculativeLoop:
         self.drafting = False
         self._last: tuple[Role, Slots, StopRule] | None = None
         self._scored: ScoredText | None = None
+        self._logits = torch.empty(0)
 
     def _drafter(self, drafts: DraftCheckpoint | StandIn | None) -> Drafter | None:
         if drafts is None:
             return None
         if not isinstance(drafts, DraftCheckpoint):
             return stand_in(drafts, len(self.model.embed), self.device, self._step)
-        if self.sampler:
+        if self.sampler and self.tree is None:
             sizes = {"max_batch": self.max_batch, "max_positions": self.max_positions}
             return SampledDrafter(drafts, self.model, self.sampler, **sizes, device=self.device, kv=self.draft_kv)
         return EagleDrafter(
@@ -335,8 +337,13 @@ class SpeculativeLoop:
             nothing = tree.tokens[:, :0]
             tokens, features = self._verify(slots, nothing, drafter.boundaries)
             recorder.phase("verify")
+            if self.sampler:
+                tokens, _ = self.sampler.verify(self._logits, nothing, slots, None)
             return Verified(accept(nothing, tokens), tokens, features, torch.zeros_like(slots.last_token))
-        result = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
+        result = verify_tree(
+            *(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries),
+            choose=partial(self.sampler.of_tree, slots=slots) if self.sampler else None,
+        )
         self._logits = result.logits
         recorder.phase("verify")
         return Verified(result.accepted, result.tokens, result.features)

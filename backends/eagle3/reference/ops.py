@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 from specgate.backends.eagle3.reference.kv_planes import Plane, keep_rows, write_rows
 from specgate.errors import BackendError
@@ -86,30 +87,51 @@ def rope_append(
     return qk[:, :, :heads].transpose(1, 2)
 
 
-def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
-    """softmax(q·kᵀ/√D)·v for q [B, N, T, D] over caches [B, G, S, D]; returns [B, T, N·D].
+def attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    visible: Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(q·kᵀ·scale)·v for q [B, N, T, D] over caches [B, G, S, D]; returns [B, T, N·D].
 
-    `visible` bool [B, 1, T, S] is true where a row may look. None lets it look everywhere or, with `causal`, at itself
-    and what is before.
+    `visible` bool [B, 1, T, S] is true where a row may look. None lets it look everywhere or, with `causal`, at what is
+    before: the rows are the last of the S positions. `scale` is 1/√D unless given.
     """
     if visible is not None:
-        return masked_attention(q, k_cache, v_cache, visible)
-    out = F.scaled_dot_product_attention(q, k_cache, v_cache, is_causal=causal, enable_gqa=True)
+        return masked_attention(q, k_cache, v_cache, visible, scale)
+    rows, positions, k, v = q.shape[2], k_cache.shape[2], of_heads(k_cache, q), of_heads(v_cache, q)
+    if causal and rows < positions:
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(rows, positions), scale=scale)
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=not q.is_cuda)
     return out.transpose(1, 2).flatten(2)
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q·kᵀ/√D + mask)·v for q [B, N, T, D] over k and v [B, G, S, D]; returns [B, T, N·D].
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+    """softmax(q·kᵀ·scale + mask)·v for q [B, N, T, D] over k and v [B, G, S, D]; returns [B, T, N·D].
 
-    `mask` [B, 1 or N, T, S] is bool, true where a row may look, or is added to the scores.
+    `mask` [B, 1 or N, T, S] is bool, true where a row may look, or is added to the scores. `scale` is 1/√D unless
+    given.
     """
     rows = q.shape[2]
     if q.device.type == "cpu" and rows % ATTENTION_ROWS and rows < FEW_ROWS:
         pad = -rows % ATTENTION_ROWS
         q = F.pad(q, (0, 0, 0, pad))
         mask = torch.cat((mask, mask[:, :, -1:].expand(-1, -1, pad, -1)), dim=2)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    k, v = of_heads(k, q), of_heads(v, q)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=not q.is_cuda)
     return out[:, :, :rows].transpose(1, 2).flatten(2)
+
+
+def of_heads(plane: Tensor, q: Tensor) -> Tensor:
+    """Keys or values `plane` [B, G, S, D] as attention takes them: on a GPU once for each of the N heads of `q`.
+
+    Where heads share them, no kernel of torch's takes a mask or float32 on a GPU, and it keeps all scores at once.
+    """
+    return plane.repeat_interleave(q.shape[1] // plane.shape[1], dim=1) if q.is_cuda else plane
 
 
 def feature_capture(streams: Sequence[Tensor]) -> Tensor:

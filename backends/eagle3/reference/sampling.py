@@ -76,6 +76,22 @@ class Sampler:
             tokens[at], accepted[at] = result.tokens, result.accepted
         return torch.from_numpy(tokens).to(drafts.device), torch.from_numpy(accepted).to(drafts.device)
 
+    def of_tree(self, logits: Tensor, drafts: Tensor, mask: Tensor, slots: Slots) -> Tensor:
+        """Tokens [B, R] behind the rows of trees with `logits` [B, R, V], each drawn at the position of its depth.
+
+        `drafts` [B, N] and `mask` [B, R, R]: see `tree.Choose`. Slots that have finished get tokens without a meaning.
+        """
+        tokens = torch.zeros_like(mask[:, 0], dtype=torch.long)
+        for s in slots.active.nonzero().flatten().tolist():
+            rows, above = rows_of(logits[s]), mask[s].cpu()
+            paths = [drafts[s].cpu()[seen[1:]].tolist() for seen in above]
+            output = slots.out[s, : int(slots.emitted[s])].tolist() if self.sampling.penalises else []
+            histories = [self.history(s, [*output, *path], rows.shape[-1]) for path in paths]
+            target = np.stack([self.distribution(row, h) for row, h in zip(rows, histories, strict=True)])
+            keys = self.keys([int(slots.length[s]) + 1 + len(path) for path in paths], [s] * len(paths))
+            tokens[s] = torch.from_numpy(sample(target, keys)).to(tokens.device)
+        return tokens
+
     def row_distributions(self, rows: Floats, slot: int, slots: Slots, drafts: NDArray[np.int64]) -> Floats:
         """The target's distribution [K + 1, V] after the slot's text and each of its drafts."""
         output = slots.out[slot, : int(slots.emitted[slot])].tolist() if self.sampling.penalises else ()

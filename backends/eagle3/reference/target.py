@@ -29,6 +29,8 @@ RopeTable = tuple[Tensor, Tensor]
 Look = Callable[[int, Tensor, Plane, Plane], Tensor]
 """Attention of a layer, by its number: of queries [B, N, T, D] over its keys and values → [B, T, N·D]."""
 PREFILL_ROWS: Final = 1024
+GPU_PREFILL_ROWS: Final = 8192
+"""Rows of a prefill pass on a GPU, which reads all earlier positions of the cache again."""
 
 
 def attend(

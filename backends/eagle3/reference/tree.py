@@ -107,6 +107,8 @@ def check_ranks(plan: TreePlan, draft_vocab: int) -> None:
     check_option_ranks(plan.asked, plan.width if plan.shape is None else plan.shape.highest_rank + 1, draft_vocab)
 
 
+Choose = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Logits [B, R, V], draft tokens [B, N] and ancestor masks [B, R, R] → the target's tokens [B, R] behind all rows."""
 Head = Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]
 """`draft.likeliest_tokens` of a draft: hidden states [B, F, Hd] and a number of ranks → tokens, log-probabilities, and
 what feeds the next step.
@@ -222,18 +224,21 @@ def verify_tree(
     length: Tensor,
     levels: int,
     boundaries: Sequence[int],
+    choose: Choose | None = None,
 ) -> VerifiedTree:
     """Run the target on `last_token` [B] and the tree behind it, accept the longest path, and leave the caches as if
     that path had been decoded alone.
 
-    `masks` int32 [B, R, words] are the tree's. Raises BackendError where logits are not finite.
+    `masks` int32 [B, R, words] are the tree's. `choose`: in place of the greedy choice. Raises BackendError where
+    logits are not finite.
     """
     mask = unpack(masks, tree.parents.shape[1])
     rows = tree_rows(mask, length, levels)
     tokens = torch.cat((last_token[:, None], tree.tokens), dim=1)
     logits, features = run(model, tokens, length[:, None] + depths(mask), boundaries, rows)
     check_finite(logits, "the target's logits")
-    accepted = accept_tree(tree.tokens, target_argmax(logits), tree.parents, mask, levels)
+    targets = choose(logits, tree.tokens, mask) if choose else target_argmax(logits)
+    accepted = accept_tree(tree.tokens, targets, tree.parents, mask, levels)
     model.compact(*compaction(accepted.path, length, length + levels))
     on_path = accepted.path.clamp(min=0)
     return VerifiedTree(

@@ -67,10 +67,10 @@ class Compatible(openai.Format):
 
 
 class NoMeter:
-    """Counts nothing."""
+    """Counts nothing: only the streams can show drafts."""
 
     def read(self, client: Client) -> Reading:
-        return Reading()
+        return Reading(speculative=False)
 
 
 ADAPTER = Compatible()

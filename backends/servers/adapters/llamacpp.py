@@ -49,7 +49,6 @@ class LlamaCpp(Adapter):
     )
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = ()
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (
         Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),

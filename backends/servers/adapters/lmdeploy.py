@@ -51,8 +51,6 @@ class Lmdeploy(Adapter):
     draft_counter = "lmdeploy:spec_decode_num_drafts_total"
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
-    cache_sizes: tuple[str, ...] | None = (BLOCKS,)
-    sized_with: tuple[str, str] | None = ("engine", "pytorch")
     failures: tuple[Failure, ...] = (
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),
         Failure(

@@ -57,8 +57,6 @@ class Sglang(Adapter):
         lists=True,
     )
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = ("--max-total-tokens",)
-    cache_cap: str | None = "--max-total-tokens"
     failures: tuple[Failure, ...] = (
         Failure(
             r"has no attribute 'set_eagle3_layers_to_capture'",

@@ -46,7 +46,6 @@ class Vllm(openai.Format):
         lists=True,
     )
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
         Failure(

@@ -63,7 +63,7 @@ def switched_off(e: Evidence) -> Seen:
     return ruled_out("nothing of the kind")
 
 
-@cause("a server that was started without speculation", "whether the server has counters of speculation at all")
+@cause("a server that was started without speculation", "counters of speculation, or an event of several tokens")
 def baseline_server(e: Evidence) -> Seen:
     if e.block is None or e.block.served is None:
         return unchecked("no answer of a server")

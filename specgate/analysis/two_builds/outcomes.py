@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.contract.two_builds import NAMES, Quantity, Word
 
@@ -123,7 +124,7 @@ def overall(quantities: Sequence[Quantity], same_within_pct: float | None = None
         if same_word := [q for q in deciding if q.word is word]:
             if enough and word is not Word.FASTER:
                 break
-            return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in same_word)
+            return word, "; ".join(f"{NAMES[q.name]} {cell_name(q.cell)} {q.reason}" for q in same_word)
     if not deciding:
         return Word.CANNOT_TELL, "nothing was measured on both sides"
     of = f"within {same_within_pct:g} % (--same-within)" if enough else "within their margins"

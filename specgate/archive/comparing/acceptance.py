@@ -16,7 +16,7 @@ from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, EngineFacts, Point, Run
 from specgate.errors import UsageError
 from specgate.pairs.fetch import TEXTS
-from specgate.run.recompute import categories_of
+from specgate.run.recompute import of_slots
 
 KINDS: Final[Mapping[str, str]] = {asset.package: asset.kind for asset in TEXTS}
 """Corpus → its kind of text."""
@@ -35,9 +35,9 @@ def class_of(run: Run, point: Point, prompt_set: int, slots: Sequence[int]) -> s
 
 def class_in(run: Run, point: Point, prompt_set: int, slot: int) -> str:
     """The class of one prompt."""
-    if categories := categories_of(run, point):
-        return categories.get((prompt_set, slot)) or UNNAMED
     about = run.prompts.get(point.key, {})
+    if categories := of_slots(about, "categories", str):
+        return str(categories.get((prompt_set, slot), UNNAMED))
     kinds = {kind_of(excerpt) for excerpt in element(element(about.get("sources"), prompt_set), slot)}
     if not kinds or None in kinds:
         source = about.get("source")

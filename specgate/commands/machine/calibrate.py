@@ -44,7 +44,7 @@ def calibrate(**options: Any) -> None:
     on, policies with smaller margins are refused.
 
     What differs between processes cannot be seen within one. It is measured over --processes engine processes, and
-    becomes part of every interval of a speed or regression verdict. Without it, verdicts assume 0.52 %.
+    becomes part of every interval of a speed verdict. Without it, verdicts assume 0.52 %.
 
     Exit code 4 if the A/A run does not exclude a difference of --margin-pct: this machine is then too noisy to judge.
     """

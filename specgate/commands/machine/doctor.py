@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,12 @@ from specgate.errors import ExitCode
 from specgate.terminal import console, echo, echo_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from specgate.contract.cycle_budget import Bandwidth
     from specgate.machine.doctor import Check
 
 WIDTH = 80
-LEVELS = ("ok", "warn", "reject")
 _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
 
 
@@ -114,77 +113,28 @@ def show(policy: str, checks: Sequence[Check], gpus: Sequence[Mapping[str, objec
         for number, gpu in enumerate(gpus):
             name = f"GPU {number}  {gpu['uuid']}  {gpu['name']}"
             out.print(Text(name if len(name) <= WIDTH else f"{name[: WIDTH - 1]}…"))
-    for c in joined(checks, [str(gpu["uuid"]) for gpu in gpus]):
+    for c in rows(checks):
         right = Text("" if c.level == "ok" else c.right)
-        table.add_row(c.name, Text(c.found), right, Text(c.level, style=_STYLES[c.level]))
+        table.add_row(c.name, Text(about(c) + c.found), right, Text(c.level, style=_STYLES[c.level]))
     out.print(table)
-    wrong: dict[str, list[int]] = {}
-    for c in rejected(checks):
-        wrong.setdefault(c.name, []).extend([] if c.gpu is None else [c.gpu])
-    rejections = ", ".join(f"{name} ({numbered(of)})" if of else name for name, of in wrong.items())
+    rejections = ", ".join(about(c) + c.name for c in rejected(checks))
     out.print(
         Text(f"policy {policy}: rejected for {rejections}" if rejections else f"policy {policy}: fit to measure on")
     )
     unfit = {c.gpu for c in rejected(checks)}
-    fit = [number for number in range(len(gpus)) if number not in unfit]
+    fit = [str(number) for number in range(len(gpus)) if number not in unfit]
     if rejections and fit and None not in unfit and len(gpus) > 1:
-        out.print(Text(f"{numbered(fit)} would do: CUDA_VISIBLE_DEVICES hides the others"))
+        out.print(Text(f"GPU {', '.join(fit)} would do: CUDA_VISIBLE_DEVICES hides the others"))
 
 
-def joined(checks: Sequence[Check], uuids: Sequence[str]) -> list[Check]:
-    """A check for each name: what several GPUs were found to be stands in one, the worst first."""
-    of: dict[str, list[Check]] = {}
+def rows(checks: Sequence[Check]) -> Iterator[Check]:
+    """Yield the checks to show: of those that several GPUs have, the ones that are not fine, or else the first."""
+    by_name: dict[str, list[Check]] = {}
     for check in checks:
-        of.setdefault(check.name, []).append(check)
-    return [same[0] if same[0].gpu is None else _joined(same, uuids) for same in of.values()]
+        by_name.setdefault(check.name, []).append(check)
+    for same in by_name.values():
+        yield from [c for c in same if c.level != "ok"] or same[:1]
 
 
-def _joined(checks: Sequence[Check], uuids: Sequence[str]) -> Check:
-    """The checks of one name, each about one GPU."""
-    worst_first = sorted(checks, key=lambda c: -LEVELS.index(c.level))
-    wrong = [c for c in worst_first if c.level != "ok"]
-    states = by_gpu([(c, without_uuid(c.found, uuids)) for c in worst_first], len(uuids))
-    # A command names the UUID that it is for, so it is shown for the first GPU that needs it.
-    rights: dict[str, list[Check]] = {}
-    for check in wrong:
-        rights.setdefault(without_uuid(check.right, uuids), []).append(check)
-    remedies = [(first, first.right + likewise(same)) for same in rights.values() for first in same[:1]]
-    right = (
-        by_gpu(remedies, len(remedies))
-        if len(remedies) == 1
-        else "; ".join(f"GPU {c.gpu}: {text}" for c, text in remedies)
-    )
-    return replace(worst_first[0], found=states, right=right)
-
-
-def by_gpu(texts: Sequence[tuple[Check, str]], count: int) -> str:
-    """`GPU 5: pid 7 (x); GPU 0–4, 6, 7: none`; the text alone where all of `count` GPUs have the same."""
-    of: dict[str, list[int]] = {}
-    for check, text in texts:
-        of.setdefault(text, []).append(check.gpu or 0)
-    alone = len(of) == 1 and len(texts) == count
-    return next(iter(of)) if alone else "; ".join(f"{numbered(numbers)}: {text}" for text, numbers in of.items())
-
-
-def likewise(same: Sequence[Check]) -> str:
-    """For which GPUs a text with a UUID in it holds likewise; empty where it has none, or holds for one GPU."""
-    others = [c.gpu or 0 for c in same[1:] if c.right != same[0].right]
-    return f" ({numbered([same[0].gpu or 0])}; likewise {numbered(others)})" if others else ""
-
-
-def without_uuid(text: str, uuids: Sequence[str]) -> str:
-    for uuid in uuids:
-        text = text.replace(f", {uuid}", "").replace(uuid, "UUID")
-    return text
-
-
-def numbered(numbers: Sequence[int]) -> str:
-    """`GPU 0–2, 5`."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    ranges = (str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in spans)
-    return f"GPU {', '.join(ranges)}"
+def about(check: Check) -> str:
+    return "" if check.gpu is None else f"GPU {check.gpu}: "

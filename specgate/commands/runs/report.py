@@ -56,7 +56,7 @@ def show(runs: tuple[Path, ...], plain: bool, every: bool) -> None:
 @click.option(
     "--report", "others", multiple=True, metavar="NAME", help="Write report NAME: benchmark_json, or a plug-in's."
 )
-@click.option("--github", is_flag=True, help="Print GitHub annotations, and add the summary to $GITHUB_STEP_SUMMARY.")
+@click.option("--github", is_flag=True, help="Print a GitHub annotation, and add the summary to $GITHUB_STEP_SUMMARY.")
 @OUT_OPTION
 def report(
     runs: tuple[Path, ...],

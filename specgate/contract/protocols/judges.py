@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Literal, Protocol, runtime_checkable
 
-from specgate.contract import AllowedLoss, Cell, Floor, Kind, NearTies, Rule, RunView, Scenario, Verdict
+from specgate.contract import Cell, Floor, Kind, NearTies, Rule, RunView, Scenario, Verdict
 from specgate.contract.comparisons import Contrast
 from specgate.contract.conditions import MachineLimits
 from specgate.contract.draws import Allowance
@@ -85,14 +85,6 @@ class SetsFloor(Protocol):
 
     def floor(self, rule: Rule) -> Floor:
         """Return the floor that `rule` sets."""
-
-
-@runtime_checkable
-class HasMargin(Protocol):
-    """A gate that tells whether a loss exceeds a margin. A margin below the machine's noise is refused beforehand."""
-
-    def margin(self, rule: Rule) -> AllowedLoss:
-        """Return the margin that `rule` sets."""
 
 
 @runtime_checkable

@@ -161,13 +161,17 @@ def sharegpt(fields: Fields) -> Question:
 
 
 def conversation(fields: Fields) -> Question:
-    """MT-Bench, SPEED-Bench or ShareGPT with all turns: each becomes a prompt of its own (`unrolled`)."""
-    return mt_bench(fields) if format_of(fields.data) in (MT_BENCH, SPEED_BENCH) else sharegpt(fields)
+    """MT-Bench, SPEED-Bench or ShareGPT with all turns: each becomes a prompt of its own (`unrolled`). SPEED-Bench's
+    report has a figure per category over all turns, so that its categories stay.
+    """
+    if (format := format_of(fields.data)) == SPEED_BENCH:
+        return mt_bench(fields)
+    return (mt_bench(fields) if format == MT_BENCH else sharegpt(fields))._replace(category=None)
 
 
 def unrolled(entry: Entry) -> Iterator[Entry]:
     """Yield a prompt for every turn of a conversation, with the turns before it; their answers are still to be given.
-    Its category is its turn.
+    Its category is its turn, if the record has none.
     """
     match entry.content:
         case Chat() as chat:
@@ -177,7 +181,8 @@ def unrolled(entry: Entry) -> Iterator[Entry]:
     for number, question in enumerate(("", *entry.later), 1):
         if question:
             turns = (*turns, ANSWER, {"role": "user", "content": question})
-        yield replace(entry, content=replace(chat, turns=turns), category=f"turn {number}", later=(), turn=number)
+        category = entry.category or f"turn {number}"
+        yield replace(entry, content=replace(chat, turns=turns), category=category, later=(), turn=number)
 
 
 def mooncake(fields: Fields) -> Question:

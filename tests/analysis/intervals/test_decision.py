@@ -248,14 +248,6 @@ def test_looks_until_a_run_is_decided_keep_the_errors_too(name: str, kind: str) 
     assert bound(rates.above)[1] <= FALSE_PASS and bound(rates.below)[1] <= FALSE_FAIL
 
 
-def test_statistics_1_would_not_have_stayed_within_it() -> None:
-    scenario, noise = SHIPPED["8 × 2"], np.random.default_rng(4)
-    turns = Turns.of(scenario)
-    d = NOISES["AR(1) 0.9"](4000, turns, 0.006, noise)
-    t = np.abs(d.mean(axis=1)) / (d.std(axis=1, ddof=1) / 4)
-    assert bound(t > t_quantile(0.975, 15))[1] > 10 * FALSE_PASS
-
-
 def test_with_a_noise_profile_one_percent_is_told_and_without_one_three() -> None:
     noise = np.random.default_rng(6)
     at = {percent: math.log1p(percent / 100) for percent in (1, -1, -3)}

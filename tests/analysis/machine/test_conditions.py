@@ -141,10 +141,6 @@ def test_without_samples_no_block_was_watched() -> None:
     assert (watch.blocks, watch.watched, watch.samples) == (16, 0, 0)
 
 
-def test_blocks_stored_before_their_times_were_kept_were_not_watched() -> None:
-    assert conditions(SAMPLES, [replace(b, span_ns=None) for b in BLOCKS]).watched == 0
-
-
 def test_a_watch_that_died_before_the_last_block_ended_covers_nothing() -> None:
     assert conditions(SAMPLES[: len(SAMPLES) // 2]).watched == 0
 

@@ -19,7 +19,7 @@ from specgate.contract.references import StepUnit
 from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
-from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started
+from tests.backends.servers.helpers import ENGINES, attached, own_options, request_of, running_stub, started
 from tests.backends.servers.stub.engine import ACCEPT, DECODED, token
 
 pytestmark = pytest.mark.slow("starts two servers per test")
@@ -220,85 +220,6 @@ def test_servers_apart_run_one_at_a_time(pair: tuple[Path, Path], tmp_path: Path
         for role in (BASELINE, Role(3), BASELINE):
             assert engine.decode(role, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
             assert list(engine.servers) == [role]
-
-
-SIZED = {"start": "parallel", "args": "--kv-cache-memory-bytes 1G"}
-
-
-def waiting_for_each_other(folder: Path, before: str = "") -> Path:
-    """A program whose servers leave their process ids in `folder`, and become ready once there are two of them."""
-    stub = program(folder, "vllm")
-    file = folder / "waits"
-    both = f"until [ $(ls {folder} | grep -c ^pid-) -ge 2 ]; do sleep 0.02; done"
-    file.write_text(f'#!/bin/sh\ntouch {folder}/pid-$$\n{both}\n{before}\nexec {stub} "$@"\n')
-    file.chmod(0o755)
-    return file
-
-
-def test_servers_that_load_side_by_side_wait_for_no_other_and_are_both_ready(
-    pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    from specgate.backends.servers.engine import ServerEngine
-
-    options = {"program": str(waiting_for_each_other(tmp_path)), "start_s": "60", **SIZED}
-    with attached(tmp_path, pair, "vllm", options) as engine:
-        assert isinstance(engine, ServerEngine) and {*engine.servers} == {BASELINE, Role(3)}
-        engine.prefill(PROMPTS, draft=True)
-        assert engine.decode(Role(3), STEPS, ()).tokens == engine.decode(BASELINE, STEPS, ()).tokens
-        pids = [int(file.name.partition("-")[2]) for file in tmp_path.glob("pid-*")]
-        assert len(pids) == 2 and all(map(psutil.pid_exists, pids))
-    assert not any(map(psutil.pid_exists, pids))
-
-
-@pytest.mark.parametrize("failing", ["baseline", "spec"])
-def test_where_one_of_two_that_load_side_by_side_fails_the_other_is_ended(
-    pair: tuple[Path, Path], tmp_path: Path, failing: str
-) -> None:
-    drafts = (
-        "*--speculative-config*) exit 3 ;; *) ;;" if failing == "spec" else "*--speculative-config*) ;; *) exit 3 ;;"
-    )
-    file = waiting_for_each_other(tmp_path, f'case "$*" in {drafts} esac')
-    with pytest.raises(BackendError, match="exit code 3"):
-        backend("vllm").open(request_of(pair, tmp_path, {"program": str(file), "start_s": "60", **SIZED}))
-    pids = [int(file.name.partition("-")[2]) for file in tmp_path.glob("pid-*")]
-    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("vllm", {}, "without a size of its KV cache, vllm takes what is free"),
-        ("vllm", {"args.spec-3": "--kv-cache-memory-bytes 1G"}, "without a size of its KV cache"),
-        ("sglang", {}, "without a size of its KV cache, sglang takes what is free"),
-        ("lmdeploy", {}, "without a size of its KV cache, lmdeploy takes what is free"),
-        ("trtllm", {}, "trtllm sizes its KV cache by the memory that is free"),
-        ("lmdeploy", {"args": "--num-gpu-blocks 64", "engine": "turbomind"}, "it is for engine = pytorch"),
-        ("lmdeploy", {"engine": "turbomind"}, "with engine = turbomind: it is for engine = pytorch, whose KV cache"),
-        ("vllm", {**SIZED, "servers": "apart"}, "start = parallel with servers = apart"),
-        ("vllm", {**SIZED, "url.baseline": "http://127.0.0.1:1"}, "start = parallel with url"),
-        ("vllm", {"start": "both"}, "option start"),
-    ],
-)
-def test_servers_that_would_size_their_caches_by_each_other_are_not_started_side_by_side(
-    pair: tuple[Path, Path], tmp_path: Path, name: str, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        backend(name).open(request_of(pair, tmp_path, {"start": "parallel", **options}))
-
-
-@pytest.mark.parametrize(("flag", "cut"), [("--max-total-tokens 57344", False), ("--max-total-tokens=65536", True)])
-def test_a_cache_that_is_only_capped_is_held_to_its_size_once_both_servers_are_ready(
-    pair: tuple[Path, Path], tmp_path: Path, flag: str, cut: bool
-) -> None:
-    """The stand-in has 65,536 tokens without a draft and 57,344 with one, whatever it is told."""
-    options = {"program": str(program(tmp_path, "sglang")), "start": "parallel", "args": flag}
-    if not cut:
-        with attached(tmp_path, pair, "sglang", options) as engine:
-            assert engine.facts().identity is not None
-        return
-    with pytest.raises(BackendError, match="sglang spec-3: its KV cache has room for 57,344 tokens") as caught:
-        backend("sglang").open(request_of(pair, tmp_path, options))
-    assert "start=serial" in str(caught.value)
 
 
 def test_running_servers_are_attached_to_by_role_and_left_running(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ Scored = Callable[..., tuple[int, Run, Sequence[Rescoring]]]
 
 
 @pytest.fixture
-def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
+def checks() -> list[str]:
+    """Lines that say what is being checked."""
+    return []
+
+
+@pytest.fixture
+def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch, checks: list[str]) -> Iterator[Scored]:
     """A micro run of the reference engine with another one that scores its tokens: (exit code, run, the scores)."""
     entries = tuple(("specgate.backends", n.title(), f"tests.run.second_engines:{n}") for n in NAMES)
     built_in = (*plugins.built_in(), *entries)
@@ -37,6 +43,7 @@ def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
         cli.write("policy.yaml", yaml.safe_dump(policy))
         done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *options)
         folder = RunFolder.open(cli.newest())
+        checks.extend(line for line in done.stdout.splitlines() if line.startswith("checking "))
         return done.returncode, folder.read_run(), tuple(folder.keyed(Rescoring).values())
 
     yield run
@@ -53,7 +60,7 @@ def token_verdicts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def test_a_rounding_of_the_second_engine_is_settled_by_one_engine_in_float32_for_all_points(
-    scored: Scored, cli: Cli
+    scored: Scored, checks: list[str], cli: Cli
 ) -> None:
     two_points(cli)
     code, run, results = scored("Rough")
@@ -68,6 +75,8 @@ def test_a_rounding_of_the_second_engine_is_settled_by_one_engine_in_float32_for
     assert {state for state, _, _ in token_verdicts(run)} == {"PASS"}
     assert len(list((cli.newest() / "logs").glob("rescoring*"))) == 2, "one log of each dtype"
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+    kinds = [line.partition(": ")[2] for line in checks]
+    assert kinds == [f"Rough in {dtype} scores its tokens" for dtype in ["bfloat16"] * 2 + ["float32"] * 2]
 
 
 def test_a_token_that_is_wrong_in_float32_too_stays_wrong(scored: Scored) -> None:

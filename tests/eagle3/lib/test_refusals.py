@@ -34,7 +34,8 @@ def asked(pair: Pair, only: str | None = None) -> dict[str, str]:
 
 @pytest.mark.parametrize(("engine", "pair"), REFUSED, ids=[f"{e}, {p.first} and {p.second}" for e, p in REFUSED])
 def test_a_pair_is_refused_by_both_names_before_anything_is_read_and_each_alone_is_not(engine: str, pair: Pair) -> None:
-    sampling = Sampling() if SAMPLING in (pair.first, pair.second) else None
+    rejected = SAMPLING in (pair.first, pair.second)
+    sampling = Sampling(method="rejection" if pair.values else "coupled") if rejected else None
     where = PairRef("none", Path("gone"), Path("gone"))
     request = OpenRequest(where, "bfloat16", 1, 64, 2, False, asked(pair), sampling=sampling)
     with pytest.raises(UsageError) as error:

@@ -50,22 +50,29 @@ def oracle(folders: dict[str, Path]) -> Any:
 
 
 def open_engine(
-    folders: dict[str, Path], kind: str, *, draft: bool = False, dtype: torch.dtype = torch.float32
+    folders: dict[str, Path],
+    kind: str,
+    *,
+    draft: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> ReferenceEngine:
-    target = load_target(folders[kind], dtype, "cpu")
-    drafts = load_draft(folders["draft"], target.geometry, dtype, "cpu") if draft else None
-    return ReferenceEngine(target, drafts, max_batch=3, max_positions=400, device="cpu")
+    target = load_target(folders[kind], dtype, device)
+    drafts = load_draft(folders["draft"], target.geometry, dtype, device) if draft else None
+    return ReferenceEngine(target, drafts, max_batch=3, max_positions=400, device=device)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(0, 250, (length,), generator=torch.Generator().manual_seed(seed + length)).tolist()
 
 
-def logits_of(engine: ReferenceEngine, tokens: list[int]) -> torch.Tensor:
-    ids, at = torch.tensor([tokens]), torch.arange(len(tokens))[None]
+def logits_of(engine: ReferenceEngine, tokens: list[int], rows: int = 400) -> torch.Tensor:
+    """The logits of all `tokens`, which are prefilled `rows` at a time."""
     with torch.inference_mode():
-        stream, _ = engine.model.forward(slice(0, 1), ids, at, ())
-        return engine.model.logits(stream)[0]
+        ids, at = (x.to(engine.model.device)[None] for x in (torch.tensor(tokens), torch.arange(len(tokens))))
+        passes = zip(ids.split(rows, dim=1), at.split(rows, dim=1), strict=True)
+        streams = [engine.model.forward(slice(0, 1), *one, ())[0] for one in passes]
+        return engine.model.logits(torch.cat(streams, dim=1))[0].cpu()
 
 
 @pytest.mark.parametrize("kind", ["float", "mxfp4"])
@@ -101,9 +108,21 @@ def test_rows_that_look_a_few_at_a_time_give_the_very_same_logits(
 ) -> None:
     engine, tokens = open_engine(folders, "mxfp4"), prompt(3 * WINDOW + 1)
     at_once = logits_of(engine, tokens)
-    monkeypatch.setattr(gpt_oss, "MASKS", WINDOW * len(tokens))
-    assert len(gpt_oss.pieces(torch.arange(len(tokens))[None])) > 3
+    monkeypatch.setattr(gpt_oss, "MASK_ROWS", WINDOW)
+    assert len(gpt_oss.views(torch.arange(len(tokens))[None], None)) > 3
     assert torch.equal(logits_of(engine, tokens), at_once)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [66, 150, 300])
+def test_a_gpu_gives_the_logits_of_a_cpu_however_many_rows_a_pass_has(folders: dict[str, Path], rows: int) -> None:
+    tokens = prompt(300)
+    expected = logits_of(open_engine(folders, "mxfp4"), tokens)
+    exact = logits_of(open_engine(folders, "mxfp4", device="cuda"), tokens, rows)
+    assert (exact - expected).abs().max() <= 1e-3
+    rounded = logits_of(open_engine(folders, "mxfp4", dtype=torch.bfloat16, device="cuda"), tokens, rows)
+    on_cpu = logits_of(open_engine(folders, "mxfp4", dtype=torch.bfloat16), tokens, rows)
+    assert (rounded - expected).abs().mean() <= 1.5 * (on_cpu - expected).abs().mean()
 
 
 def test_experts_are_not_decoded_ahead_where_that_leaves_too_little_memory(folders: dict[str, Path]) -> None:

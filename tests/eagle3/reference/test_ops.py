@@ -69,6 +69,12 @@ def test_a_row_sees_itself_and_what_is_before_it_within_the_window(
                 torch.testing.assert_close(got[slot, row, head * dim : (head + 1) * dim], expected)
 
 
+def test_without_a_mask_rows_are_the_last_of_the_positions() -> None:
+    q, (k, v) = torch.randn(1, 4, 5, 16), torch.randn(2, 1, 2, 12, 16)
+    seen = torch.ones(5, 12, dtype=torch.bool).tril(12 - 5)[None, None]
+    torch.testing.assert_close(attention(q, k, v, None, causal=True), attention(q, k, v, seen))
+
+
 def test_a_row_of_a_step_does_not_depend_on_how_many_rows_share_it() -> None:
     torch.manual_seed(1)
     weight, x = torch.randn(192, 64), torch.randn(1, 7, 64)

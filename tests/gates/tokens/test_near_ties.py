@@ -248,10 +248,14 @@ def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_
         assert ("decoded again" in verdict.message) is not bool(changes)
 
 
-def test_a_token_that_is_not_among_the_most_likely_is_wrong_however_near_the_two_largest_are() -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_a_token_that_is_not_among_the_most_likely_or_not_named_is_wrong_however_near_they_are(named: bool) -> None:
     plan = perf_plan()
     blocks = blocks_of(plan, change=corrupt)
-    strange = [replace(m, top_tokens=(m.top_tokens[0], 7_000_000, *m.top_tokens[2:])) for m in margins(blocks, 0.0)]
+    strange = [
+        replace(m, top_tokens=(m.top_tokens[0], 7_000_000, *m.top_tokens[2:]) if named else ())
+        for m in margins(blocks, 0.0)
+    ]
     _, (comparison,) = measure(plan, blocks, strange, TIES)
     assert len(comparison.tokens.mismatches) == 8
 
@@ -303,14 +307,6 @@ def test_a_text_that_nobody_followed_is_not_excused() -> None:
     result, run = judged(corrupt, follow=nowhere)
     assert (result.state, result.reason_code) == (State.INVALID, "not_greedy") and "not followed" in result.message
     assert i7(run) is Held.BROKEN
-
-
-def test_where_an_engine_does_not_name_its_tokens_nothing_is_a_near_tie() -> None:
-    plan = perf_plan()
-    blocks = blocks_of(plan, change=corrupt)
-    unnamed = [replace(m, top_tokens=()) for m in margins(blocks, 0.0)]
-    _, (comparison,) = measure(plan, blocks, unnamed, TIES)
-    assert len(comparison.tokens.mismatches) == 8
 
 
 def test_a_text_may_leave_plain_decoding_once_more_at_another_near_tie() -> None:

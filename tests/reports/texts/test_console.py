@@ -129,7 +129,7 @@ def test_a_log_says_once_how_a_cell_contradicts_itself_and_names_every_rule() ->
 def test_a_run_without_a_block_is_told_in_words() -> None:
     for report in (REPORT, PLAIN):
         shown = ANSI.sub("", report.render(dead(), POLICY))
-        assert "BACKEND_ERROR: demo-64/fake/c64/b1 was cut short: killed by signal 9" in " ".join(shown.split())
+        assert "BACKEND_ERROR: 64 tokens · batch 1 was cut short: killed by signal 9" in " ".join(shown.split())
         assert "None" not in shown
         assert "try less" in shown
 

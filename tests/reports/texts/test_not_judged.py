@@ -13,7 +13,6 @@ from specgate.contract import Gap, Run, State
 from specgate.errors import ExitCode
 from specgate.reports.common.summary import headline, not_judged
 from specgate.reports.texts import console, junit, markdown
-from specgate.reports.texts.annotations import REPORT as ANNOTATIONS
 from specgate.reports.texts.markdown import LINES
 from tests.reports.texts.test_markdown import large
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
@@ -32,7 +31,6 @@ REPORTS: dict[str, Render] = {
     "console": lambda run: " ".join(re.sub(r"\x1b\[[\d;]*m", "", console.REPORT.render(run, POLICY)).split()),
     "markdown": lambda run: markdown.REPORT.render(run, POLICY),
     "junit": lambda run: junit.REPORT.render(run, POLICY),
-    "github": lambda run: ANNOTATIONS.render(run, POLICY),
 }
 each = pytest.mark.parametrize("render", REPORTS.values(), ids=REPORTS)
 
@@ -87,9 +85,8 @@ def test_junit_skips_what_is_excused_and_fails_what_is_not() -> None:
 
 
 @pytest.mark.parametrize("text", STRINGS)
-def test_a_reason_from_a_policy_adds_no_line_to_an_annotation_and_no_markup(text: str) -> None:
+def test_a_reason_from_a_policy_adds_no_line_and_no_markup(text: str) -> None:
     run = replace(GREEN, not_judged=(Gap("speed", (SPEC,), text),))
-    assert len(REPORTS["github"](run).splitlines()) == 2
     ET.fromstring(REPORTS["junit"](run))
     assert len(REPORTS["markdown"](run).splitlines()) == len(REPORTS["markdown"](EXCUSED).splitlines())
 

@@ -10,7 +10,7 @@ import pytest
 
 from specgate.contract import Promotion, Run, State
 from specgate.errors import ExitCode
-from specgate.run.ending import closing_lines
+from specgate.run.ending import MEASURE_ANEW, closing_lines
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario(spec=(2, 3)))
@@ -52,6 +52,11 @@ def test_the_next_command_fits_the_end(
     run = replace(GREEN, verdicts=verdicts, status=status)
     wanted = command or "specgate micro --resume 'runs/a b' --measurement-runs 8"
     assert f"next: {wanted}" in last_lines(run, code)
+
+
+def test_a_run_whose_software_changed_is_not_to_be_continued() -> None:
+    run = replace(GREEN, status="partial", failures={"run": f"it changed\n  {MEASURE_ANEW}"})
+    assert not any("--resume" in line for line in last_lines(run, ExitCode.INVALID))
 
 
 def test_wrong_tokens_have_no_next_command_beside_what_the_rule_says() -> None:

@@ -30,6 +30,7 @@ from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, kv_modes
 from specgate.backends.eagle3.lib.memory import refusing_overflow
+from specgate.backends.eagle3.lib.refusals import refuse_pairs
 from specgate.backends.eagle3.lib.trees.options import TREE, WIDTH
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 from specgate.contract import Role
@@ -168,6 +169,7 @@ def chosen_kv(request: KernelBenchRequest) -> KvModes:
     """
     if other := [name for name in request.options if name not in KNOWN]:
         raise UsageError(f"option {other[0]}: not of the benchmark of kernels", hint=f"known: {', '.join(KNOWN)}")
+    refuse_pairs(request.options, "cupy")
     return kv_modes(request.options)
 
 

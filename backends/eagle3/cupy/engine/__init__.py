@@ -15,8 +15,8 @@ sampled.py            who requests are, and what draws come from, on the host
 partial.py           verification over a part of the cache (SpecPV): option, schedule, counters
 ranks/                the GPUs that it decodes on: one, or several that share a target
 decode_run.py         a decode run, and whole steps as one CUDA graph
+run_parts.py          features as decode runs see them, each with the same few calls
 phase_trace.py        the phases of every step as a Chrome trace
-spans.py              cache blocks and trees of one step, which the harness checks
 stages.py             what every stage of both passes gives for one prompt, for `specgate diagnose parity`
 tiles.py              how attention's kernels use the tiles of the cache
 facts.py              what a loaded engine is, for the fingerprint and the report

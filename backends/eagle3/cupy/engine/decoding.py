@@ -11,29 +11,28 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
-from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
     LastRow,
     Prefilled,
-    first_tokens,
     prefill_prompts,
     put_last_rows,
     top2_of,
 )
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
-from specgate.backends.eagle3.cupy.engine.sampled import name_requests
+from specgate.backends.eagle3.cupy.engine.run_parts import DecodeRun, parts_of
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
-from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, DraftTree, Sizes, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
+from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN, Kind
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
@@ -43,7 +42,6 @@ from specgate.backends.eagle3.lib.playback import Playback
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Decoded, Text
-from specgate.contract.samples.counters import ENDED_EARLY
 from specgate.errors import BackendError
 
 FAULTS: Mapping[Fault, str] = {
@@ -96,8 +94,8 @@ class DecodingEngine:
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
-        self.tuned, self.shape_log, self.phase_trace, self.lengths = tuned, shape_log, phase_trace, lengths
-        self.asked_plan, self.playback = asked_plan or sizes.partial, playback
+        self.tuned, self.shape_log = tuned, shape_log
+        self.parts = parts_of(sizes, asked_plan, lengths, playback, phase_trace)
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
@@ -136,8 +134,8 @@ class DecodingEngine:
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Fill the caches prompt by prompt; return nanoseconds. Raises BackendError where a prompt does not fit."""
         self._check_fit(prompts, draft)
-        if self.playback:
-            self.playback.meet(prompts)
+        for part in self.parts:
+            part.meet(prompts)
         self._forget_prompts()
         self._last_role = None
         heads = [self._cycle(0, len(prompts), rank).verify for rank in self.ranks]
@@ -145,8 +143,8 @@ class DecodingEngine:
             for rank in self.ranks:
                 with rank.stream.current():
                     rank.mode.prepare(rank.target, rank.draft if draft else None, map(len, prompts), self.sizes.kv)
-                    if rank.b.sampling is not None:
-                        name_requests(rank.b.sampling, prompts)
+                    for part in self.parts:
+                        part.name(rank.b, prompts)
                     rank.stream.wait()
                 if len(self.ranks) > 1:
                     rank.load(0, len(prompts))
@@ -157,9 +155,9 @@ class DecodingEngine:
             else:
                 last = self._prefill.prompts(prompts, layout, draft=draft)
             first, fault = self._first_tokens(heads, last, layout, [*map(len, prompts)])
-            if self.b.partial is not None and draft:
-                bound_prompts(self.b, self.target.geometry, self.sizes, [*map(len, prompts)])
-                self.stream.wait()
+            for part in self.parts if draft else ():
+                part.prefilled(self.b, self.target.geometry, [*map(len, prompts)])
+            self.stream.wait()
             elapsed = time.perf_counter_ns() - began
             self._check(fault)
             for rank, rows, chosen in zip(self.ranks, last, first, strict=True):
@@ -181,10 +179,6 @@ class DecodingEngine:
         self, heads: Sequence[Verify], last: Sequence[Sequence[LastRow]], layout: CacheLayout, lengths: Sequence[int]
     ) -> tuple[list[FirstTokens], Fault]:
         """The token after each prompt, once per rank. All ranks are launched before any of them is read."""
-        if len(self.ranks) == 1:
-            self.b.kv.copy_(layout.kv)
-            chosen, fault = first_tokens(heads[0], self.b, last[0], lengths)
-            return [chosen], fault
         count = len(lengths)
         for rank, verify, rows in zip(self.ranks, heads, last, strict=True):
             with rank.stream.current():
@@ -202,8 +196,9 @@ class DecodingEngine:
                 fault |= own
         if len(set(read_of)) > 1 and not fault:
             raise BackendError(f"prefill: the GPUs that share the target chose different first tokens: {read_of}")
-        top2 = top2_of(whole_logits(self.ranks, count))
-        return [FirstTokens(tokens, top2) for tokens in read_of], fault
+        logits = whole_logits(self.ranks, count)
+        kept = logits.clone() if self.b.sampling is not None else None
+        return [FirstTokens(tokens, top2_of(logits), kept) for tokens in read_of], fault
 
     def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
         if draft and self.draft is None and self.draft_error is None:
@@ -224,18 +219,18 @@ class DecodingEngine:
         self._last_role = None
         prefilled = self._check_room(role, budget)
         if role.speculative and self.draft_error is None:
-            decoded, fault = self._decode_run(prefilled, self._drafts(role), budget, stop_token_ids)
+            decoded, fault = self._decode_run(prefilled, role.k, self._drafts(role), budget, stop_token_ids)
             if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
                 self._check(fault)
-                return decoded if self.lengths is None else with_ends(decoded, role.k)
+                return decoded
             self.draft_error = FAULTS[fault]
-        decoded, fault = self._decode_run(prefilled, 0, budget, stop_token_ids)
+        decoded, fault = self._decode_run(prefilled, role.k, 0, budget, stop_token_ids)
         self._check(fault)
         self._last_role = role
         return undrafted(decoded) if role.speculative else decoded
 
     def _decode_run(
-        self, prefilled: Prefilled, k: int, budget: Budget, stop_token_ids: Sequence[int]
+        self, prefilled: Prefilled, asked_k: int, k: int, budget: Budget, stop_token_ids: Sequence[int]
     ) -> tuple[Decoded, Fault]:
         count = len(prefilled.prompts)
         steps = most_steps(budget)
@@ -258,30 +253,28 @@ class DecodingEngine:
             lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, self.sizes.rows_of(k))
-            if self.phase_trace is not None:
-                name = self.first.cycle(k, count, *kinds[:1]).name
-                self.phase_trace.add(name, self.b.slots.stamps[: len(decoded.step_ns)])
-            in_part = self._partial_counters(k, kinds, decoded)
+            rows = [self.sizes.rows_in(k, full=kind == FULL) for kind in kinds]
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, rows)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         of_blocks = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
-        shape_counters = self._cycle(k, count, kind=next(iter(kinds), PLAIN)).gemms.counters
-        of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
-        counters = {**decoded.counters, **of_blocks, **reused, **shape_counters, **of_tree, **in_part}
+        first = self._cycle(k, count, kind=next(iter(kinds), PLAIN))
+        counters = {**decoded.counters, **of_blocks, **reused, **first.gemms.counters}
+        with self.stream.current():
+            ran = DecodeRun(asked_k, k, self._prompt_lengths, kinds, first, self.b, decoded, fault)
+            for part in self.parts:
+                counters |= part.counters(ran)
         return replace(decoded, counters=counters), fault
 
     def _rewind(self, rule: StopRule, k: int, steps: int) -> None:
-        """Put every rank back to its prompts, with the accept counts of a tape for up to `steps` steps of spec-`k`."""
-        count = len(self.first.of_prompts.prompts)
-        forced = self.playback.accepted(k, steps, count, "cpu").int() if self.playback and k else None
+        """Put every rank back to its prompts, before up to `steps` steps of spec-`k`."""
         for rank in self.ranks:
             with rank.stream.current():
                 rank.of_prompts.rewind(rank.b, rule, self.sizes.partial)
-                if forced is not None and rank.b.forced is not None:
-                    rank.b.forced[:steps, :count].copy_(forced)
+                for part in self.parts:
+                    part.rewind(rank.b, k, steps, len(rank.of_prompts.prompts))
 
     def _rule(self, budget: Budget, stop_token_ids: Sequence[int]) -> StopRule:
         """Return the rule by which requests end; a budget of steps never ends one for its length."""
@@ -292,17 +285,10 @@ class DecodingEngine:
     def _prompt_lengths(self) -> list[int]:
         return [*map(len, self.first.of_prompts.prompts)]
 
-    def _partial_counters(self, k: int, kinds: Sequence[Kind], decoded: Decoded) -> dict[str, int]:
-        """Return a run's counters of partial and full verifications at spec-`k`, if the option is on."""
-        if self.asked_plan is None or not k:
-            return {}
-        count, p = len(self.first.of_prompts.prompts), self.b.partial
-        overruled = 0 if p is None else int(p.overruled[:count].sum())
-        return counters_of(self.asked_plan, kinds, decoded.accepted, self._prompt_lengths, overruled)
-
     def _drafts(self, role: Role) -> int:
         """The most draft tokens of each step of `role` over the prompts in the cache: K, or fewer by their number."""
-        return role.k if self.lengths is None else self.lengths.most(role.k, len(self.first.of_prompts.prompts))
+        count = len(self.first.of_prompts.prompts)
+        return min(part.drafts(role.k, count) for part in self.parts)
 
     def _held_against_first(self, count: int, fault: Fault) -> Fault:
         """The faults of the other ranks; where there are none, what they hold is compared with what the first does."""
@@ -434,25 +420,6 @@ class DecodingEngine:
 def most_steps(budget: Budget) -> int:
     """Return the most steps that a run takes: each emits a token at least, and the first token comes before them."""
     return budget.steps if budget.steps is not None else budget.longest(0) - 1
-
-
-def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
-    """Return what a decode run reports of its trees: draft tokens that were verified, and the check of every step's
-    masks.
-    """
-    if shape is None:
-        return {}
-    return {
-        "tree_tokens": shape.nodes * sum(a >= 0 for row in decoded.accepted for a in row),
-        "mask_checked_steps": len(decoded.step_ns),
-        "mask_integrity_failures": int(bool(fault & Fault.MASK_INTEGRITY)),
-    }
-
-
-def with_ends(decoded: Decoded, k: int) -> Decoded:
-    """With the count of request-steps of spec-`k` whose chain ended before K tokens."""
-    ended = sum(0 <= drafts < k for step in decoded.drafted for drafts in step)
-    return replace(decoded, counters={**decoded.counters, ENDED_EARLY: ended})
 
 
 def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:

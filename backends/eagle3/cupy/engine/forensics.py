@@ -16,11 +16,11 @@ from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.sampled import law_of, put_requests, top2_of_draw
-from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
 from specgate.backends.eagle3.cupy.engine.tiles import TileCountingEngine
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
+from specgate.backends.eagle3.cupy.step.spans import before_writing, with_trees
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw
@@ -60,7 +60,7 @@ class ForensicEngine(TileCountingEngine):
                 self._wait()
                 self._check(self._faults())
                 emitted = slots.emitted[:count].tolist()
-                of_slot = self.sizes.full_rows_of(k) if kind == FULL else self.sizes.rows_of(k)
+                of_slot = self.sizes.rows_in(k, full=kind == FULL)
                 where = path if again is None else again[:, None] + torch.arange(k + 1, device=again.device)
                 rows = rows_of_slots(whole_logits(self.ranks, len(running) * of_slot), running, of_slot, where)
                 for slot, own in rows.items():

@@ -15,6 +15,7 @@ from specgate.backends.eagle3.cupy.kernels.sampling.launchers import MOST_COLUMN
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, bytes_of
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.lib.memory import free_bytes
+from specgate.backends.eagle3.lib.specpv import REFRESH, SPECPV, PartialPlan
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.contract import Sampling
 from specgate.contract.protocols import OpenRequest
@@ -62,17 +63,21 @@ def check_vocabulary(sampling: Sampling | None, target: TargetGeometry, where: P
         )
 
 
-def check_rows(request: OpenRequest, target: TargetGeometry, tree: DraftTree | None = None) -> None:
+def check_rows(
+    request: OpenRequest, target: TargetGeometry, tree: DraftTree | None = None, plan: PartialPlan | None = None
+) -> None:
     """Raise UsageError where a target with experts would get more rows than its kernels take. `tree`: what the longest
-    role drafts; None: a chain.
+    role drafts; None: a chain. `plan`: how chains are verified in part.
     """
-    rows = tree.rows if tree else request.max_k + 1
+    chain = request.max_k + 1
+    rows = Sizes(request.max_batch, request.max_positions, tree.rows if tree else chain, partial=plan).most_rows
     if target.experts is not None and request.max_batch * rows > MOST_ROWS:
         drafted = f"with a tree of {rows} rows" if tree else f"at spec-{request.max_k}"
+        drafted, fewer = (f"{drafted} and {SPECPV}", f"a smaller {REFRESH}") if plan else (drafted, "fewer drafts")
         raise UsageError(
             f"back end cupy: batch {request.max_batch} {drafted} makes {request.max_batch * rows} rows "
             f"per step, at most {MOST_ROWS} are supported for a target with experts",
-            hint=f"a batch of {MOST_ROWS // rows}, or {'a smaller tree' if tree else 'fewer drafts'}",
+            hint=f"a batch of {MOST_ROWS // rows}, or {'a smaller tree' if tree else fewer}",
         )
 
 

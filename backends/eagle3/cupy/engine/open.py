@@ -33,7 +33,7 @@ from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, nev
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, weight_bytes
+from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow, split_no_large_blocks, weight_bytes
 from specgate.backends.eagle3.lib.pair import (
     DraftCheckpoint,
     TargetCheckpoint,
@@ -132,7 +132,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         check_chain(request.max_k, f"spec-{request.max_k}", request.options, tp=ranks, most_tp=most)
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
-    geometry = check_target(request, tree)
+    geometry = check_target(request, tree, plan)
     refuse_pairs(request.options, "cupy", request.sampling, experts=geometry.experts is not None)
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
@@ -142,7 +142,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
         where = (request.pair.draft or Path()) / "config.json"
-        draft_ranks = option.chosen_draft_ranks(ranks, asked_draft_ranks, draft.geometry, where)
+        draft_ranks = option.chosen_draft_ranks(ranks, asked_draft_ranks, draft.geometry, where, tree=tree is not None)
     draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
@@ -160,6 +160,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     wanted = Shard(0, ranks).wanted(target_tensors(geometry))
     limits.require({"weights": weight_bytes(wanted, DTYPE), **memory}, sizes, min(devices, key=free_bytes))
     graphs = request.options.get("graphs") != "off"
+    split_no_large_blocks()
     with refusing_overflow(str(request.pair.target)):
         targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
         target = targets[0]
@@ -277,12 +278,14 @@ def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, de
     return PrefillMode.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
 
 
-def check_target(request: OpenRequest, tree: DraftTree | None = None) -> TargetGeometry:
+def check_target(
+    request: OpenRequest, tree: DraftTree | None = None, plan: PartialPlan | None = None
+) -> TargetGeometry:
     """Check the target's config before its weights are read; return its geometry."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
-    limits.check_rows(request, geometry, tree)
+    limits.check_rows(request, geometry, tree, plan)
     limits.check_vocabulary(request.sampling, geometry, config.file)
     if request.max_positions > geometry.max_positions:
         raise UsageError(

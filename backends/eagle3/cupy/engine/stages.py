@@ -20,8 +20,8 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, DraftBuffers, 
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.chain import Chain
-from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.step.layer import Layer, Place, RowPositions
+from specgate.backends.eagle3.cupy.step.verification import Verification
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.gemms import Configurations, Gemms
 from specgate.checkpoints.stages.names import TARGET_IDS, hidden
@@ -45,7 +45,7 @@ class StagePasses:
     def __init__(self, target: Target, draft: Draft | None, sizes: Sizes, tuned: Configurations) -> None:
         gemms, self._kept = Gemms(tuned), Kept(list)
         self.reserve = KVReserve(sizes.slots, 1, sizes.positions, sizes.max_blocks, sizes.blocks)
-        self.verify = Verify(target, sizes, 1, 1, gemms, draft)
+        self.verify = Verify(target, sizes, 1, gemms, Verification(target, sizes, 0), draft)
         self.draft = DraftPasses(draft, sizes, gemms, self._kept) if draft else None
 
     def run(self, b: Buffers, prompt: Sequence[int], start: int) -> Fault:
@@ -154,7 +154,7 @@ def place(slots: Slots, position: int, token: int) -> None:
     slots.counts[0], slots.pending[0, 0] = 1, token
 
 
-def watched(layer: Layer | ExpertLayer, b: LayerBuffers) -> dict[Place, list[Tensor]]:
+def watched(layer: Layer, b: LayerBuffers) -> dict[Place, list[Tensor]]:
     """Collect the residual stream of row 0 at every place, in the order of the calls of `layer` that follow."""
     streams: dict[Place, list[Tensor]] = {"input": [], "o": [], "down": []}
     layer.watch = lambda at: streams[at].append(b.stream[0].clone())

@@ -237,7 +237,8 @@ def partial_attention(geometry: TargetGeometry, sizes: Sizes, k: int) -> Attenti
     """Return the attention of partial verifications of spec-`k`; None where all are full."""
     if sizes.partial is None:
         return None
-    return Attention(sizes.heads(geometry), k + 1, config=FmhaConfig(kv_tile=KEPT_TILE), kept=sizes.kept_of(k))
+    tiling, kept = FmhaConfig(kv_tile=KEPT_TILE), sizes.kept_of(k)
+    return Attention(sizes.heads(geometry), k + 1, config=tiling, kept=kept, sinks=geometry.sinks)
 
 
 def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
@@ -264,7 +265,7 @@ def workspace(
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
     attention, rows = target_attention(geometry, sizes), sizes.slots * sizes.most_rows
     beside = partial_attentions(geometry, sizes)
-    mixture = MixtureBuffers.allocate(geometry, sizes.rows, sizes.positions, device) if geometry.experts else None
+    mixture = MixtureBuffers.allocate(geometry, rows, sizes.positions, device) if geometry.experts else None
     return TargetBuffers(
         pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),
         layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, rows, device, mixture, beside),

@@ -18,6 +18,7 @@ from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pa
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.errors import CheckpointError
 
+LayerWeights = weights.LayerWeights
 ExpertLayerWeights = weights.ExpertLayerWeights[PackedExperts]
 ExpertTargetWeights = weights.ExpertTargetWeights[PackedExperts]
 

@@ -70,6 +70,10 @@ class Sizes:
         """
         return self.rows_of(k) + self.partial_passes_of(k) * (k + 1)
 
+    def rows_in(self, k: int, *, full: bool) -> int:
+        """Return the rows per slot of a step of spec-`k`, of a `full` verification or of any other."""
+        return self.full_rows_of(k) if full else self.rows_of(k)
+
     def kept_of(self, k: int) -> KeptBlocks:
         """Return the blocks that partial verifications of spec-`k` read."""
         assert self.partial is not None

@@ -1,4 +1,4 @@
-"""The draft over what was accepted, and its chain of K tokens: K − 1 further steps on its own output."""
+"""Drafts: none, or the draft over what was accepted, and its chain of K tokens, K − 1 further steps on its output."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, DraftToken, FeatureRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, norm_of
-from specgate.backends.eagle3.cupy.memory.sampling import draws, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.choice import draft_choice
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.checkpoints.geometry import DraftGeometry
@@ -40,13 +38,27 @@ def draft_layer(
         query_rows=query_rows,
         names=NAMES,
         input_width=2 * g.hidden,
-        window=g.window,
         tree=tree,
         ranks=ranks,
     )
 
 
-class Extension:
+class Drafting:
+    """What a step drafts before it verifies: here nothing."""
+
+    name = "none"
+    branches = False
+    """Drafts are a tree."""
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order."""
+        return {}
+
+    def __call__(self, b: Buffers) -> None:
+        """Leave the drafts of every active slot in `b.slots.drafts`."""
+
+
+class Extension(Drafting):
     """Begin of a draft's forward passes: the extension, after which its newest row goes on.
 
     It is always over as many rows per slot as a step may emit. Only the accepted ones fill the cache, and only the
@@ -87,16 +99,14 @@ class Extension:
 class Chain(Extension):
     """The draft's forward passes as a page of kernel calls."""
 
+    name = "chain"
+
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> None:
         super().__init__(draft, sizes, slots, k + 1, gemms)
         g, self.k = draft.geometry, k
-        ranks = draft.shard.ranks
-        self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=ranks)
+        self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=draft.shard.ranks)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
-        self.combine = CombineChoices(g.draft_vocab, 1, slots, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
-        sampling = sizes.sampling if draws(sizes.sampling) else None
-        self.keeps_logits = rejects(sampling)
-        self.draw = TokenDraw(sampling, g.draft_vocab, sizes.max_rows, draft=True) if sampling else None
+        self.choice = draft_choice(draft, sizes, slots)
         self.token = DraftToken(
             g.hidden,
             len(draft.target_ids),
@@ -110,8 +120,7 @@ class Chain(Extension):
         return {
             **self.kernels_of_extension(),
             "lm_head": self.lm_head,
-            **({"combine": self.combine} if self.combine else {}),
-            **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
+            **self.choice.kernels(),
             "token": self.token,
             **{f"step.{name}": kernel for name, kernel in self.step.kernels().items()},
         }
@@ -131,25 +140,14 @@ class Chain(Extension):
     def _choose(self, b: Buffers, here: LayerBuffers, rows: Rows, index: int) -> None:
         """Draft token `index` behind `rows`, whose streams are in `here`, and the input of the step after it."""
         assert b.draft is not None
-        d, w, eps, logits = b.draft, self.draft.weights, self.draft.geometry.rms_eps, here.logits
-        if self.keeps_logits:
-            assert b.sampling is not None
-            logits = b.sampling.draft_logits[index]
+        d, w, eps, ids = b.draft, self.draft.weights, self.draft.geometry.rms_eps, self.draft.target_ids
+        logits = self.choice.logits(b, here, index)
         with mark("EAGLE_DRAFT_LM_HEAD"):
             self.lm_head(logits, here.pre_norm, w.lm_head, rows, eps=eps, choices=d.choices)
-            if self.combine:
-                assert here.mailboxes is not None
-                self.combine(d.choices, here.mailboxes, b.slots, rows)
-            if self.draw:
-                assert b.sampling is not None
-                self.draw(
-                    *(logits, d.choices, b.sampling, b.slots, rows),
-                    offset=index,
-                    target_ids=self.draft.target_ids,
-                )
+            self.choice(logits, d.choices, here, b, rows, self.draft, offset=index, mapped=True)
             self.token(
                 d.input if index + 1 < self.k else None,
-                *(here.stream, d.choices, self.draft.target_ids, here.pre_norm, self.draft.input, b.slots),
+                *(here.stream, d.choices, ids, here.pre_norm, self.draft.input, b.slots),
                 rows,
                 index=index,
                 eps=eps,

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, NodeTensors, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.partial.launchers import WideAttention
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Rows
 from specgate.backends.eagle3.cupy.memory.buffers import LayerBuffers, Pages
-from specgate.backends.eagle3.cupy.memory.model import RopeTable
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, LayerWeights, RopeTable
 from specgate.backends.eagle3.cupy.memory.partial import PartialBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
-from specgate.backends.eagle3.lib.weights import LayerWeights
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 
 
@@ -32,7 +31,8 @@ class RowPositions:
     query row.
 
     With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
-    at a part of the cache, or they begin at position `partial.verified`, and choose such a part.
+    at a part of the cache, or they begin at position `first` [S], and choose such a part. `step` [1]: the number of the
+    step.
     """
 
     rope: RopeTable
@@ -42,20 +42,43 @@ class RowPositions:
     counts: Tensor | None = None
     nodes: NodeTensors | None = None
     partial: PartialBuffers | None = None
+    step: Tensor | None = None
+    first: Tensor | None = None
+
+    @property
+    def begins(self) -> Tensor:
+        """Return the position of each slot's row 0, less `offset`."""
+        return self.length if self.first is None else self.first
 
 
 Place = Literal["input", "o", "down"]
 """Where a layer's residual stream can be looked at: before its first kernel, after each product that adds to it."""
 
 
+Attend = Attention | WideAttention
+AnyWeights = LayerWeights | ExpertLayerWeights
+
+
+def usual(window: int | None) -> Attend | None:
+    """No attention in place of a layer's own."""
+    return None
+
+
 class Layer:
-    """The kernels of a decoder layer. `rows` rows per slot enter attention; the newest `query_rows` of them go on.
+    """The kernels of the decoder layers of a target or a draft. `rows` rows per slot enter attention; the newest
+    `query_rows` of them go on. Layers differ in the window of their attention alone.
 
     A norm has no kernel of its own. What comes before a norm leaves its input as `PreNormRows`, and the product that
     follows divides by the root mean square.
 
+    Where several GPUs share the layers, each has its heads, and its part of the feed-forward width. Products that add
+    to the stream leave partial sums, which all ranks add up.
+
     `watch` is called at every `Place`, once the kernels before it have been launched. A captured step has none.
     """
+
+    joins: ClassVar = False
+    """Attention with a window joins chunks itself, where there are few."""
 
     def __init__(
         self,
@@ -69,43 +92,61 @@ class Layer:
         query_rows: int,
         names: tuple[str, str],
         input_width: int | None = None,
-        window: int | None = None,
         tree: TreeNodes | None = None,
         ranks: int = 1,
-        attention: Attention | WideAttention | None = None,
+        attention: Callable[[int | None], Attend | None] = usual,
     ) -> None:
         """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
         as the stream. `tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which
-        `geometry` has the part of one. `attention`: in place of the usual one.
+        `geometry` has the part of one. `attention`: what attends with a window in place of the usual one, or None.
         """
-        hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
-        self.eps, self.names = geometry.rms_eps, names
+        g, hidden, going_on, heads = geometry, geometry.hidden, slots * query_rows, sizes.heads(geometry)
+        biased, sinks = (g.biases, g.sinks) if isinstance(g, TargetGeometry) else (False, False)
+        self.windows = [*map(g.window, range(g.layers))] if isinstance(g, TargetGeometry) else [g.window]
+        self.eps, self.names = g.rms_eps, names
         self.watch: Callable[[Place], None] = unwatched
-        self.qkv = gemms(
-            f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
-        )
-        self.attention = attention or Attention(heads, query_rows, window, appended=rows, config=sizes.fmha, tree=tree)
+        width, normed = input_width or hidden, input_width is not None
+        self.qkv = gemms(f"{whose}_QKV", heads.qkv_width, width, slots * rows, scaled=not normed, biased=biased)
+        self.attention: dict[int | None, Attend] = {
+            window: attention(window)
+            or Attention(
+                *(heads, query_rows, window),
+                appended=rows,
+                config=sizes.fmha,
+                sinks=sinks,
+                may_join=self.joins and window is not None,
+                tree=tree,
+            )
+            for window in dict.fromkeys(self.windows)
+        }
         self.reduce = AllReduce(hidden, going_on, ranks, sizes.rows) if ranks > 1 else None
-        ends: dict[str, bool] = {"partial": True} if self.reduce else {"feeds_norm": True}
-        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, **ends)
-        self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
-        self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, **ends)
+        self.ends: dict[str, bool] = {"partial": True} if self.reduce else {"feeds_norm": True}
+        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, biased=biased, **self.ends)
+        self.products(g, gemms, whose, going_on)
+
+    def products(self, g: Any, gemms: Gemms, whose: str, rows: int) -> None:
+        """Make the launchers of the feed-forward part."""
+        self.gate_up = gemms(f"{whose}_FFN_GATE_UP", g.intermediate, g.hidden, rows, scaled=True)
+        self.down = gemms(f"{whose}_FFN_DOWN", g.hidden, g.intermediate, rows, **self.ends)
 
     def kernels(self) -> Mapping[str, Kernel]:
-        """Name → launcher, in stream order."""
+        """Name → launcher, in stream order; of several attentions, `attention_N` sees a window of N."""
+        several = len(self.attention) > 1
         return {
             "qkv": self.qkv,
-            "attention": self.attention,
+            **{f"attention_{w}" if w and several else "attention": kernel for w, kernel in self.attention.items()},
             "o": self.o,
             **({"reduce": self.reduce} if self.reduce else {}),
-            "gate_up": self.gate_up,
-            "down": self.down,
+            **self.feed_forward_kernels(),
         }
+
+    def feed_forward_kernels(self) -> Mapping[str, Kernel]:
+        return {"gate_up": self.gate_up, "down": self.down}
 
     def __call__(
         self,
         b: LayerBuffers,
-        w: LayerWeights,
+        w: AnyWeights,
         next_norm: Tensor,
         pages: Pages,
         index: int,
@@ -119,41 +160,74 @@ class Layer:
         """
         self.watch("input")
         with mark(self.names[0]):
-            self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)
-            self._attend(b, pages, index, query_rows, at)
-            self._add(self.o, b, b.attended, w.o, w.post_norm, query_rows)
+            self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps, bias=self.bias_of(w, "qkv"))
+            self._attend(b, w, pages, index, query_rows, at)
+            out, norm = self.sum_of(b, w.post_norm)
+            self.o(out, b.attended, w.o, query_rows, norm=norm, bias=self.bias_of(w, "o"))
+            self.reduced(b, w.post_norm, query_rows)
         self.watch("o")
         with mark(self.names[1]):
-            self.gate_up(b.mlp, b.pre_norm, w.gate_up, query_rows, eps=self.eps)
-            self._add(self.down, b, b.mlp, w.down, next_norm, query_rows)
+            self.feed_forward(b, w, next_norm, index, query_rows, at)
         self.watch("down")
 
-    def _attend(self, b: LayerBuffers, pages: Pages, index: int, rows: Rows, at: RowPositions) -> None:
-        p, k, v = at.partial, pages.k[index], pages.v[index]
-        if isinstance(self.attention, WideAttention):
+    def bias_of(self, w: AnyWeights, product: Literal["qkv", "o"]) -> Tensor | None:
+        return None
+
+    def of_heads(self, b: LayerBuffers, w: AnyWeights) -> dict[str, Any]:
+        """Return operands of attention that not every kind of layer has, by name."""
+        return {}
+
+    def feed_forward(
+        self, b: LayerBuffers, w: Any, next_norm: Tensor, index: int, rows: Rows, at: RowPositions
+    ) -> None:
+        """Add the feed-forward part of layer `index` to the stream."""
+        self.gate_up(b.mlp, b.pre_norm, w.gate_up, rows, eps=self.eps)
+        out, norm = self.sum_of(b, next_norm)
+        self.down(out, b.mlp, w.down, rows, norm=norm)
+        self.reduced(b, next_norm, rows)
+
+    def _attend(
+        self,
+        b: LayerBuffers,
+        w: AnyWeights,
+        pages: Pages,
+        index: int,
+        rows: Rows,
+        at: RowPositions,
+    ) -> None:
+        p, k, v, attention = at.partial, pages.k[index], pages.v[index], self.attention[self.windows[index]]
+        if isinstance(attention, WideAttention):
             assert p is not None
-            self.attention(
+            attention(
                 *(b.attended, b.partial, k, v, p.asked[index], b.qkv, at.rope, at.kv.block_table),
                 *(p.verified, at.length, rows),
+                sinks=self.of_heads(b, w).get("sinks"),
             )
             return
-        self.attention(
-            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.length, rows),
+        attention(
+            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.begins, rows),
             offset=at.offset,
             counts=at.counts,
             nodes=at.nodes and at.nodes.of_layer(index),
             scales=pages.scales_of(index),
-            kept=None if p is None else (p.kept[index], p.dropped),
+            kept=(p.kept[index], p.dropped) if p is not None and attention.kept else None,
+            **self.of_heads(b, w),
         )
 
-    def _add(self, product: MatmulRows, b: LayerBuffers, x: Tensor, weight: Tensor, norm: Tensor, rows: Rows) -> None:
-        """stream += x · weightᵀ, and the input of the norm with weight `norm`."""
+    def sum_of(self, b: LayerBuffers, norm: Tensor) -> tuple[Tensor, tuple[PreNormRows, Tensor] | None]:
+        """Return the stream that a product adds to, and the norm that it prepares; or the buffer of its partial
+        sums.
+        """
         if self.reduce is None:
-            product(b.stream, x, weight, rows, norm=(b.pre_norm, norm))
-            return
+            return b.stream, (b.pre_norm, norm)
         assert b.mailboxes is not None
-        product(b.mailboxes.partial, x, weight, rows)
-        self.reduce(b.stream, b.pre_norm, norm, b.mailboxes, rows)
+        return b.mailboxes.partial, None
+
+    def reduced(self, b: LayerBuffers, norm: Tensor, rows: Rows) -> None:
+        """Add the partial sums that products have left on all ranks to the stream, and the input of the next norm."""
+        if self.reduce is not None:
+            assert b.mailboxes is not None
+            self.reduce(b.stream, b.pre_norm, norm, b.mailboxes, rows)
 
 
 def unwatched(place: Place) -> None:

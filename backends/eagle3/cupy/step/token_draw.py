@@ -33,13 +33,21 @@ class TokenDraw:
     """
 
     def __init__(
-        self, sampling: Sampling, vocab: int, max_rows: int, *, draft: bool = False, races: bool = True
+        self,
+        sampling: Sampling,
+        vocab: int,
+        max_rows: int,
+        *,
+        draft: bool = False,
+        races: bool = True,
+        tree: bool = False,
     ) -> None:
         """`max_rows`: of a slot, in an engine's widest step. `draft`: for a draft's head, whose columns are mapped to
         the target's tokens. The target's bias, penalties and filters do not apply to it. `races`: the token is drawn;
-        otherwise choices are left greedy, after bias and penalties, and filters have said what may be drawn.
+        otherwise choices are left greedy, after bias and penalties, and filters have said what may be drawn. `tree`:
+        rows are nodes of a tree.
         """
-        heat, own = sampling.temperature, not draft
+        heat, own, nodes = sampling.temperature, not draft, max_rows if tree else 0
         self.seed = sampling.seed
         self.penalise = (
             PenaliseRows(
@@ -48,6 +56,7 @@ class TokenDraw:
                 presence=sampling.presence_penalty,
                 frequency=sampling.frequency_penalty,
                 biased=biases(sampling),
+                nodes=nodes,
             )
             if own and penalises(sampling)
             else None
@@ -65,7 +74,7 @@ class TokenDraw:
         )
         purpose = Purpose.DRAFT if draft and rejects(sampling) else Purpose.TARGET
         self.draw = (
-            DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose)
+            DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose, nodes=nodes)
             if races and draws(sampling)
             else None
         )
@@ -91,17 +100,18 @@ class TokenDraw:
         *,
         offset: int = 0,
         target_ids: Tensor | None = None,
+        masks: Tensor | None = None,
     ) -> None:
         """`choices` int64 [R]: the greedy ones of `logits` float32 [R, V] become the drawn ones.
 
         Row t of a slot is drawn for position `length` + 1 + `offset` + t of its text. `target_ids` int32 [V]: of a
-        draft.
+        draft. `masks` int64 [S, T]: of a tree's nodes, each drawn for its own depth.
         """
         if self.bias:
             self.bias(logits, choices, b.best, b.finished, b.bias, rows)
         if self.penalise:
             bias = b.bias if self.penalise.biased else None
-            self.penalise(logits, choices, b.best, b.finished, b.history, slots, rows, bias=bias)
+            self.penalise(logits, choices, b.best, b.finished, b.history, slots, rows, bias=bias, masks=masks)
         if self.weigh:
             self.weigh(b.edges, b.bucket_sums, b.finished, logits, choices, rows)
         if self.cut:
@@ -113,6 +123,7 @@ class TokenDraw:
                 offset=offset,
                 cuts=b.cuts if self.cut else None,
                 target_ids=target_ids,
+                masks=masks,
             )
 
 

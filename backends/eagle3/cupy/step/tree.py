@@ -174,9 +174,13 @@ class Tree(Extension):
     chain of that path, whatever else the tree has.
     """
 
+    name, branches = "tree", True
+
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, shape: DraftTree, gemms: Gemms) -> None:
-        """`shape`: the first levels of `sizes.tree`."""
+        """`shape`: the first levels of `sizes.tree`. Raises ValueError for a draft that is split among GPUs."""
         assert sizes.tree is not None
+        if draft.shard.ranks > 1:
+            raise ValueError("a tree of a draft that is split among GPUs: each knows the likeliest of its own tokens")
         super().__init__(draft, sizes, slots, shape.depth + 1, gemms)
         self.levels = levels_with(draft, sizes, slots, shape, sizes.tree, gemms)
 

@@ -23,8 +23,8 @@ from specgate.backends.eagle3.cupy.engine.decode_run import (
     rows_of_slots,
     step_times,
 )
-from specgate.backends.eagle3.cupy.engine.decoding import with_ends
 from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
+from specgate.backends.eagle3.cupy.engine.run_parts import ended_early
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import EnvironmentRefused, UsageError
 
@@ -180,7 +180,7 @@ def test_a_step_that_ended_a_stretch_early_does_not_pay_for_the_idle_ones_behind
 
 def test_experts_are_counted_per_step_and_layer_and_where_no_slot_ran_none_are() -> None:
     touched = torch.tensor([[4, 6], [3, 3], [9, 9]])
-    counts = experts_of(touched, [(2, 0), (1, -1), (-1, -1)], rows=3)
+    counts = experts_of(touched, [(2, 0), (1, -1), (-1, -1)], rows=[3] * 3)
     assert counts.touched == (10, 6, 0)
     assert [(of.rows, of.layers) for of in counts.passes] == [
         (3, ((0, 0, 0, 1), (0, 0, 0, 1))),
@@ -259,8 +259,8 @@ def test_chains_shorter_than_the_roles_are_counted_with_the_tokens_that_they_dra
     slots.step[0] = 3
     slots.accepted_log[:3, :2] = torch.tensor([[1, 0], [0, 2], [3, -1]])
     whole, _ = read(slots, 2, 3, [3], [1000])
-    assert whole.drafted == ((3, 3), (3, 3), (3, -1)) and with_ends(whole, 5).counters["chains_ended_early"] == 5
-    assert with_ends(whole, 3).counters["chains_ended_early"] == 0
+    assert whole.drafted == ((3, 3), (3, 3), (3, -1)) and ended_early(whole, 5) == {"chains_ended_early": 5}
+    assert ended_early(whole, 3) == {"chains_ended_early": 0}
 
 
 BEGAN = 1_764_000_000_000_000_123

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
+from specgate.backends.eagle3.cupy.engine.run_parts import Lengths
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.chains import ChainLengths, table_of
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
@@ -136,7 +137,7 @@ def oracle(name: str, recipe: str, dtype: torch.dtype) -> ReferenceEngine:
 def test_the_number_of_requests_picks_the_chain_of_a_decode_run() -> None:
     """Each shorter chain is the shorter role's own: the same tokens, counts and logits."""
     made, plain = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), SIZES), engine("4:1 of 64")
-    made.lengths = ChainLengths(table=table_of("1:5,2:3,4:1", "here"))
+    made.parts.append(Lengths(ChainLengths(table=table_of("1:5,2:3,4:1", "here"))))
     for batch, k in ((1, 5), (2, 3), (3, 3), (4, 1), (8, 1)):
         for each in (made, plain):
             each.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)

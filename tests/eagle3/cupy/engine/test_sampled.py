@@ -329,7 +329,7 @@ def test_twenty_thousand_draws_by_rejection_have_the_targets_distribution(k: int
 @pytest.mark.parametrize("fault", ["accepts whatever is drafted", "is always greedy"])
 def test_twenty_thousand_draws_of_a_faulty_verify_have_not(fault: str) -> None:
     made, role = engine_of(*checkpoints(shape(8, 2, 64)), replace(SIZES, sampling=DRAWN)), Role(3)
-    rejection = made._cycle(3, SIZES.slots).verify.rejection
+    rejection = made._cycle(3, SIZES.slots).verify.choice.rejection
     assert rejection is not None
     REJECTION[fault](rejection)
     assert check_draws(drawn(made, role, 20_000, PROMPTS[0]), role).p < 1e-9

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
@@ -31,6 +32,7 @@ from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import mixture
 from specgate.checkpoints.geometry import ExpertGeometry
+from specgate.contract import Sampling
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.trees.random_trees import path_to
@@ -80,9 +82,11 @@ class Decoder:
         kv: KvModes = AS_COMPUTED,
         experts: bool = False,
         forced: bool = False,
+        sampling: Sampling | None = None,
     ) -> Decoder:
         """It drafts `tree`, or chains of `k` tokens, which are verified in part as `partial` says. `kv`: the formats of
         the caches. `experts`: of a target with a mixture. `forced`: it accepts what `b.forced` says.
+        `sampling`: it draws.
         """
         prompts = prompts or random_prompts(LENGTHS)
         slots, lengths = len(prompts), [*map(len, prompts)]
@@ -90,9 +94,12 @@ class Decoder:
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, kv=kv)
         sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial, forced=forced)
+        sizes = replace(sizes, sampling=sampling)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions)
+        if b.sampling is not None:
+            name_requests(b.sampling, prompts)
         layout = assign_blocks(prompts, sizes)
         last = prefill_prompts(model, head, b, prompts, layout)
         b.kv.copy_(layout.kv)
@@ -119,20 +126,18 @@ class Decoder:
         """
         count, slots, data = self.sizes.slots, self.b.slots, {}
         cycle = Cycle(self.model, self.draft, self.sizes, count, k)
-        drafts, dice = cycle.tree or cycle.chain, random.Random(1)
+        drafts, dice = cycle.drafting, random.Random(1)
 
         def helped(b: Buffers) -> None:
-            assert drafts is not None and known is not None
+            assert known is not None
             drafts(b)
             for slot, text in enumerate(known):
                 parents = b.tree.parents[slot].tolist() if b.tree else [0, *range(k)]
                 for depth, node in enumerate(path_to(dice.randrange(len(parents)), parents)[1:], 1):
                     slots.drafts[slot, node - 1] = text[int(slots.emitted[slot]) + depth - 1]
 
-        if known is not None and cycle.tree:
-            cycle.tree = helped  # type: ignore[assignment]
-        elif known is not None and cycle.chain:
-            cycle.chain = helped  # type: ignore[assignment]
+        if known is not None:
+            cycle.drafting = helped  # type: ignore[assignment]
         self.prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
         for _ in range(steps):
             active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
@@ -140,7 +145,7 @@ class Decoder:
             assert not slots.fault.any()
             for a, slot in enumerate(active):
                 for t in range(int(slots.accepted[slot]) + 1):
-                    node = int(self.b.tree.path[slot, t]) if cycle.tree and self.b.tree else t
+                    node = int(self.b.tree.path[slot, t]) if drafts.branches and self.b.tree else t
                     row = self.b.target.layer.logits[a * cycle.rows + node]
                     data[slot, lengths[slot] + t] = row.clone()
         return read(slots, count, k, [1] * steps, [0] * steps)[0], data

@@ -169,6 +169,40 @@ def cached(made: Decoder, slot: int, first: int, end: int) -> Tensor:
     return torch.cat((keys.transpose(0, 1), values.transpose(0, 1))).float()
 
 
+def test_of_a_mixture_with_windows_and_sinks_both_passes_have_the_logits_of_plain_steps() -> None:
+    """A full pass runs its rows anew over everything. A partial pass that leaves nothing out sees as much."""
+    made = Decoder.of(None, K, partial=PLAN, prompts=random_prompts(LENGTHS), experts=True)
+    b, kinds, wanted = made.b, (FULL, PARTIAL, PARTIAL, FULL), dict[tuple[int, int], Tensor]()
+    assert b.partial is not None
+    rows, differing = list[tuple[tuple[int, int], Tensor, bool]](), 0
+    for number, (kind, lengths, verified) in enumerate(stepped(made, kinds)):
+        per = made.sizes.full_rows_of(K) if kind == FULL else K + 1
+        for slot in range(3):
+            behind = lengths[slot] - verified[slot] if kind == FULL else 0
+            for row in range(behind + 1):
+                at = slot, lengths[slot] - behind + row
+                rows.append((at, b.target.layer.logits[slot * per + row].clone(), kind == FULL or number == 2))
+        if number == 1:  # the next pass keeps all blocks: none is dropped, and the window begins behind those
+            b.partial.dropped.zero_()
+            b.partial.kept.copy_(torch.arange(PLAN.sink, PLAN.sink + PLAN.retrieval).expand_as(b.partial.kept))
+    texts = [text_of(made, slot) for slot in range(3)]
+    plain = Cycle(made.model, made.draft, made.sizes, 3, 0)
+    made.prefilled.rewind(b, StopRule((), (), made.sizes.positions), PLAN)
+    for step in range(max(map(len, texts)) - 1):
+        for slot, text in enumerate(texts):
+            b.slots.last_token[slot] = text[min(step, len(text) - 1)]
+            wanted[slot, int(b.slots.length[slot])] = b.target.layer.logits[slot]
+        lengths = b.slots.length.tolist()
+        plain(b)
+        for slot in range(3):
+            wanted[slot, lengths[slot]] = b.target.layer.logits[slot].clone()
+    for at, logits, whole in rows:
+        near = torch.cosine_similarity(logits, wanted[at], dim=0)
+        differing += not whole and bool(near < 0.999)
+        assert not whole or near > 0.999, (at, near)
+    assert differing > 0 and len(rows) > 12
+
+
 def test_counts_of_a_run_are_those_of_its_steps(decoder: Decoder) -> None:
     made, kinds = decoder, kinds_of(decoder.sizes, K, LENGTHS, STEPS)
     seen, read_positions, checked = 0, 0, 0
@@ -216,8 +250,7 @@ def test_accepted_drafts_of_either_pass_go_on_and_so_do_the_features_of_their_ro
         accepted = []
         for kind in kinds:
             cycle = cycles[kind]
-            chain = cycle.chain
-            assert chain is not None
+            chain = cycle.drafting
 
             def helped(buffers: Any, chain: Any = chain, texts: Any = texts) -> None:
                 chain(buffers)
@@ -225,9 +258,9 @@ def test_accepted_drafts_of_either_pass_go_on_and_so_do_the_features_of_their_ro
                     known = text[int(b.slots.emitted[slot]) :][:K]
                     b.slots.drafts[slot, : len(known)] = torch.tensor(known, dtype=torch.int32)
 
-            cycle.chain = helped  # type: ignore[assignment]
+            cycle.drafting = helped  # type: ignore[assignment]
             cycle(b)
-            cycle.chain = chain
+            cycle.drafting = chain
             assert not b.slots.fault.any()
             accepted.append(b.slots.accepted.tolist())
         texts = [text_of(made, slot) for slot in range(3)]

@@ -14,6 +14,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.backend import BACKEND
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
+from specgate.backends.eagle3.cupy.engine.run_parts import OfTape
 from specgate.backends.eagle3.lib.playback import Playback
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, PairRef, Role
@@ -55,9 +56,13 @@ def taped() -> CupyEngine:
     return engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, forced=True))
 
 
+def play(made: CupyEngine, tape: Tape) -> None:
+    made.parts[:] = [*(part for part in made.parts if not isinstance(part, OfTape)), OfTape(Playback(tape))]
+
+
 def playing(tape: Tape) -> CupyEngine:
     made = taped()
-    made.playback = Playback(tape)
+    play(made, tape)
     made.prefill(PROMPTS, draft=True)
     return made
 
@@ -91,7 +96,7 @@ def test_a_tape_of_the_engines_own_run_says_its_text_and_one_of_nothing_the_base
     positions = (1, 9)
     assert made.logits(Role(3), positions) == plain.logits(Role(3), positions)
     graphs = {*made.graphs}
-    made.playback = Playback(replace(tape, prompts=("others", "more")))  # the same graphs, with other counts
+    play(made, replace(tape, prompts=("others", "more")))  # the same graphs, with other counts
     made.prefill(PROMPTS[1:], draft=True)
     made.prefill(PROMPTS, draft=True)
     nothing = made.decode(Role(3), Budget(steps=STEPS), ())

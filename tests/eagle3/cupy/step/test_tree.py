@@ -12,15 +12,16 @@ from torch import Tensor
 
 from specgate.analysis.perf_invariants.spans import shown_intact, span_fault
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
-from specgate.backends.eagle3.cupy.engine.spans import before_writing, with_trees
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.cupy.step.spans import before_writing, with_trees
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
-from specgate.contract import Held, Role
+from specgate.contract import Held, Role, Sampling
 from specgate.contract.samples.spans import ShownSpans, StepSpans
-from tests.eagle3.cupy.engine.tracing import block_of
+from tests.eagle3.cupy.engine.tracing import block_of, same_prefixes
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, kernels_from_source
 from tests.eagle3.cupy.step.test_narrow_caches import cached
@@ -110,6 +111,19 @@ def test_the_harness_finds_spans_and_trees_of_steps_intact_and_a_block_of_anothe
         span_fault(broken.steps[-1], broken)
         == f"slot 0 may write block {steps[0].tables[0][0]}, and slot 1 has it, too"
     )
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("tree", [TREE, DYNAMIC], ids=["file", "dynamic"])
+def test_a_tree_emits_what_plain_sampling_draws_with_penalties_of_each_path(tree: DraftTree) -> None:
+    """Nodes are drawn for their depths, whatever their numbers, and count the tokens of their own paths."""
+    made = Decoder.of(tree, sampling=Sampling(temperature=1.5, top_p=0.9, frequency_penalty=0.5, presence_penalty=0.2))
+    text, wanted = made.decode(0, 12)
+    block, logits = made.decode(3, 3, text.tokens)
+    common = [at for at in logits if at in wanted]
+    assert same_prefixes(block.tokens, text.tokens) and len(common) > 3 * 3 + 6
+    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert sum(a for row in block.accepted for a in row) > 6, block.accepted
 
 
 def first_drafts(*decoders: Decoder) -> list[Tensor]:

@@ -14,6 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.chain import Chain
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.tuned import gemms as tuned_gemms
@@ -116,12 +117,12 @@ def test_a_launcher_gets_its_weights_configuration_and_any_other_the_default(
 ) -> None:
     tuned, other = half_tuned
     step = cycle(3, tuned)
-    assert step.chain
+    assert isinstance(step.drafting, Chain)
     for launcher, warps in (
         (step.verify.layer.o, other.warps),
-        (step.chain.step.o, other.warps),
-        (step.chain.extension.o, other.warps),
-        (step.chain.lm_head, other.warps),
+        (step.drafting.step.o, other.warps),
+        (step.drafting.extension.o, other.warps),
+        (step.drafting.lm_head, other.warps),
         (step.verify.layer.down, GemmConfig().warps),
         (step.verify.lm_head, GemmConfig().warps),
     ):
@@ -138,8 +139,9 @@ def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: 
         step = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned)
         layer = step.verify.layer
         assert isinstance(layer, ExpertLayer)
-        assert (layer.gate_up.config.warps, layer.gate_up.config.tiles) == (7, 1)
-        assert layer.down.config == ExpertDown(64, 96, layer.down.experts, layer.down.rows).config
+        assert (layer.expert_gate_up.config.warps, layer.expert_gate_up.config.tiles) == (7, 1)
+        down = layer.expert_down
+        assert down.config == ExpertDown(64, 96, down.experts, down.rows).config
         assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1, "tuned_by_rule": 0}
         assert [lookup.shape.tag for lookup in step.gemms.lookups if lookup.hit] == ["TARGET_EXPERT_GATE_UP"]
 

@@ -21,10 +21,11 @@ from specgate.backends.eagle3.reference import tree as trees_of_engine
 from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.ops import FEW_ROWS
+from specgate.backends.eagle3.reference.sampling import Sampler
 from specgate.backends.eagle3.reference.target import LlamaTarget
 from specgate.backends.eagle3.reference.tree import DraftTree, TreePlan
 from specgate.checkpoints.geometry import DraftGeometry
-from specgate.contract import BASELINE, Budget, Role
+from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss
@@ -61,10 +62,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_random_pair(tmp_path_factory.mktemp("pair"), seed=8, vocab=300, draft_vocab=8, window=6)
 
 
-def open_engine(folders: tuple[Path, Path], tree: TreePlan | None) -> ReferenceEngine:
+def open_engine(folders: tuple[Path, Path], tree: TreePlan | None, sampling: Sampling | None = None) -> ReferenceEngine:
     target = load_target(folders[0], torch.float32, "cpu")
     draft = load_draft(folders[1], target.geometry, torch.float32, "cpu")
-    engine = ReferenceEngine(target, draft, max_batch=3, max_positions=256, device="cpu", tree=tree)
+    sampler = Sampler(sampling) if sampling else None
+    engine = ReferenceEngine(target, draft, max_batch=3, max_positions=256, device="cpu", tree=tree, sampler=sampler)
     engine.prefill(PROMPTS, draft=True)
     return engine
 
@@ -198,6 +200,8 @@ def test_the_path_of_likeliest_tokens_is_the_chain(folders: tuple[Path, Path]) -
     assert torch.equal(tree.tokens[:, nodes], chain)
 
 
+DRAWN = Sampling(temperature=2.0, top_k=40, presence_penalty=0.8, frequency_penalty=0.3)
+
 # ── trees of which the truth is known ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -235,13 +239,15 @@ class TruthfulTrees:
         return 0 if node == 0 else 1 + self.depth(parents[node], parents)
 
 
-@pytest.mark.parametrize(("nodes", "seed"), [(7, 0), (20, 1), (50, 2)])
+@pytest.mark.parametrize(("nodes", "seed", "sampling"), [(7, 0, None), (20, 1, None), (50, 2, None), (20, 3, DRAWN)])
 def test_what_a_tree_knows_of_the_text_is_accepted_wherever_it_hangs(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int, sampling: Sampling | None
 ) -> None:
-    """So every path is walked and compacted, in slots whose trees differ; a row out of place would change the text."""
+    """So every path is walked and compacted, in slots whose trees differ; a row out of place would change the text. A
+    drawn text is plain sampling's, by the depth and the penalties of each node.
+    """
     k, steps = 5, 14
-    engine = open_engine(folders, dynamic(nodes, 10))
+    engine = open_engine(folders, dynamic(nodes, 10), sampling)
     text = engine.decode(BASELINE, Budget(new_tokens=100), ()).tokens
     positions = (2, 9, 17, 29)
     logits = engine.logits(BASELINE, positions)

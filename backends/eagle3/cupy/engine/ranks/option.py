@@ -64,9 +64,11 @@ def asked_draft_ranks(request: OpenRequest, ranks: int) -> int | None:
     return int(text)
 
 
-def chosen_draft_ranks(ranks: int, draft_ranks: int | None, g: DraftGeometry, where: Path) -> int:
+def chosen_draft_ranks(
+    ranks: int, draft_ranks: int | None, g: DraftGeometry, where: Path, *, tree: bool = False
+) -> int:
     """Return the number of GPUs that the draft is divided among: `draft_ranks`, else those of the target if its sizes
-    allow that.
+    allow that. A draft of a `tree` is whole on each.
 
     Raises UsageError for a draft that would need the target's whole LM head on every GPU, and for one that cannot be
     divided as asked.
@@ -79,7 +81,7 @@ def chosen_draft_ranks(ranks: int, draft_ranks: int | None, g: DraftGeometry, wh
         )
     why = cannot_divide(ranks, g)
     if draft_ranks is None:
-        return 1 if why else ranks
+        return 1 if why or tree else ranks
     if draft_ranks > 1 and why:
         raise UsageError(f"option {DRAFT_TP} = {draft_ranks}: {where}: {why}", hint=f"{DRAFT_TP}=1")
     return draft_ranks

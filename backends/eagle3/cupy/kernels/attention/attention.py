@@ -121,8 +121,8 @@ class Attention(Kernel):
             raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
         if tree is not None and heads.kv == "nvfp4":
             raise ValueError("a tree over a cache in nvfp4: eight positions share each word of its values")
-        if kept is not None and (tree or window or sinks or heads.kv != "bf16" or self.appended != rows_per_slot):
-            raise ValueError("a part of the cache is read in bf16 alone, by chains without a window or sinks")
+        if kept is not None and (tree or window or heads.kv != "bf16" or self.appended != rows_per_slot):
+            raise ValueError("a part of the cache is read in bf16 alone, by chains without a window")
         self.tree, self.kept = tree, kept
         static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads) if tree else 0)
         self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static, kv=heads.kv)

@@ -13,7 +13,7 @@
 #include "mma.cuh"
 
 static_assert(KEPT_BLOCKS == 16, "a half of a key tile is a block that is kept");
-static_assert(!KV_CODES && !TREE_ROWS && !WINDOW && !SINKS, "a part is read of a plain cache in bfloat16, by chains");
+static_assert(!KV_CODES && !TREE_ROWS && !WINDOW, "a part is read of a plain cache in bfloat16, by chains");
 static_assert(CHUNK / KEPT_BLOCKS <= 32, "CHUNK must be at most 32 kept blocks: a lane holds one entry of the table");
 
 const int KEPT_OF_BLOCK = BLOCK / KEPT_BLOCKS;

@@ -176,12 +176,20 @@ class WideAttention(Kernel):
     behind them have no meaning, and leave the cache alone.
     """
 
-    def __init__(self, heads: Heads, rows_per_slot: int, asked_rows: int, config: FmhaConfig | None = None) -> None:
-        """`config`: its tile alone counts. Raises ValueError for a cache of codes."""
+    def __init__(
+        self,
+        heads: Heads,
+        rows_per_slot: int,
+        asked_rows: int,
+        config: FmhaConfig | None = None,
+        *,
+        sinks: bool = False,
+    ) -> None:
+        """`config`: its tile alone counts. `sinks`: as `Attention` has them. Raises ValueError for a cache of codes."""
         if heads.kv != "bf16":
             raise ValueError(f"a cache in {heads.kv}: wide attention reads keys and values in bf16 alone")
         self.heads, self.rows_per_slot, self.asked_rows = heads, rows_per_slot, asked_rows
-        self.joined = Attention(heads, rows_per_slot, config=config)
+        self.joined = Attention(heads, rows_per_slot, config=config, sinks=sinks)
         """It joins the chunks of a row; nothing else of it is launched."""
         tiles = -(-(heads.heads // heads.kv_heads) * rows_per_slot // QUERY_TILE)
         self.groups = -(-tiles // MOST_WARPS)
@@ -217,6 +225,8 @@ class WideAttention(Kernel):
         first: Tensor,
         length: Tensor,
         rows: Rows,
+        *,
+        sinks: Tensor | None = None,
     ) -> None:
         """`asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
         h = self.heads
@@ -239,4 +249,4 @@ class WideAttention(Kernel):
             length=length,
             POSITIONS=h.positions,
         )
-        self.joined.join(out, partial, first, rows)
+        self.joined.join(out, partial, first, rows, sinks=sinks)

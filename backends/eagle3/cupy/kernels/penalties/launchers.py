@@ -27,14 +27,22 @@ class PenaliseRows(Kernel):
 
     `history` int32 [S, V]: what the slots' texts have, as `history.cuh` has it. `bias` float32 [V], of a launcher that
     is `biased`. `best` int64 [R] and `finished` int32 [R] are zero before and after. Row t of a slot counts the slot's
-    first t drafts as emitted.
+    first t drafts as emitted, or its own and those above it, where it is a node of a tree.
     """
 
     def __init__(
-        self, vocab: int, max_rows: int, *, repetition: float, presence: float, frequency: float, biased: bool
+        self,
+        vocab: int,
+        max_rows: int,
+        *,
+        repetition: float,
+        presence: float,
+        frequency: float,
+        biased: bool,
+        nodes: int = 0,
     ) -> None:
         """`repetition` divides logits of 0 and more and multiplies others; 1 is none. `presence` is subtracted once,
-        `frequency` as often as a token was emitted.
+        `frequency` as often as a token was emitted. `nodes`: as of `DrawRows`.
         """
         self.vocab, self.max_rows, self.biased, self.division = vocab, max_rows, biased, Division(vocab)
         super().__init__(
@@ -44,6 +52,7 @@ class PenaliseRows(Kernel):
             presence=float(presence),
             frequency=float(frequency),
             biased=int(biased),
+            **({"tree_stride": nodes} if nodes else {}),
             **self.division.constants,
         )
 
@@ -58,7 +67,11 @@ class PenaliseRows(Kernel):
         rows: Rows,
         *,
         bias: Tensor | None = None,
+        masks: Tensor | None = None,
     ) -> None:
-        """Raises ValueError for operands that this launcher was not made for."""
+        """`masks` int64 [S, nodes]: a node counts the drafts on its path.
+
+        Raises ValueError for operands that this launcher was not made for.
+        """
         operands = {"logits": logits, "choices": choices, "best": best, "finished": finished, "history": history}
-        self.launch((self.division.blocks, rows.most), slots, rows, **operands, bias=bias)
+        self.launch((self.division.blocks, rows.most), slots, rows, **operands, bias=bias, masks=masks)

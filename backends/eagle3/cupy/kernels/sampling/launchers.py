@@ -154,7 +154,8 @@ class DrawRows(Kernel):
     """Puts a drawn column of each row of `logits` (float32 [R, V]) in the place of its greedy choice (int64 [R]).
 
     `filtered`: what may be drawn is what `cuts` (int64 [R]) leaves. `mapped`: column c stands for the target's token
-    `target_ids[c]` (int32 [V]), and has that token's random numbers, which are those of `purpose`.
+    `target_ids[c]` (int32 [V]), and has that token's random numbers, which are those of `purpose`. `nodes`: so many
+    nodes may a slot's tree have, of which rows are the first; 0: rows are a chain.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class DrawRows(Kernel):
         filtered: bool = False,
         mapped: bool = False,
         purpose: Purpose = Purpose.TARGET,
+        nodes: int = 0,
     ) -> None:
         self.vocab, self.division = vocab, Division(vocab)
         self.filtered, self.mapped = filtered, mapped
@@ -174,6 +176,7 @@ class DrawRows(Kernel):
             filtered=int(filtered),
             mapped=int(mapped),
             purpose=int(purpose),
+            **({"tree_stride": nodes} if nodes else {}),
             **self.division.constants,
         )
 
@@ -191,10 +194,12 @@ class DrawRows(Kernel):
         offset: int = 0,
         cuts: Tensor | None = None,
         target_ids: Tensor | None = None,
+        masks: Tensor | None = None,
     ) -> None:
         """`requests` int64 [S]: who the slots' requests are. `length` int32 [S]: committed positions of each.
 
-        Row t of a slot is drawn for position `length` + 1 + `offset` + t. `best` int64 [R] and `finished` int32 [R] are
+        Row t of a slot is drawn for position `length` + 1 + `offset` + t, a node for that at its depth, which `masks`
+        int64 [S, nodes] says. `best` int64 [R] and `finished` int32 [R] are
         zero before and after. Raises ValueError for operands that this launcher was not made for.
         """
         self.launch(
@@ -211,6 +216,7 @@ class DrawRows(Kernel):
             offset=offset,
             seed_low=signed(seed),
             seed_high=signed(seed >> 32),
+            masks=masks,
         )
 
 

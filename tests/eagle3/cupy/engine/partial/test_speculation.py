@@ -11,6 +11,7 @@ import torch
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_ROWS
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL
 from specgate.backends.eagle3.lib.specpv import PartialPlan
@@ -21,10 +22,13 @@ from tests.eagle3.cupy.engine.test_quiet import HOST_CALLS
 from tests.eagle3.cupy.engine.tracing import check_spans, reference_logits, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import (
     GEOMETRIES,
+    RECIPE_EXPERTS,
     SIZES,
+    checkpoints,
     checkpoints_of,
     engine,
     engine_of,
+    expert_pair,
     random_prompts,
 )
 
@@ -37,8 +41,14 @@ STEPS = 24
 
 @cache
 def in_part(name: str = "4:1 of 64", recipe: str = "A", plan: PartialPlan = SMALL) -> CupyEngine:
-    sizes = replace(SIZES, partial=plan)
-    return engine_of(*checkpoints_of(name, recipe, torch.bfloat16), replace(sizes, positions=2048 + sizes.most_rows))
+    pair = (
+        checkpoints(expert_pair(), RECIPE_EXPERTS)
+        if name == "gpt-oss"
+        else checkpoints_of(name, recipe, torch.bfloat16)
+    )
+    slots = SIZES.slots if name != "gpt-oss" else MOST_ROWS // replace(SIZES, partial=plan).most_rows
+    sizes = replace(SIZES, partial=plan, slots=slots)
+    return engine_of(*pair, replace(sizes, positions=2048 + sizes.most_rows))
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -126,6 +136,34 @@ def test_every_token_of_a_full_verification_is_one_that_the_reference_would_choo
                     assert torch.cosine_similarity(exact, logits, dim=0) > 0.99
                     looked += 1
     assert looked > 3 * kinds.count(FULL)
+
+
+def test_a_mixture_with_windows_and_sinks_is_verified_in_part() -> None:
+    """Full passes have near the logits of plain steps over the text; runs repeat themselves, and count their passes."""
+    made, lengths, k = in_part("gpt-oss"), LONG[:3], 3
+    made.prefill(random_prompts(lengths), draft=True)
+    assert made.prefilled is not None and made.b.partial is not None
+    slots, kinds, rule = made.b.slots, kinds_of(made.sizes, k, lengths, 10), StopRule((), (), made.sizes.positions)
+    rows, per = list[tuple[int, tuple[int, ...], torch.Tensor]](), made.sizes.full_rows_of(k)
+    with torch.inference_mode(), made.stream.current():
+        steps = {kind: made.step(k, 3, (kind,)) for kind in dict.fromkeys(kinds)}
+        made.prefilled.rewind(made.b, rule, SMALL)
+        for kind in kinds:
+            before, verified = slots.length.tolist(), made.b.partial.verified.tolist()
+            steps[kind]()
+            made.stream.wait()
+            assert not slots.fault.any()
+            for slot, length in enumerate(lengths) if kind == FULL else ():
+                text = slots.out[slot, : int(slots.emitted[slot])].tolist()
+                for row in range(before[slot] - verified[slot] + 1):
+                    seen = tuple(text[: verified[slot] - length + 1 + row])
+                    rows.append((slot, seen, made.b.target.layer.logits[slot * per + row].float()))
+        near = [torch.cosine_similarity(made._logits_after(s, seen).float(), got, dim=0) for s, seen, got in rows]
+    assert len(rows) > 3 * kinds.count(FULL) and min(near) > 0.99
+    first, again = (made.decode(Role(k), Budget(steps=STEPS), ()) for _ in range(2))
+    assert (first.tokens, first.accepted, first.counters) == (again.tokens, again.accepted, again.counters)
+    assert first.counters["specpv_partial_passes"] == 3 * kinds_of(made.sizes, k, lengths, STEPS).count(PARTIAL) > 0
+    assert first.experts is not None and not first.counters["kv_integrity_failures"]
 
 
 def test_shown_logits_of_a_spec_role_are_those_of_its_rows() -> None:

@@ -15,7 +15,7 @@ from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.shard import Shard, shards
@@ -41,23 +41,29 @@ def part_of(whole: TargetCheckpoint, shard: Shard, device: torch.device) -> Targ
 
 
 def engine_on(
-    devices: tuple[torch.device, ...], pair: PairGeometry, recipe: Recipe, *, draft_ranks: int = 1
+    devices: tuple[torch.device, ...],
+    pair: PairGeometry,
+    recipe: Recipe,
+    *,
+    draft_ranks: int = 1,
+    tree: DraftTree | None = None,
 ) -> CupyEngine:
     """A planted pair on so many GPUs, with all kernels of spec-1, -3 and -5 compiled. `draft_ranks`: the draft is
-    divided among so many.
+    divided among so many. `tree`: what the longest role drafts.
     """
+    sizes = replace(SIZES, max_rows=tree.rows, tree=tree) if tree else SIZES
     whole = made_target(recipe, pair, torch.bfloat16, "cuda:0")
     draft = made_draft(recipe, pair, torch.bfloat16, "cuda:0")
     targets = [part_of(whole, shard, device) for shard, device in zip(shards(len(devices)), devices, strict=True)]
-    facts = engine_facts(targets[0], draft, None, {}, SIZES, graphs=True, draft_ranks=draft_ranks)
+    facts = engine_facts(targets[0], draft, None, {}, sizes, graphs=True, draft_ranks=draft_ranks)
     part, of_draft = targets[0].shard.geometry(whole.geometry), Shard(0, draft_ranks).of_draft(draft.geometry)
-    allocated = [Buffers.allocate(part, of_draft, SIZES, device) for device in devices]
+    allocated = [Buffers.allocate(part, of_draft, sizes, device) for device in devices]
     split_width = of_draft.hidden if draft_ranks > 1 else None
-    buffers = with_mailboxes(allocated, SIZES, part.hidden, split_width) if len(devices) > 1 else allocated
-    models = models_of(targets, draft, SIZES.positions, devices, draft_ranks=draft_ranks)
+    buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if len(devices) > 1 else allocated
+    models = models_of(targets, draft, sizes.positions, devices, draft_ranks=draft_ranks)
     for device in devices:
         torch.cuda.synchronize(device)
-    others = [Rank(*model, SIZES, b) for model, b in zip(models[1:], buffers[1:], strict=True)]
-    made = CupyEngine(*models[0], SIZES, buffers[0], facts, others=others)
-    print(f"compiled in {compile_all(made, 8, (0, 1, 3, 5)):.1f} s")
+    others = [Rank(*model, sizes, b) for model, b in zip(models[1:], buffers[1:], strict=True)]
+    made = CupyEngine(*models[0], sizes, buffers[0], facts, others=others)
+    print(f"compiled in {compile_all(made, 8, (0, 1, 3) if tree else (0, 1, 3, 5)):.1f} s")
     return made

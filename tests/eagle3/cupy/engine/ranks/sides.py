@@ -30,7 +30,7 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
@@ -84,9 +84,11 @@ def sides(
     slots: int = 3,
     kv: KvModes = AS_COMPUTED,
     draft_ranks: int = 1,
+    tree: DraftTree | None = None,
 ) -> list[Side]:
     """`fused` and `packed_rows`: as `PrefillMode` has them. `draft_ranks`: the draft is divided among so many."""
-    sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
+    tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
+    sizes = Sizes(slots, 230, tree.rows if tree else 4, fmha=tiling, kv=kv, tree=tree)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
     mode, made = PrefillMode(fused, PrefillAttention((Library.TORCH,)), packed_rows=packed_rows), []
     drafts = drafts_of(made_draft(recipe, pair, torch.bfloat16, "cpu"), [CPU] * ranks, draft_ranks)
@@ -151,7 +153,8 @@ def decode(made: Sequence[Side], ranks: Ranks, k: int, steps: int) -> tuple[Deco
             assert not slots.fault.any(), slots.fault
             for a, slot in enumerate(active):
                 for t in range(int(slots.accepted[slot]) + 1):
-                    data[slot, lengths[slot] + t] = side.b.target.layer.logits[a * cycle.rows + t].clone()
+                    node = int(side.b.tree.path[slot, t]) if side.b.tree and cycle.drafting.branches else t
+                    data[slot, lengths[slot] + t] = side.b.target.layer.logits[a * cycle.rows + node].clone()
         return read(slots, 3, k, [1] * steps, [0] * steps)[0], data, state_of(slots, 3, steps)
 
     sides_read = ranks.each(run, range(len(made)))
@@ -168,14 +171,21 @@ def decoded_alone(pair: PairGeometry, recipe: Recipe, ranks: Ranks, kv: KvModes 
 
 
 def check_split(
-    pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone, ranks: int, *, draft_ranks: int = 1
+    pair: PairGeometry,
+    recipe: Recipe,
+    threads: Ranks,
+    alone: Alone,
+    ranks: int,
+    *,
+    draft_ranks: int = 1,
+    tree: DraftTree | None = None,
 ) -> Decoded:
     """Prefilled and decoded by `ranks` ranks: all of them have the same, spec-3 has the baseline's tokens and logits,
     and these are near the whole target's. Returns what spec-3 decodes.
     """
     kv = alone[0][0].sizes.kv
     least, least_of_logits = (0.9995, 0.999) if kv == AS_COMPUTED else (0.98, 0.97)
-    made = sides(pair, recipe, ranks, kv=kv, draft_ranks=draft_ranks)
+    made = sides(pair, recipe, ranks, kv=kv, draft_ranks=draft_ranks, tree=tree)
     prefill(made, threads)
     one, other = alone[0][0].prefilled, made[0].prefilled
     assert one is not None and other is not None

@@ -15,6 +15,7 @@ from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.sizes import assign_blocks
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, mixture, plain_draft
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.engine.ranks.sides import Alone, check_split, decode, decoded_alone, sides
@@ -70,6 +71,15 @@ def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks) -> Non
 def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks) -> None:
     """Between two; `kernels/experts/test_parts.py` has the parts of four."""
     check_split(EXPERTS, RECIPE_OF_EXPERTS, four, decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four), 2)
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
+def test_a_split_target_verifies_trees_bit_for_bit_which_its_whole_drafts_grow_alike(
+    four: Ranks, experts: bool
+) -> None:
+    pair, recipe = (EXPERTS, RECIPE_OF_EXPERTS) if experts else (PAIR, RECIPE)
+    check_split(pair, recipe, four, decoded_alone(pair, recipe, four), 2, tree=DynamicGrowth(3, 3, 10))
 
 
 @pytest.mark.slow("compiles the kernels of a prefill")

@@ -108,6 +108,7 @@ def test_a_draft_without_a_head_is_refused() -> None:
         option.chosen_draft_ranks(2, 1, borrowing, WHERE)
     assert option.chosen_draft_ranks(1, None, borrowing, WHERE) == 1
     assert option.chosen_draft_ranks(2, 1, DRAFT, WHERE) == 1
+    assert option.chosen_draft_ranks(2, None, DRAFT, WHERE, tree=True) == 1
 
 
 @pytest.mark.parametrize(

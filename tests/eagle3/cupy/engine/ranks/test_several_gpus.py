@@ -16,6 +16,9 @@ from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.cupy.backend import BACKEND
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, mixture, plain_draft
 from specgate.checkpoints.geometry import ExpertGeometry
 from specgate.contract import BASELINE, Budget, Role
@@ -151,6 +154,17 @@ def check_speculation(shared: CupyEngine, k: int) -> None:
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_speculation_keeps_the_baselines_tokens_and_logits_bit_for_bit(shared: CupyEngine, k: int) -> None:
     check_speculation(shared, k)
+
+
+@pytest.mark.parametrize("tree", [TreeShape.of([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]), DynamicGrowth(3, 6, 15)])
+def test_trees_keep_the_baselines_tokens_and_logits_bit_for_bit(
+    gpus: tuple[torch.device, ...], tree: DraftTree
+) -> None:
+    made = engine_on(gpus, *PAIRS["dense"], tree=tree)
+    for k in (1, 3):
+        check_speculation(made, k)
+    counters = made.decode(Role(3), Budget(steps=STEPS), ()).counters
+    assert counters["mask_checked_steps"] == STEPS and not counters["mask_integrity_failures"]
 
 
 def check_whole_requests(shared: CupyEngine) -> None:

@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
-from specgate.contract import Budget, Role
+from specgate.contract import Budget, Role, Sampling
 from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
     CHUNK,
@@ -113,6 +113,36 @@ def test_trees_go_with_experts_windows_sinks_and_caches_in_e4m3_bit_for_bit(kind
             assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
             accepted += sum(a for row in block.accepted for a in row)
     assert accepted > STEPS
+
+
+SAMPLED = {
+    "temperature": Sampling(temperature=0.8),
+    "everything": Sampling(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.3),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@pytest.mark.parametrize("kind", ["4:1 of 64", "gpt-oss, fp8"])
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
+def test_trees_emit_what_plain_sampling_draws_from_the_same_logits(sampling: str, kind: str, shape: str) -> None:
+    """Each node is drawn for its depth, and counts the tokens of its own path."""
+    tree, (name, kv), accepted = SHAPES[shape], COMBINED.get(kind, (kind, AS_COMPUTED)), 0
+    slots = min(4, MOST_ROWS // tree.rows)
+    pair = (
+        checkpoints(expert_pair(), RECIPE_EXPERTS) if name == "gpt-oss" else checkpoints_of(name, "A", torch.bfloat16)
+    )
+    sizes = replace(SIZES, slots=slots, max_rows=tree.rows, tree=tree, kv=kv, sampling=SAMPLED[sampling])
+    made, rule = engine_of(*pair, sizes), StopRule((), (), SIZES.positions)
+    made.prefill(random_prompts([31, 33, 64, 700][-slots:], seed=slots), draft=True)
+    plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
+    for k in (1, 2, tree.depth):
+        got = trace(made, k, STEPS, rule)
+        common = [at for at in got if at in plain]
+        assert len(common) >= STEPS * slots and all(torch.equal(got[at], plain[at]) for at in common)
+        block = made.decode(Role(k), Budget(steps=STEPS), ())
+        assert same_prefixes(block.tokens, baseline) and not block.counters["mask_integrity_failures"]
+        accepted += sum(a for row in block.accepted for a in row)
+    assert accepted > 0
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

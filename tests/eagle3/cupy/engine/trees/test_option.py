@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.cupy.engine import tree_option
-from specgate.backends.eagle3.cupy.engine.decoding import tree_counters
 from specgate.backends.eagle3.cupy.engine.limits import check_rows
 from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
+from specgate.backends.eagle3.cupy.engine.run_parts import tree_counters
 from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_memory, chosen_tree
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Finish, PairRef
@@ -131,6 +132,10 @@ def test_a_target_with_experts_verifies_trees_of_as_many_rows_as_its_kernels_tak
     tree = TreeShape.of([(rank,) for rank in range(15)])
     check_rows(REQUEST, MIXTURE, tree)
     check_rows(replace(REQUEST, max_batch=5), TARGET, tree)
+    plan = PartialPlan(1, 4, 2, 20)
+    check_rows(replace(REQUEST, max_batch=2), MIXTURE, plan=plan)
+    with pytest.raises(UsageError, match=r"batch 4 at spec-3 and specpv makes 96 rows .*\n.* a smaller specpv_refresh"):
+        check_rows(REQUEST, MIXTURE, plan=plan)
     with pytest.raises(
         UsageError, match=r"batch 5 with a tree of 16 rows makes 80 rows .* at most 64 .*\n  a batch of 4"
     ):

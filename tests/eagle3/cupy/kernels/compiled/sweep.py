@@ -140,13 +140,13 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
     forced = (Cycle(target, draft, Sizes(8, positions, 6, forced=True), 8, k) for k in LENGTHS if k)
-    yield from (cycle.verify.accept.spec for cycle in forced)
-    for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ():
+    yield from (cycle.verify.settle.kernel.spec for cycle in forced)
+    for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ((20, 2, 3),):
         in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
         for kind in (FULL, PARTIAL):
             verifying = Cycle(target, draft, in_part, slots, k, kind=kind).kernels()
             own = (kernel.spec for path, kernel in verifying.items() if path.startswith("verify."))
-            yield from (spec for spec in own if not spec.stem.startswith("matmul"))
+            yield from (spec for spec in own if not spec.stem.startswith(("matmul", "expert")))
     for kv in CODES:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
@@ -158,6 +158,10 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         growing = Cycle(target, draft, sizes, sizes.slots, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(stems))
+    for sampling in (SAMPLED[0], SAMPLED[2], SAMPLED[3], SAMPLED[4]) if dense else ():
+        sizes = Sizes(4, positions, TREES[0].rows, tree=TREES[0], sampling=sampling)
+        drawing = Cycle(target, draft, sizes, 4, TREES[0].depth).kernels()
+        yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     if pair.target.experts is None:
         broad = Cycle(target, draft, Sizes(4, positions, BROAD.rows, tree=BROAD), 4, BROAD.depth).kernels().values()
         yield from (kernel.spec for kernel in broad if kernel.spec.stem.startswith("maxima"))

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.cupy.step.partial import FULL
 from specgate.contract.samples.spans import StepSpans
 
 
@@ -14,7 +13,7 @@ def before_writing(cycle: Cycle, b: Buffers) -> StepSpans:
     """The cache before the next step of `cycle`, which has reserved its blocks. The stream has to be idle."""
     slots, kv, count = b.slots, b.kv, cycle.slots
     running = set(slots.active[: int(slots.active_count)].tolist())
-    begins = b.partial.verified if cycle.kind == FULL and b.partial is not None else slots.length
+    begins = cycle.way.begins(b)
     lengths, sizes = slots.length[:count].tolist(), kv.held[:count].tolist()
     return StepSpans(
         step=int(slots.step),
@@ -31,7 +30,7 @@ def before_writing(cycle: Cycle, b: Buffers) -> StepSpans:
 
 def with_trees(step: StepSpans, cycle: Cycle, b: Buffers) -> StepSpans:
     """`step` with the trees that it has verified; of chains as it is. The stream has to be idle."""
-    if cycle.tree is None or b.tree is None:
+    if not cycle.drafting.branches or b.tree is None:
         return step
     parents, masks = (t[: cycle.slots, : cycle.rows].tolist() for t in (b.tree.parents, b.tree.masks))
     running = [length >= 0 for length in step.lengths]

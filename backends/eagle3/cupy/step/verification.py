@@ -1,0 +1,111 @@
+"""Over which part of the cache a step verifies, and behind which rows: whole, whole with a new choice, or a part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import WideAttention
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import Replay
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attention
+from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.layer import Attend, RowPositions
+from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
+from specgate.backends.eagle3.cupy.step.settling import Settling, along_tape, behind_unseen, chain_start, tree_path
+
+
+class Verification:
+    """Verification over the whole cache: of the newest token, of a chain behind it, or of a tree."""
+
+    replay: Replay | None = None
+    """Rows that were verified in part before, and are run again."""
+
+    def __init__(self, target: Target, sizes: Sizes, k: int) -> None:
+        """`k`: drafts in a row, 0 for the baseline; or levels of the sizes' tree, where that has branches."""
+        self.target, self.sizes, self.k = target, sizes, k
+        self.rows = self.reserved = sizes.rows_of(k)
+        """Rows per slot, and positions per slot that need blocks."""
+        self.nodes: TreeNodes | None = None
+        if sizes.tree is not None and sizes.tree_of(k) is not None:
+            self.nodes = TreeNodes(0, sizes.max_rows, sizes.tree.depth)
+        if sizes.partial is None:
+            self.reserved = sizes.reserved_of(k)
+
+    def attention(self, window: int | None) -> Attend | None:
+        """Return what attends in layers with this window; None: what does so in any step."""
+        return None
+
+    def begins(self, b: Buffers) -> Tensor:
+        """Return the position int32 [S] of each slot's first row."""
+        return b.slots.length
+
+    def positions(self, b: Buffers) -> RowPositions:
+        nodes = b.tree.in_target if self.nodes and b.tree else None
+        return RowPositions(self.target.rope, b.kv, b.slots.length, nodes=nodes, step=b.slots.step)
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Name → launcher of what follows the last layer, in stream order."""
+        return {}
+
+    def finish(self, b: Buffers, rows: Rows) -> None:
+        """Launch what follows the last layer."""
+
+    def settling(self, width: int) -> Settling:
+        """Return what settles the step. `width`: of a row of the draft's features."""
+        if self.nodes:
+            return tree_path(self.target, self.sizes, self.rows, width)
+        if self.sizes.forced and self.k:
+            return along_tape(self.sizes, self.rows)
+        return chain_start(self.sizes, self.rows)
+
+
+class Refresh(Verification):
+    """Verification of all tokens that partial ones may have emitted, and of a chain; it chooses what the next see."""
+
+    def __init__(self, target: Target, sizes: Sizes, k: int) -> None:
+        super().__init__(target, sizes, k)
+        self.rows, self.reserved = sizes.full_rows_of(k), sizes.reserved_of(k)
+        self.replay = Replay(k, sizes.positions)
+        self.selection = Selection(sizes.heads(target.geometry), sizes, k)
+
+    def attention(self, window: int | None) -> Attend | None:
+        sizes, g = self.sizes, self.target.geometry
+        if window is not None:
+            return None  # it reads little, and retrieves nothing
+        return WideAttention(sizes.heads(g), self.rows, sizes.max_rows, sizes.fmha, sinks=g.sinks)
+
+    def begins(self, b: Buffers) -> Tensor:
+        assert b.partial is not None
+        return b.partial.verified
+
+    def positions(self, b: Buffers) -> RowPositions:
+        of = self.target.rope, b.kv, b.slots.length
+        return RowPositions(*of, partial=b.partial, step=b.slots.step, first=self.begins(b))
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        return self.selection.kernels()
+
+    def finish(self, b: Buffers, rows: Rows) -> None:
+        self.selection(b, rows)
+
+    def settling(self, width: int) -> Settling:
+        return behind_unseen(self.sizes, self.rows, self.k)
+
+
+class Part(Verification):
+    """Verification of a chain over a part of the cache."""
+
+    def attention(self, window: int | None) -> Attend | None:
+        return None if window is not None else partial_attention(self.target.geometry, self.sizes, self.k)
+
+    def positions(self, b: Buffers) -> RowPositions:
+        return RowPositions(self.target.rope, b.kv, b.slots.length, partial=b.partial, step=b.slots.step)
+
+
+VERIFICATIONS: Final[Mapping[Kind, type[Verification]]] = {PLAIN: Verification, FULL: Refresh, PARTIAL: Part}
