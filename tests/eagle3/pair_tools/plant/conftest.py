@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from specgate.backends.eagle3.pair_tools.plant import calibrate, command
 from specgate.backends.eagle3.pair_tools.plant.command import Wish, plant
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
+from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.contract import PairRef
-from specgate.contract.protocols import Backend
+from specgate.contract.protocols import Engine, OpenRequest
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 CPU = Decoder("float32", "cpu")
@@ -20,7 +22,22 @@ CONTEXT = 96
 """More than planted tokens look back (67), and more rows than the reference engine takes for a decode step (64)."""
 
 
-def planted_pair(folder: Path, wish: Wish, texts: int = 4, backend: Backend = CPU.backend) -> None:
+class Watched(ReferenceBackend):
+    """The reference engine, and what it was asked to open."""
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.asked: list[OpenRequest] = []
+
+    def open(self, request: OpenRequest) -> Engine:
+        self.asked.append(request)
+        return super().open(request)
+
+
+def planted_pair(folder: Path, wish: Wish, texts: int) -> None:
+    """Plant a pair, and write beside its folder which engines were opened for that."""
+    backend = Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "TEXTS", texts)
         patch.setattr(calibrate, "WALK", 256)
@@ -28,6 +45,8 @@ def planted_pair(folder: Path, wish: Wish, texts: int = 4, backend: Backend = CP
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
         plant(wish, folder, replace(CPU, backend=backend), lambda line: None)
+    asked = [(str(r.pair.target), r.dtype, r.max_batch, r.max_k, dict(r.options)) for r in backend.asked]
+    folder.with_suffix(".json").write_text(json.dumps(asked))
 
 
 @pytest.fixture(scope="session")
