@@ -85,7 +85,7 @@ def test_the_configs_say_what_was_asked_predicted_and_measured(pair_b: PairRef) 
 def test_a_planted_pair_is_recognised_by_its_folder_and_by_its_parts(pair_b: PairRef) -> None:
     whole = resolve_pair(str(pair_b.target.parent), None, None)
     parts = resolve_pair(None, pair_b.target, pair_b.draft)
-    assert (whole.acceptance, whole.name) == ("planted", "b")
+    assert (whole.acceptance, whole.name) == ("planted", "planted-b")
     assert parts.acceptance == "planted" and parts.target == whole.target and parts.draft == whole.draft
 
 
