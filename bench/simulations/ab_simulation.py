@@ -3,7 +3,7 @@
     python -m bench.simulations.ab_simulation --runs 20000
 
 Everything is as the command does it by default: process pairs over one prompt set each, two ABBA groups per role in the
-order that `schedule_of` draws, a prefill and an untimed block per side before them, the usual looks
+order that `schedule_of` draws, a prefill and (on a GPU) an untimed block per side before them, the usual looks
 and margins. The step times of two roles decide, the prefill time where it is long enough, and the acceptance length
 where texts change: where they do not, it is the same by count. A true difference is one of the step time of spec-3
 alone: nothing else helps to find it.

@@ -44,8 +44,10 @@ from specgate.run.token_evidence import TokenEvidence
 from specgate.run.watched_gpus import used_gpus
 from specgate.run.worker import EngineWorker
 
-WARM_UP_STEPS = 8
-"""Steps of each role that a fresh process decodes before it is measured."""
+WARM_UP_STEPS: Mapping[str, int] = {"gpu": 8, "cpu": 2}
+"""Steps of each role that a fresh process decodes before it is measured. On a CPU no clock rises and nothing is
+compiled, and a step takes as long as twenty of a GPU.
+"""
 WARM_UP_TOKENS = 4096
 """Tokens of each prompt that a fresh process prefills before it is measured: every kernel runs, and a prefill of 32K
 tokens would take as long as five blocks.
@@ -220,9 +222,10 @@ class AbRunner:
         scenario = self.sides[name].plan.scenarios[visit.point.scenario]
         ids = [prompt[:WARM_UP_TOKENS] for prompt in self._ids(visit)]
         worker.prefill(ids, draft=any(q.role.speculative for q in visit.groups))
-        longest = scenario.budget.steps or scenario.budget.new_tokens or WARM_UP_STEPS
+        most = WARM_UP_STEPS[scenario.needs]
+        steps = min(most, scenario.budget.steps or scenario.budget.new_tokens or most)
         for role in reversed(scenario.roles):
-            worker.decode(role, Budget(steps=min(WARM_UP_STEPS, longest), ignore_eos=scenario.budget.ignore_eos), ())
+            worker.decode(role, Budget(steps=steps, ignore_eos=scenario.budget.ignore_eos), ())
 
     def _register(self, name: SideName, point: Point, facts: EngineFacts) -> None:
         """Store the facts of the engine that measures `point`.
@@ -330,12 +333,10 @@ class AbRunner:
 
     def _settle(self, visit: Visit, workers: Mapping[SideName, EngineWorker]) -> None:
         """Decode one untimed block on every side, since the first one after a prefill is slower on a GPU."""
-        if self._micro(visit):
-            for name, worker in workers.items():
-                with named(name):
-                    worker.decode(
-                        visit.groups[0].role, self.sides[name].plan.scenarios[visit.point.scenario].budget, ()
-                    )
+        scenario = self.sides["old"].plan.scenarios[visit.point.scenario]
+        for name, worker in workers.items() if self._micro(visit) and scenario.needs == "gpu" else ():
+            with named(name):
+                worker.decode(visit.groups[0].role, scenario.budget, ())
 
     def _group(
         self,

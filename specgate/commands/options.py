@@ -37,6 +37,16 @@ def axis(name: str, numbers: Axis | Rates, metavar: str, what: str) -> Option:
     return click.option(name, type=numbers, multiple=True, callback=joined, metavar=metavar, help=what)
 
 
+def token_ids(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """`1,2,3` as numbers. Raises UsageError for anything else."""
+    if text is None:
+        return None
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise UsageError(f"--prompt-ids {text[:80]!r}", hint="token ids with commas between them: 1,2,3") from None
+
+
 SIBLINGS: Final[Mapping[str, Option]] = {
     "--option": click.option(
         "--option",
@@ -115,12 +125,8 @@ LOOSE: Final[Mapping[str, Option]] = {
         help="Dtype (default: bfloat16 with a GPU, else float32).",
     ),
     "--prompt": click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along)."),
-    "--prompt-file": click.option(
-        "--prompt-file",
-        "file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Prompt from a file: text, or a JSON list of token ids.",
+    "--prompt-ids": click.option(
+        "--prompt-ids", "ids", metavar="ID,ID…", callback=token_ids, help="Prompt as token ids."
     ),
     "--length": click.option(
         "--context", type=CONTEXT, metavar="N", help="Exact length of the prompt, of the texts that scenarios use."

@@ -129,7 +129,7 @@ def completed(
             backend=options["backend"],
             options=given,
             pair=names_pair(options),
-            named=any(options.get(key) for key in ("scenarios", "only", "text", "file", *(["context"] * smoke))),
+            named=any(options.get(key) for key in ("scenarios", "only", "text", "ids", *(["context"] * smoke))),
             smoke=smoke,
             sides=sides,
             format=options["format_"],

@@ -35,7 +35,7 @@ REFUSED: Final = {
 @urls_argument
 @take(
     *("--backend", *(name for name in SIBLINGS if name not in REFUSED)),
-    *("--prompt", "--prompt-file", "--dtype", "--isolate"),
+    *("--prompt", "--prompt-ids", "--dtype", "--isolate"),
     refused=REFUSED,
 )
 @click.option("--tokens", default=64, show_default=True, type=count(2, 1 << 16), help="Tokens to decode.")
@@ -64,10 +64,10 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     from specgate.sandbox.isolation import isolated
 
     take_servers(wish, smoke=True)
-    text, file, prompts, format = (wish.pop(key) for key in ("text", "file", "prompts", "format_"))
-    prompt = PromptWish(text, file, one("--context", wish.pop("context"), None), prompts, format)
-    if sum(part is not None for part in (text, file, prompts or prompt.context)) > 1:
-        raise UsageError("--prompt, --prompt-file, --prompts and --context together", hint="give one of them")
+    text, ids, prompts, format = (wish.pop(key) for key in ("text", "ids", "prompts", "format_"))
+    prompt = PromptWish(text, ids, one("--context", wish.pop("context"), None), prompts, format)
+    if sum(part is not None for part in (text, ids, prompts or prompt.context)) > 1:
+        raise UsageError("--prompt, --prompt-ids, --prompts and --context together", hint="give one of them")
     if format is not None and prompts is None:
         raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
     options = dict(key_value(o) for o in wish.pop("options"))

@@ -113,7 +113,7 @@ def lines(status: PromotionStatus) -> list[str]:
         # The command is for copying, so it stays on one line.
         text += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
     here = key_of("micro", status.claim.subject, status.claim.fingerprint)
-    for line in anchor_lines(status.ledger, here, list(status.promotion.gates), missing=False):
+    for line in anchor_lines(status.ledger, here, list(status.promotion.gates)):
         text += wrapped(line, 2)
     for other in status.others:
         text += other_lines(other, status.promotion.needed)

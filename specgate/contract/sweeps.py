@@ -19,8 +19,8 @@ class CellSpeed:
 
     `throughput`: tokens per second of all requests together, decoding alone in micro scenarios.
     `accept_len`: acceptance length, in tokens; None without drafts.
-    `tile_stats`: tiles of attention by their use (total, span_empty, mask_empty, executed), summed over the blocks, as
-        far as the engine counts them.
+    `tile_stats`: tiles of attention by their use (total, span_empty, mask_empty, executed) in the last block in which
+        the engine states them; {} where it does not.
     """
 
     throughput: Positive

@@ -15,7 +15,7 @@ import psutil
 
 from specgate.contract import Bandwidth, Rule
 from specgate.contract.conditions import THROTTLES, GpuReading, HostReading, MachineLimits, clock_events
-from specgate.machine import cpu_pace, inventory
+from specgate.machine import inventory
 from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
 from specgate.machine.nvml import GpuProbe, NvmlMissing, peers
 
@@ -29,8 +29,6 @@ STEADY_READS = 0.02
 """The largest spread (interquartile range over median) of memory reads on a machine at rest."""
 EQUAL_READS = 0.05
 """How far the bandwidths of equal GPUs may lie apart. Two H200s were 2 % apart (docs/results)."""
-EVEN_CPUS = 0.8
-"""How much of the fastest CPU's pace the slowest should have. Threads that share a core have half to two thirds."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
 """GPU readings without which a disturbance cannot be detected."""
 
@@ -88,7 +86,7 @@ def examine(limits: Limits) -> list[Check]:
     probe = HostProbe(os.getpid())
     checks = list(examine_gpus(probe, limits))
     time.sleep(LOOK_S)
-    return [*checks, *host_checks(probe.read(), limits), pace_check(cpu_pace.by_cpu(usable_cpus()))]
+    return [*checks, *host_checks(probe.read(), limits)]
 
 
 def examine_gpus(probe: HostProbe, limits: Limits) -> Iterator[Check]:
@@ -253,21 +251,6 @@ def equal_bandwidth_check(bandwidths: Sequence[Bandwidth]) -> Check:
 
 
 # ── the host ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def pace_check(taken: Mapping[int, int]) -> Check:
-    """Check that CPUs are equally fast. `taken`: CPU → nanoseconds of CPU time for the same work.
-
-    One look of less than a millisecond at each: others who share the cores come and go.
-    """
-    right = "none; others may share the cores, which may also be of two kinds, or clocked down"
-    if not taken:
-        return Check("CPU pace", "not told by this host", right, "ok")
-    fastest = min(taken.values())
-    slow = sum(ns * EVEN_CPUS > fastest for ns in taken.values())
-    worst = fastest / max(taken.values())
-    result = f"{slow} of {len(taken)} CPUs tried are below {EVEN_CPUS:.0%} of the fastest, the slowest at {worst:.1%}"
-    return Check("CPU pace", result, right, "warn" if slow else "ok")
 
 
 def host_checks(host: HostReading, limits: Limits) -> Iterator[Check]:

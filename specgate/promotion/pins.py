@@ -54,7 +54,7 @@ def pin(path: Path, archives: tuple[Path, ...] = ()) -> tuple[Entry, Entry | Non
     if of_run.state not in GREEN:
         raise UsageError(f"{path}: it ended with {of_run.state}", hint="only a green run can be pinned")
     if why := "its run folder is missing" if folder_of(of_run, ledger) is None else doubts(ledger)(of_run):
-        raise UsageError(f"{path}: {why}", hint="pin a run that counts: specgate runs anchors lists them")
+        raise UsageError(f"{path}: {why}", hint="pin a run that counts: specgate full --status names them")
     if not RunFolder.open(path, read_only=True).read_run().times:
         hint = "pin a run of a policy with a rule of the gate since-green"
         raise UsageError(f"{path}: it kept no times of its blocks: later runs cannot be compared with it", hint=hint)

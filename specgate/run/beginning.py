@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from specgate import __version__
 from specgate.contract import LEAST_BUDGET_S, Plan, Promotion, Run
@@ -61,7 +62,7 @@ def own_prompts(prompts: Mapping[str, Prompts]) -> Iterator[str]:
 
     `prompts`: point key → its prompts.
     """
-    own = [of_point.about for of_point in prompts.values() if in_words(of_point.about)]
+    own: list[Mapping[str, Any]] = [of_point.about for of_point in prompts.values() if in_words(of_point.about)]
     lines = [[line for of_set in about["lines"] for line in of_set] for about in own]
     most = list[int]()
     for index in sorted(range(len(own)), key=lambda index: -len(lines[index])):

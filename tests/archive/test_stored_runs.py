@@ -86,11 +86,6 @@ def test_another_schema_is_refused_by_name(folder: Path) -> None:
         load_run(folder)
 
 
-def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a run folder"):
-        load_run(tmp_path)
-
-
 def test_one_run_given_twice_is_a_usage_error_even_as_a_copy(original: Path, folder: Path) -> None:
     with pytest.raises(UsageError, match="are the same run: one"):
         load_runs([original, folder])

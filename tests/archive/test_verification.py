@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from specgate.archive.report_comparison import differences_of, line_differences
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
-from specgate.errors import OtherVersion, UsageError
+from specgate.errors import OtherVersion
 from specgate.files.manifest import listings
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
@@ -127,11 +127,6 @@ def test_missing_and_extra_files_are_named(run: Path) -> None:
 def test_a_run_without_a_manifest_has_not_ended(run: Path) -> None:
     (run / "MANIFEST.sha256").unlink()
     assert "MANIFEST.sha256: is missing: the run never ended" in differences(run)[0]
-
-
-def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a run folder"):
-        verify(tmp_path)
 
 
 def figure(data: Any) -> None:

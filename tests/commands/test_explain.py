@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
-from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 
@@ -66,10 +65,6 @@ def test_json_holds_the_budgets_as_run_json_does(run: Path) -> None:
     record = json.loads(explained(run, "--json").output)
     assert (record["schema"], record["run"], record["bandwidth"]) == ("specgate.explain/v1", run.name, None)
     assert record["budgets"] == json.loads((run / "run.json").read_text())["budgets"]
-
-
-def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
-    assert isinstance(explained(tmp_path).exception, UsageError)
 
 
 @pytest.mark.usefixtures("killed")

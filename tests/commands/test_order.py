@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +187,6 @@ def test_options_are_part_of_what_is_measured(order: Cli) -> None:
     assert status(order)["full_allowed"] is True
 
 
-@pytest.mark.parametrize("state", [State.FAIL, State.INVALID])
-def test_a_red_run_starts_the_count_anew(order: Cli, state: State) -> None:
-    enter(order, 3)
-    assert status(order)["full_allowed"] is True
-    enter(order, 1, state)
-    result = status(order)
-    assert (result["streak"], result["full_allowed"]) == (0, False)
-    assert here(order, "full")[0] == 5
-
-
 def test_a_complete_run_is_not_resumed_and_does_not_count_again(order: Cli) -> None:
     micro(order)
     done = order.run("micro", "--resume", order.newest(), pair=False)
@@ -281,12 +271,6 @@ def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_n
     code, text = here(order, "full", "--status", "--archive", str(archive))
     assert code == 0 and "green micro runs in a row: 3 of 3" in text
     assert full(order, *FAKE, "--archive", str(archive)).returncode == 0
-
-
-def test_green_runs_expire(order: Cli) -> None:
-    enter(order, 2, time=(datetime.now(UTC) - timedelta(hours=73)).isoformat(timespec="seconds"))
-    enter(order, 1)
-    assert status(order)["streak"] == 1
 
 
 def test_other_weights_are_refused_once_they_are_loaded(order: Cli, tmp_path: Path) -> None:

@@ -255,12 +255,6 @@ def test_a_configuration_with_a_credential_is_refused_before_anything_is_written
     assert key not in done.stdout + done.stderr and not list((cli.folder / "runs").glob("*"))
 
 
-def test_resuming_what_is_no_run_is_refused(cli: Cli) -> None:
-    done = cli.run("micro", "--resume", cli.folder, pair=False)
-    assert done.returncode == 2
-    assert "not a run folder" in done.stderr
-
-
 def test_resuming_on_other_weights_is_refused(cli: Cli, tmp_path: Path) -> None:
     shutil.copytree(cli.draft, tmp_path / "draft")
     cli.draft = tmp_path / "draft"

@@ -159,11 +159,11 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
 def test_an_honest_server_whose_method_need_not_draft_is_green_with_all_of_its_steps(cli: Cli, tmp_path: Path) -> None:
     """By hand: steps of 1, 3, 1 and 2 tokens make 6 behind the first, one is cut off, and two had no draft: 7 / 4."""
     script = ["--rate", "500", "--lengths", "0:0,12:2,0:0,5:1"]
-    ids = cli.write("ids.json", json.dumps(list(range(5, 29))))
+    ids = ",".join(map(str, range(5, 29)))
     cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[16]"))
     with running_stub("vllm", 0, *script) as plain, running_stub("vllm", 16, *script) as url:
         smoked = cli.run(
-            "smoke", "--prompt-file", str(ids), "--tokens", "64", "--json", "--backend", "vllm", "-o", f"url={url}"
+            "smoke", "--prompt-ids", ids, "--tokens", "64", "--json", "--backend", "vllm", "-o", f"url={url}"
         )
         urls = ["-o", f"url.spec-16={url}", "-o", f"url.baseline={plain}"]
         done = cli.micro("--backend", "vllm", *urls, "--perf-mode", "--plain")

@@ -100,7 +100,7 @@ def folder(tmp_path: Path) -> Path:
     trtllm = {"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "models/gpt-oss-120b-eagle3"}
     files = {
         "trtllm.yaml": json.dumps({"speculative_config": trtllm}),
-        "prompt.json": json.dumps([5, 6, 7, 8, 9, 10, 11, 12]),
+        "prompt.json": json.dumps({"ids": [5, 6, 7, 8, 9, 10, 11, 12]}),
         "micro-32k-single.yaml": SCENARIO.replace("KIND", "micro").replace("BUDGET", "steps: 24"),
         "full-32k-single.yaml": SCENARIO.replace("KIND", "full").replace("BUDGET", "new_tokens: 64"),
         "engine.yaml": ENGINE,

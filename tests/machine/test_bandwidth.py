@@ -132,15 +132,6 @@ def doctor(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str, times
     )
 
 
-def test_the_doctor_prints_and_stores_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = doctor(monkeypatch, tmp_path, times=(250_000_000,) * 5)
-    assert result.exit_code == 0, result.output
-    assert "read bandwidth" in result.output and "4 GB/s" in result.output
-    assert str(tmp_path / "noise" / "cpu-bandwidth.json") in result.output.replace("\n", "")
-    stored = bandwidth.bandwidth_of(tmp_path / "runs")
-    assert stored is not None and stored.bytes_per_s == 4e9
-
-
 def test_reads_that_differ_much_are_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = doctor(monkeypatch, tmp_path, "--json")
     assert result.exit_code == 0

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from specgate.cli import cli
 from specgate.contract import Policy, Rule
 from specgate.contract.conditions import HostReading
-from specgate.machine.doctor import Limits, host_checks, pace_check
+from specgate.machine.doctor import Limits, host_checks
 from specgate.planning.gates import machine_limits
 from tests.support.fake_nvml import LIBRARY_NOT_FOUND, NO_PERMISSION, Driver, Gpu, liar
 
@@ -25,7 +25,6 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("specgate.machine.doctor.LOOK_S", 0.0)
     monkeypatch.setattr("specgate.machine.host.HostProbe.read", lambda self: QUIET)
-    monkeypatch.setattr("specgate.machine.cpu_pace.by_cpu", lambda usable: {0: 20_000, 1: 20_100})
 
 
 def examined(monkeypatch: pytest.MonkeyPatch, driver: Driver, *arguments: str) -> Result:
@@ -149,33 +148,3 @@ def test_a_host_that_does_not_tell_what_others_use_warns() -> None:
     data = {c.name: c for c in host_checks(unknown, Limits(gpu=True, max_other_cpu_share=0.5, required=True))}
     assert data["CPU use of others"].level == "warn"
     assert "load average" not in data
-
-
-@pytest.mark.parametrize(
-    ("taken", "message", "level"),
-    [
-        (
-            {0: 20_000, 1: 21_000, 2: 25_000},
-            "0 of 3 CPUs tried are below 80% of the fastest, the slowest at 80.0%",
-            "ok",
-        ),
-        (
-            {0: 20_000, 1: 40_000, 5: 25_100},
-            "2 of 3 CPUs tried are below 80% of the fastest, the slowest at 50.0%",
-            "warn",
-        ),
-        ({7: 20_000}, "0 of 1 CPUs tried are below 80% of the fastest, the slowest at 100.0%", "ok"),
-        ({}, "not told by this host", "ok"),
-    ],
-)
-def test_cpus_that_are_slower_than_others_warn(taken: dict[int, int], message: str, level: str) -> None:
-    check = pace_check(taken)
-    assert (check.name, check.found, check.level) == ("CPU pace", message, level)
-
-
-def test_a_slow_cpu_reaches_the_doctor_and_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "specgate.machine.cpu_pace.by_cpu", lambda usable: {cpu: 20_000 + 9_000 * cpu for cpu in (0, 1)}
-    )
-    result = examined(monkeypatch, Driver([Gpu()]), "--policy", "seed", "--json")
-    assert result.exit_code == 0 and levels(result)["CPU pace"] == "warn"

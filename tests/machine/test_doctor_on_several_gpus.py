@@ -29,7 +29,6 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("specgate.machine.doctor.LOOK_S", 0.0)
     monkeypatch.setattr("specgate.machine.host.HostProbe.read", lambda self: QUIET)
-    monkeypatch.setattr("specgate.machine.cpu_pace.by_cpu", lambda usable: {0: 20_000, 1: 20_100})
 
 
 def gpus(count: int) -> list[Gpu]:

@@ -136,7 +136,6 @@ def test_a_pinned_run_is_the_anchor_of_its_subject_until_it_is_not(fake: Cli, mo
     assert pinned.stdout.startswith(f"pinned {first.name}: the anchor of tiny for policy policy")
     assert micro(fake) == 0
     assert f"since the pinned run {first.name} (" in message(fake)
-    assert f"pinned {first.name}" in fake.run("runs", "anchors", pair=False).stdout
     assert fake.run("runs", "verify", first, pair=False).returncode == 0  # the pin is no end of a run
 
     assert fake.micro("--backend", "fake", "-o", "accept=2,1,2").returncode == 0
@@ -148,15 +147,6 @@ def test_a_pinned_run_is_the_anchor_of_its_subject_until_it_is_not(fake: Cli, mo
     assert fake.run("runs", "unpin", first, pair=False).returncode == 0
     assert micro(fake) == 0
     assert "pinned" not in message(fake)
-
-
-def test_the_anchors_of_a_subject_are_those_of_all_its_scenarios(fake: Cli) -> None:
-    assert micro(fake) == 0
-    first = fake.newest()
-    shutil.copy(fake.folder / "tiny.yaml", fake.folder / "other.yaml")
-    assert fake.run("micro", "--scenario", "other.yaml", "--policy", "policy.yaml", "--backend", "fake").returncode == 0
-    shown = fake.run("runs", "anchors", pair=False).stdout
-    assert f"tiny: last green {first.name} " in shown and f"other: last green {fake.newest().name} " in shown
 
 
 def test_what_cannot_be_pinned_is_refused(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specgate.analysis.paired_blocks import speed, throughput
@@ -69,12 +69,14 @@ def cell_speed(blocks: Sequence[Block], side: SideSamples) -> CellSpeed:
     counts = length_counts(blocks) if blocks[0].role.speculative else {}
     steps = sum(steps for _, steps in counts.values())
     length = sum(tokens for tokens, _ in counts.values()) / steps if steps else None
-    return CellSpeed(throughput(blocks, whole_requests), length, tile_statistics(block.counters for block in blocks))
+    return CellSpeed(throughput(blocks, whole_requests), length, tile_statistics([block.counters for block in blocks]))
 
 
-def tile_statistics(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Tiles of attention by their use, without the prefix that their counters have; empty where none were counted."""
-    totals = Counter[str]()
-    for of_block in counters:
-        totals.update({name: of_block[key] for name, key in FMHA_TILES.items() if key in of_block})
-    return dict(totals)
+def tile_statistics(counters: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Tiles of attention by their use, without the prefix that their counters have; empty where none were counted.
+
+    Those of the last block that states them: an engine that logs them once has the same in every block, so that a sum
+    would count them again.
+    """
+    stated = next((of for of in reversed(counters) if FMHA_TILES["total"] in of), {})
+    return {name: stated[key] for name, key in FMHA_TILES.items() if key in stated}

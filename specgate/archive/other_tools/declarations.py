@@ -50,7 +50,7 @@ class Tool:
     """One form of one tool's results.
 
     `keys`: dotted paths that every such result has; a list counts as its first item. `where`: values that it has.
-    `figures`: metric → where it stands; without any, results are refused, and `lacks` ends the sentence that says so.
+    `figures`: metric → where it stands.
     `asked`: paths of what was asked, by which results are matched; of a mapping, all that it holds.
     `settings`, `sizes`: what tells results of one side apart besides, so that they are no repetitions: paths; and
         name → paths of a number of tokens and of the requests to divide it by.
@@ -73,7 +73,6 @@ class Tool:
     draft_length: tuple[str, ...] = ()
     failed: str = ""
     form: str = ""
-    lacks: str = "holds no figure of a decoding engine that is known here"
 
 
 def latencies(
@@ -257,22 +256,10 @@ TOOLS: Final = (
 )
 """Tools whose results are read; the first that fits counts."""
 
-REFUSED: Final = (
-    Tool("sglang.bench_one_batch", ("run_name", "prefill_latency", "prefill_throughput")),
-    Tool("llama-batched-bench", ("n_kv_max", "speed_tg")),
-    Tool("pytest-benchmark", ("machine_info", "benchmarks.stats")),
-    Tool("Google Benchmark", ("context", "benchmarks.real_time")),
-    Tool("hyperfine", ("results.command", "results.stddev")),
-    Tool("vllm bench throughput", ("elapsed_time", "requests_per_second", "tokens_per_second")),
-    Tool("vllm bench latency", ("avg_latency", "latencies", "percentiles")),
-    Tool("lm-evaluation-harness", ("results", "configs", "n-shot"), lacks="measures tasks, not speed"),
-)
-"""Tools whose results are known and not read."""
 
-
-def tool_of(value: object, tools: tuple[Tool, ...]) -> Tool | None:
-    """Return the first of `tools` that a file which holds `value` may come from; None if none fits."""
-    return next((tool for tool in tools if fits(tool, value)), None)
+def tool_of(value: object) -> Tool | None:
+    """Return the first of `TOOLS` that a file which holds `value` may come from; None if none fits."""
+    return next((tool for tool in TOOLS if fits(tool, value)), None)
 
 
 def fits(tool: Tool, value: object) -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from specgate.archive.other_tools.declarations import (
-    REFUSED,
     SCRIPTS,
     TOOLS,
     Figure,
@@ -148,8 +147,6 @@ def results_in(file: Path, data: object) -> list[Result]:
     results = [result_of(file, tool, item, name) for tool, item, name in items_in(data)]
     if results:
         return results
-    if (tool := tool_of(data, REFUSED)) is not None:
-        raise UsageError(f"{file}: a result of {tool.name}, which {tool.lacks}", hint=f"results are read of {READ}")
     hint = f"it must be a run.json of specgate, or a result of {READ}"
     raise UsageError(f"{file}: holds no result that is known", hint=hint)
 
@@ -163,9 +160,7 @@ def items_in(data: object, name: str = "") -> Iterator[tuple[Tool, Mapping[str, 
         for i, item in enumerate(data):
             yield from items_in(item, f"{name}[{i}]")
     elif isinstance(data, dict):
-        if tool_of(data, REFUSED):
-            return
-        if tool := tool_of(data, TOOLS):
+        if tool := tool_of(data):
             yield tool, data, name
         else:
             for key, item in data.items():

@@ -28,8 +28,7 @@ WIDTH = 80
 @command(short_help="At which stage does an engine's EAGLE-3 depart from another's?")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="[B]", required=False)
-@take("--pair", "--target", "--draft", "--option", "--dtype", "--prompt", "--prompt-file", "--length")
-@click.option("--prompt-ids", "ids", metavar="ID,ID…", help="Prompt as token ids.")
+@take("--pair", "--target", "--draft", "--option", "--dtype", "--prompt", "--prompt-ids", "--prompts", "--length")
 @click.option(
     "--rows", default=64, show_default=True, type=count(1, 4096), help="Last positions whose tensors are compared."
 )
@@ -80,14 +79,12 @@ def parity(
 
     if second is None and dump is None:
         raise UsageError("parity needs two sides", hint="name B too, or give --dump FILE to write A's tensors")
-    prompt, ids = PromptWish(wish.pop("text"), wish.pop("file"), wish.pop("context")), wish.pop("ids")
-    if sum(part is not None for part in (prompt.text, prompt.file, prompt.context, ids)) > 1:
-        raise UsageError(
-            "--prompt, --prompt-ids, --prompt-file and --context are four ways to say one thing", hint="give one"
-        )
+    prompt = PromptWish(*(wish.pop(key) for key in ("text", "ids", "context", "prompts")))
+    if sum(part is not None for part in (prompt.text, prompt.ids, prompt.context, prompt.prompts)) > 1:
+        raise UsageError("--prompt, --prompt-ids, --prompts and --context together", hint="give one of them")
     factor = wish.pop("tolerance")
     options = dict(key_value(o) for o in wish.pop("options"))
-    settings = Wish(prompt=prompt, ids=None if ids is None else numbers(ids), options=options, **wish)
+    settings = Wish(prompt=prompt, options=options, **wish)
     sides = [read_side(text) for text in (first, second) if text is not None]
     dumps = dumps_of(sides, settings, lambda text: echo(f"warning: {text}", err=True))
     if dump is not None:
@@ -102,14 +99,6 @@ def parity(
     if as_json:
         write_files(out, [("parity.json", json.dumps(as_data(comparison), indent=1, ensure_ascii=False) + "\n")])
     sys.exit(ExitCode.PASS if comparison.agrees else ExitCode.FAIL)
-
-
-def numbers(text: str) -> list[int]:
-    """`1,2,3` as numbers. Raises UsageError for anything else."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--prompt-ids {text[:80]!r}", hint="token ids with commas between them: 1,2,3") from None
 
 
 def as_data(comparison: Parity) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`specgate runs pin`, `unpin`, `anchors`: the last green run, and an anchor, which later runs are compared with."""
+"""`specgate runs pin`, `unpin`: the anchor, which later runs are compared with."""
 
 from __future__ import annotations
 
@@ -54,36 +54,8 @@ def unpin(run: Path, archives: tuple[Path, ...]) -> None:
     echo(f"no longer pinned: {unpin(run, archives).run}")
 
 
-@command(short_help="Print the last green run and the anchor of every subject.")
-@click.option("--out", type=RUN, default=Path("runs"), show_default=True, metavar="FOLDER", help="Folder of the runs.")
-@ARCHIVES
-def anchors(out: Path, archives: tuple[Path, ...]) -> None:
-    """Print the last green run and the anchor of every subject in the ledger of a folder of runs.
-
-    \b
-    Example: specgate runs anchors
-    """
-    from specgate.promotion.green_runs import GREEN
-    from specgate.promotion.ledger import Ledger
-    from specgate.promotion.pins import key_of
-
-    ledger = Ledger(out, archives)
-    green = [e for e in ledger.read().entries if e.ends_a_run and e.kind != "ab" and e.state in GREEN]
-    last = {key_of(e.kind, e.subject, e.fingerprint): e for e in green}
-    echo(f"ledger {ledger.file}: {len(last)} subject{'s' * (len(last) != 1)} with green runs")
-    for key, entry in last.items():
-        echo(f"{entry.kind}: {in_words(entry.subject)}")
-        names = dict.fromkeys(
-            name for e in green if key_of(e.kind, e.subject, e.fingerprint) == key for name in e.gates
-        )
-        for line in anchor_lines(ledger, key, list(names)):
-            echo(f"  {line}")
-
-
-def anchor_lines(ledger: Ledger, key: Key, scenarios: Sequence[str], *, missing: bool = True) -> Iterator[str]:
-    """The last green run and the anchor of each of `scenarios`, which the next run would be compared with. `missing`:
-    whether to say why there is none.
-    """
+def anchor_lines(ledger: Ledger, key: Key, scenarios: Sequence[str]) -> Iterator[str]:
+    """The last green run and the anchor of each of `scenarios`, which the next run would be compared with."""
     from datetime import UTC, datetime
 
     from specgate.errors import UsageError
@@ -96,7 +68,6 @@ def anchor_lines(ledger: Ledger, key: Key, scenarios: Sequence[str], *, missing:
         return
     for name in scenarios:
         if name not in earlier.runs:
-            yield from [f"{name}: {earlier.missing[name]}"] if missing else []
             continue
         last, anchors = earlier.runs[name], earlier.anchors.get(name, ())
         yield f"{name}: last green {last.run} ({last.time[:10]}{', pinned' if last.pinned else ''})"

@@ -76,7 +76,8 @@ SPECPV_COUNTED: Final = (
 
 FMHA_TILES: Final = {use: f"fmha_tiles_{use}" for use in ("total", "span_empty", "mask_empty", "executed")}
 """Use of the KV-cache tiles that attention kernels were launched for → its counter. `span_empty`: beyond a slot's
-length. `mask_empty`: hidden as a whole by the length or the window.
+length. `mask_empty`: hidden as a whole by the length or the window. An engine that logs them states the last it has
+logged, in every block: they are not to be summed over blocks.
 """
 
 

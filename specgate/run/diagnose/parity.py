@@ -18,7 +18,7 @@ from specgate.contract.protocols import OpenRequest, ShowsStages
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.inventory import has_cuda_gpu
 from specgate.pairs.resolve import refuse_two_names, resolve_pair
-from specgate.run.smoke.prompt import PromptWish, checked, prompt_ids
+from specgate.run.smoke.prompt import PromptWish, prompt_ids
 
 OWN_KEYS: Final = ("dtype", "pair", "target", "draft")
 
@@ -84,22 +84,21 @@ def read_side(text: str) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Settings of both sides where they do not say otherwise. `ids` are the prompt as numbers; they and `prompt` are
-    empty where it comes from a file. `rows`: of how many of the prompt's last positions tensors are kept.
+    """Settings of both sides where they do not say otherwise. `prompt` is empty where it
+    comes from a file. `rows`: of how many of the prompt's last positions tensors are kept.
     """
 
     pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
     dtype: Dtype | None = None
-    ids: Sequence[int] | None = None
     prompt: PromptWish = field(default_factory=PromptWish)
     rows: int = 64
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names_a_prompt(self) -> bool:
-        return self.ids is not None or self.prompt != PromptWish()
+        return self.prompt != PromptWish()
 
 
 def dumps_of(sides: Sequence[Side], wish: Wish, warn: Callable[[str], None] = lambda text: None) -> list[StageDump]:
@@ -122,17 +121,9 @@ def dumps_of(sides: Sequence[Side], wish: Wish, warn: Callable[[str], None] = la
             dumps.append(read[side.file])
         else:
             pair = pair_of(side, wish)
-            ids = ids or asked_ids(wish, pair)
+            ids = ids or prompt_ids(wish.prompt, pair)
             dumps.append(shown_by(side, pair, ids, wish, warn))
     return dumps
-
-
-def asked_ids(wish: Wish, pair: PairRef) -> tuple[int, ...]:
-    if wish.ids is None:
-        return prompt_ids(wish.prompt, pair)
-    from specgate.pairs.resolve import target_limits
-
-    return checked(wish.ids, target_limits(pair, None, any_architecture=True)[1], "--prompt-ids")
 
 
 def pair_of(side: EngineSide, wish: Wish) -> PairRef:

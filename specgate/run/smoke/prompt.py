@@ -12,8 +12,6 @@ from specgate.contract.protocols import ChatPrompt
 from specgate.contract.scenarios.workload import FormatName
 from specgate.contract.types import POSITIONS
 from specgate.errors import UsageError
-from specgate.files.json_text import parse_json, read_bytes
-from specgate.files.panics import first_line
 from specgate.pairs.resolve import target_limits
 from specgate.planning.prompt_files.choosing import Chosen, Tokens
 from specgate.planning.prompt_files.formats import prompts_in, recognise
@@ -23,8 +21,6 @@ from specgate.planning.prompts import Prompt, Prompts, PromptSet, random_prompts
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LARGEST: Final = 64 << 20
-"""Bytes of a prompt file."""
 PLANTED_LENGTH: Final = 64
 """Tokens of the prompt for a pair whose tokens have no meaning."""
 TEXT: Final = '''\
@@ -53,13 +49,12 @@ def day_of_year(day: int, month: int, year: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PromptWish:
-    """Source of a prompt: `text`, or the content of `file` (text, or a JSON list of token ids), or the first prompt of
-    the data set `prompts`, or `context` tokens of the texts that scenarios use. Without any of these, the text that
-    comes along.
+    """Source of a prompt: `text`, or token `ids`, or the first prompt of the data set `prompts`, or `context` tokens of
+    the texts that scenarios use. Without any of these, the text that comes along.
     """
 
     text: str | None = None
-    file: Path | None = None
+    ids: tuple[int, ...] | None = None
     context: int | None = None
     prompts: Path | None = None
     format: FormatName | None = None
@@ -74,19 +69,16 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     _, vocab = target_limits(pair, None, any_architecture=True)
     if wish.prompts is not None:
         return first_of(wish.prompts, wish.format, pair, vocab).token_ids[: wish.context]
-    ids = given_ids(wish.file) if wish.file is not None else None
-    if ids is not None:
-        return checked(ids, vocab, str(wish.file))
-    text = wish.text if wish.file is None else file_text(wish.file)
+    if wish.ids is not None:
+        return checked(wish.ids, vocab, "--prompt-ids")
+    text = wish.text
     if pair.acceptance == "planted":
         if text is not None:
             raise UsageError(f"pair {pair.name!r} has no tokenizer", hint="its tokens have no meaning: --context N")
         return next(random_prompts("smoke", wish.context or PLANTED_LENGTH, vocab)).token_ids
     tokenizer_file = pair.tokenizer
     if not tokenizer_file.is_file():
-        hint = (
-            "--tokenizer FILE|DIR; or token ids, --prompt-file FILE with a JSON list; or --prompts FILE with a server"
-        )
+        hint = "--tokenizer FILE|DIR; or --prompt-ids ID,ID; or --prompts FILE with a server"
         raise UsageError(f"{tokenizer_file}: no such file, and the prompt is text", hint=hint)
     from specgate.checkpoints.tokenizer_file import read_tokenizer
 
@@ -126,39 +118,15 @@ def exact(context: int, tokenizer: Tokenizer) -> tuple[int, ...]:
     ]
     prompt = next(text_prompts(kinds, "warmup", 0, context, tokenizer), None)
     if prompt is None:
-        raise UsageError(f"--context {context}: no text is that long", hint="a shorter one, or --prompt-file")
+        raise UsageError(f"--context {context}: no text is that long", hint="a shorter one, or --prompts FILE")
     return prompt.token_ids
 
 
-def given_ids(file: Path) -> list[object] | None:
-    """The token ids in a JSON file: a list, or an object with `ids`; None for a file of text."""
-    content = file_text(file).lstrip()
-    if not content.startswith(("[", '{"ids"')):
-        return None
-    try:
-        value = parse_json(content)
-    except ValueError as error:
-        raise UsageError(f"{file}: not readable as JSON: {first_line(error)}") from error
-    ids = value.get("ids") if isinstance(value, dict) else value
-    if not isinstance(ids, list):
-        raise UsageError(f"{file}: ids is no list", hint="a list of token ids")
-    return ids
-
-
-def file_text(file: Path) -> str:
-    try:
-        return read_bytes(file, LARGEST).decode()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: not readable: {first_line(error)}") from error
-
-
-def checked(ids: Sequence[object], vocab: int, where: str) -> tuple[int, ...]:
+def checked(ids: Sequence[int], vocab: int, where: str) -> tuple[int, ...]:
     """`ids` as they are. Raises UsageError where there are none, too many, or one is no id of the vocabulary."""
-    checked_ids: list[int] = []
     for at, number in enumerate(ids):
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < vocab:
-            raise UsageError(f"{where}: token {at} = {number!r}", hint=f"ids are 0 to {vocab - 1}")
-        checked_ids.append(number)
-    if not 0 < len(checked_ids) <= POSITIONS:
-        raise UsageError(f"{where}: {len(checked_ids)} tokens", hint=f"1 to {POSITIONS}")
-    return tuple(checked_ids)
+        if not 0 <= number < vocab:
+            raise UsageError(f"{where}: token {at} = {number}", hint=f"ids are 0 to {vocab - 1}")
+    if not 0 < len(ids) <= POSITIONS:
+        raise UsageError(f"{where}: {len(ids)} tokens", hint=f"1 to {POSITIONS}")
+    return tuple(ids)

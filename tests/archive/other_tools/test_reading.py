@@ -280,8 +280,6 @@ def without(path: str, data: dict[str, Any]) -> dict[str, Any]:
         (without("time_to_first_token.avg", AIPERF), "time_to_first_token.avg: 'much': a number"),
         (without("performance.system_output_throughput_tok_s", TRTLLM), "tok_s: 'much': a number"),
         (PLAIN, "no result in it tells of speculation"),
-        ({"machine_info": {}, "benchmarks": [{"name": "t", "stats": {"mean": 0.1}}]}, "a result of pytest-benchmark"),
-        ({"results": [{"command": "x", "mean": 1.0, "stddev": 0.1}]}, "a result of hyperfine"),
         ({"rows": [1]}, "holds no result that is known"),
         ("a,b\n1,2\n", "not JSON"),
         ("", "not JSON"),

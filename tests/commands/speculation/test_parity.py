@@ -211,7 +211,7 @@ def test_sides_without_a_stage_in_common_cannot_be_compared(cli: Cli) -> None:
     ("arguments", "message"),
     [
         (("reference",), "parity needs two sides"),
-        (("reference", "reference", "--context", "9", "--prompt", "x"), "four ways to say one thing"),
+        (("reference", "reference", "--context", "9", "--prompt", "x"), "give one of them"),
         (("reference", "reference", "--prompt-ids", "1,x"), "token ids with commas"),
         (("reference", "reference", "--prompt-ids", "1,2,320"), "token 2 = 320"),
         (("reference,dtype=int8", "reference"), "one of float32, bfloat16, float16"),

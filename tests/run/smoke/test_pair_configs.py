@@ -83,12 +83,11 @@ def test_weights_of_zeros_and_of_no_numbers_are_named(copied: PairRef) -> None:
     assert wrong_weights(copied.draft) == "not finite: norm.weight; all zero: fc.weight"
 
 
-def test_a_prompt_of_text_needs_a_tokenizer_and_one_of_ids_does_not(copied: PairRef, tmp_path: Path) -> None:
+def test_a_prompt_of_text_needs_a_tokenizer_and_one_of_ids_does_not(copied: PairRef) -> None:
     (copied.target / "tokenizer.json").unlink()
     with pytest.raises(UsageError, match=r"tokenizer\.json: no such file"):
         prompt_ids(PromptWish(text="a text"), copied)
-    (file := tmp_path / "ids.json").write_text('{"ids": [1, 2, 3]}')
-    assert prompt_ids(PromptWish(file=file), copied) == (1, 2, 3)
+    assert prompt_ids(PromptWish(ids=(1, 2, 3)), copied) == (1, 2, 3)
 
 
 def test_a_planted_pair_gets_random_ids_and_no_text(copied: PairRef) -> None:

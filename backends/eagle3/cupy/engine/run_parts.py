@@ -38,13 +38,15 @@ class DecodeRun:
 
 
 class RunPart:
-    """A feature that does nothing. Each call is made for every feature, in the order in which these are listed."""
+    """A feature that does nothing. Each call is made for every feature in turn; those with buffers may copy from the
+    host.
+    """
 
     def meet(self, prompts: Sequence[Sequence[int]]) -> None:
         """These are the next prompts. Called before they are prefilled."""
 
     def name(self, b: Buffers, prompts: Sequence[Sequence[int]]) -> None:
-        """Prepare the buffers of a rank for these prompts. It may copy from the host."""
+        """Prepare the buffers of a rank for these prompts."""
 
     def prefilled(self, b: Buffers, target: TargetGeometry, lengths: Sequence[int]) -> None:
         """Prompts of these lengths are in the cache; launch what follows from them. `b`: of the first rank."""
@@ -54,7 +56,7 @@ class RunPart:
         return k
 
     def rewind(self, b: Buffers, k: int, steps: int, count: int) -> None:
-        """Up to `steps` steps of spec-`k` over `count` requests follow. It may copy from the host."""
+        """Up to `steps` steps of spec-`k` over `count` requests follow."""
 
     def counters(self, run: DecodeRun) -> Mapping[str, int]:
         """Return what the feature counts of a run."""
@@ -77,7 +79,8 @@ class Trees(RunPart):
     sizes: Sizes
 
     def counters(self, run: DecodeRun) -> Mapping[str, int]:
-        return tree_counters(self.sizes.tree_of(run.k), run.decoded, run.fault)
+        shape = self.sizes.tree_of(run.k)
+        return tree_counters(shape, run.decoded, run.fault) if shape else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +157,8 @@ def parts_of(
     return [part for part in parts if part is not None]
 
 
-def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
+def tree_counters(shape: DraftTree, decoded: Decoded, fault: Fault) -> dict[str, int]:
     """Return what a decode run reports of its trees."""
-    if shape is None:
-        return {}
     return {
         "tree_tokens": shape.nodes * sum(a >= 0 for row in decoded.accepted for a in row),
         "mask_checked_steps": len(decoded.step_ns),

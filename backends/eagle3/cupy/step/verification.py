@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, TypeVar
 
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.partial.launchers import WideAttention
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import AcceptReplayed, WideAttention
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import Replay
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, AcceptForced
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attention
 from specgate.backends.eagle3.cupy.memory.model import Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.layer import Attend, RowPositions
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
-from specgate.backends.eagle3.cupy.step.settling import Settling, along_tape, behind_unseen, chain_start, tree_path
+
+Settle = Callable[[Buffers, Rows], None]
+T = TypeVar("T")
+
+
+def present(part: T | None) -> T:
+    """Return a part that sizes with this verification have."""
+    assert part is not None
+    return part
+
+
+def settle_path(settle: TreeSettle, b: Buffers, rows: Rows) -> None:
+    tree, pages = present(b.tree), b.target.pages
+    settle(
+        *(pages.k, pages.v, present(b.draft).features, tree.path, tree.readers, b.target.choices),
+        *(tree.masks, tree.parents, b.kv.block_table, b.slots, rows),
+        (pages.scales, tree.scales),
+    )
 
 
 class Verification:
@@ -56,13 +76,24 @@ class Verification:
     def finish(self, b: Buffers, rows: Rows) -> None:
         """Launch what follows the last layer."""
 
-    def settling(self, width: int) -> Settling:
-        """Return what settles the step. `width`: of a row of the draft's features."""
+    def settling(self, width: int) -> tuple[Kernel, Settle]:
+        """Return the launcher that ends a step, and the call of it: that leaves how many drafts of each slot are
+        accepted, and the target's tokens behind them. `width`: of a row of the draft's features.
+
+        Accepted is the beginning of a chain on which drafts and choices agree, or as much of it as a tape says; of a
+        tree the longest such path, which is put where a chain would be.
+        """
+        sizes, g, per = self.sizes, self.target.geometry, self.rows
         if self.nodes:
-            return tree_path(self.target, self.sizes, self.rows, width)
-        if self.sizes.forced and self.k:
-            return along_tape(self.sizes, self.rows)
-        return chain_start(self.sizes, self.rows)
+            assert sizes.tree is not None
+            depth = sizes.tree.depth
+            path = TreeSettle(sizes.heads(g), g.layers, sizes.blocks, width, per, depth, sizes.max_rows)
+            return path, partial(settle_path, path)
+        if sizes.forced and self.k:
+            taped = AcceptForced(sizes.slots, per, sizes.max_rows)
+            return taped, lambda b, rows: taped(b.target.choices, present(b.forced), b.slots, rows)
+        accept = Accept(per, sizes.max_rows)
+        return accept, lambda b, rows: accept(b.target.choices, b.slots, rows)
 
 
 class Refresh(Verification):
@@ -81,8 +112,7 @@ class Refresh(Verification):
         return WideAttention(sizes.heads(g), self.rows, sizes.max_rows, sizes.fmha, sinks=g.sinks)
 
     def begins(self, b: Buffers) -> Tensor:
-        assert b.partial is not None
-        return b.partial.verified
+        return present(b.partial).verified
 
     def positions(self, b: Buffers) -> RowPositions:
         of = self.target.rope, b.kv, b.slots.length
@@ -94,8 +124,18 @@ class Refresh(Verification):
     def finish(self, b: Buffers, rows: Rows) -> None:
         self.selection(b, rows)
 
-    def settling(self, width: int) -> Settling:
-        return behind_unseen(self.sizes, self.rows, self.k)
+    def settling(self, width: int) -> tuple[Kernel, Settle]:
+        """Accepted is the beginning of the chain behind the unseen tokens, of which those are counted that this pass
+        would not have chosen.
+        """
+        sizes = self.sizes
+        accept = AcceptReplayed(sizes.kept_of(self.k), self.k, self.rows, sizes.max_rows, sizes.positions)
+
+        def call(b: Buffers, rows: Rows) -> None:
+            p = present(b.partial)
+            accept(b.target.choices, p.verified, p.dropped, p.bounded, p.overruled, b.slots, rows)
+
+        return accept, call
 
 
 class Part(Verification):

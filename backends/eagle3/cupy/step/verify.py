@@ -55,7 +55,7 @@ class Verify:
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, slots * per_slot, scaled=True, chooses=True)
         self.choice = target_choice(target, draft, sizes, slots, per_slot, tree=way.nodes is not None)
-        self.settle = way.settling(len(self.boundaries) * g.hidden)
+        self.accept, self.settle = way.settling(len(self.boundaries) * g.hidden)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
@@ -67,7 +67,7 @@ class Verify:
             **self.way.kernels(),
             "lm_head": self.lm_head,
             **self.choice.kernels(),
-            "accept": self.settle.kernel,
+            "accept": self.accept,
         }
 
     def __call__(self, b: Buffers, rows: Rows) -> None:

@@ -140,7 +140,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
     forced = (Cycle(target, draft, Sizes(8, positions, 6, forced=True), 8, k) for k in LENGTHS if k)
-    yield from (cycle.verify.settle.kernel.spec for cycle in forced)
+    yield from (cycle.verify.accept.spec for cycle in forced)
     for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ((20, 2, 3),):
         in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
         for kind in (FULL, PARTIAL):
