@@ -45,8 +45,8 @@ def planted_pair(folder: Path, wish: Wish, texts: int) -> None:
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
         plant(wish, folder, replace(CPU, backend=backend), lambda line: None)
-    asked = [(str(r.pair.target), r.dtype, r.max_batch, r.max_k, dict(r.options)) for r in backend.asked]
-    folder.with_suffix(".json").write_text(json.dumps(asked))
+    opened = [(str(r.pair.target), r.dtype, r.max_batch, r.max_k, dict(r.options)) for r in backend.asked]
+    folder.with_suffix(".json").write_text(json.dumps(opened))
 
 
 @pytest.fixture(scope="session")
