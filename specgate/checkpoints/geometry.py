@@ -52,12 +52,13 @@ class ExpertGeometry:
 
 @dataclass(frozen=True, slots=True)
 class TargetGeometry:
-    """A decoder of the Llama family, or of gpt-oss, whose variants are the fields with defaults.
+    """A decoder of the Llama family, of Qwen3 or of gpt-oss, whose variants are the fields with defaults.
 
-    experts   a mixture of experts in every layer, in the place of the dense feed-forward part
-    windows   for every layer, how many positions a query sees, its own included; None: all. (): all in every layer
-    biases    the projections to queries, keys, values and of the attention's output have biases
-    sinks     every query head has a learnt logit that takes a share of the softmax, and has no value
+    head_norms  queries and keys of every head have an RMSNorm of their own, with `rms_eps`, before they are rotated
+    experts     a mixture of experts in every layer, in the place of the dense feed-forward part
+    windows     for every layer, how many positions a query sees, its own included; None: all. (): all in every layer
+    biases      the projections to queries, keys, values and of the attention's output have biases
+    sinks       every query head has a learnt logit that takes a share of the softmax, and has no value
     """
 
     layers: int
@@ -73,6 +74,7 @@ class TargetGeometry:
     tied_embeddings: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    head_norms: bool = False
     experts: ExpertGeometry | None = None
     windows: tuple[int | None, ...] = ()
     biases: bool = False

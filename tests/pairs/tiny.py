@@ -41,8 +41,10 @@ def write_random_pair(
     positions: int = 4096,
     boundaries: Sequence[int] | None = None,
     tied: bool = False,
+    head_norms: bool = False,
 ) -> tuple[Path, Path]:
-    """Write `folder/target` (with a byte-level `tokenizer.json`) and `folder/draft` in float32; return both paths.
+    """Write `folder/target`, a Llama or, with `head_norms`, a Qwen3, and `folder/draft`, in float32; return both paths.
+    The target has a byte-level `tokenizer.json`.
 
     The same arguments give the same bytes. `boundaries` default to 1, layers // 2, layers - 1. The tokenizer knows
     every byte and two special tokens, so `vocab` must be at least 258; ids above those decode to nothing. Raises
@@ -53,7 +55,9 @@ def write_random_pair(
     captured = tuple(boundaries or (1, layers // 2, layers - 1))
     rope = RopeSpec("default", 10000.0, head_dim)
     target = TargetGeometry(
-        layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, 1e-5, rope, positions, tied, (BYTES + 1,), BYTES
+        *(layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, 1e-5, rope, positions, tied, (BYTES + 1,)),
+        BYTES,
+        head_norms=head_norms,
     )
     draft = DraftGeometry(
         hidden=hidden,

@@ -11,13 +11,14 @@ from torch import Tensor
 from specgate.checkpoints.auxiliary_layers import capture_keys
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.hf import gpt_oss
+from specgate.checkpoints.hf.families import family_keys
 from specgate.checkpoints.hf_keys import DRAFT_ARCHITECTURE
 
 
 def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
-    """Config keys of a Llama target, or of gpt-oss where it has experts. `dtype` is as torch spells it: "bfloat16"."""
+    """Config keys of a target, of the family that its geometry is of. `dtype` is as torch spells it: "bfloat16"."""
     return {
-        "architectures": ["LlamaForCausalLM"],
+        **family_keys(g),
         **layer_config(g, dtype),
         "num_hidden_layers": g.layers,
         "tie_word_embeddings": g.tied_embeddings,
@@ -43,6 +44,7 @@ def draft_config(g: DraftGeometry, boundaries: Sequence[int], dtype: str) -> dic
 def draft_layer_config(g: DraftGeometry, dtype: str) -> dict[str, object]:
     """Config keys of the draft's one decoder layer. speculators stores these in a section of their own."""
     return {
+        "model_type": "llama",
         **layer_config(g, dtype),
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
@@ -62,7 +64,6 @@ def switches(g: DraftGeometry) -> dict[str, bool]:
 
 def layer_config(g: TargetGeometry | DraftGeometry, dtype: str) -> dict[str, object]:
     return {
-        "model_type": "llama",
         "torch_dtype": dtype,
         "hidden_size": g.hidden,
         "intermediate_size": g.intermediate,

@@ -16,6 +16,9 @@ def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:
         prefix = f"model.layers.{i}."
         tensors |= attention_tensors(prefix, g, g.hidden)
         tensors |= feed_forward_tensors(prefix, g) if g.experts is None else expert_tensors(prefix, g, g.experts)
+        if g.head_norms:
+            norm = Wanted((g.head_dim,), "one weight for each element of a head")
+            tensors |= {f"{prefix}self_attn.{part}_norm.weight": norm for part in "qk"}
         if g.biases:
             tensors |= bias_tensors(prefix, g)
         if g.sinks:

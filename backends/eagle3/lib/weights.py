@@ -59,7 +59,10 @@ def encoded(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer: `qkv` [(N + 2G)·D, in], `o` [H, N·D], `gate_up` [2F, H], `down` [H, F], both norms [H]."""
+    """One decoder layer: `qkv` [(N + 2G)·D, in], `o` [H, N·D], `gate_up` [2F, H], `down` [H, F], both norms [H].
+
+    `head_norms` [2, D]: norms of the queries and of the keys of every head, if it has them.
+    """
 
     input_norm: Tensor
     qkv: Tensor
@@ -67,6 +70,7 @@ class LayerWeights:
     post_norm: Tensor
     gate_up: Tensor
     down: Tensor
+    head_norms: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
         parts = [tensors.pop(f"{prefix}{name}.weight") for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    norms = [name for name in ("self_attn.q_norm", "self_attn.k_norm") if f"{prefix}{name}.weight" in tensors]
     return LayerWeights(
         input_norm=take("input_layernorm"),
         qkv=take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -165,6 +170,7 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
         post_norm=take("post_attention_layernorm"),
         gate_up=take("mlp.gate_proj", "mlp.up_proj"),
         down=take("mlp.down_proj"),
+        head_norms=torch.stack([take(name) for name in norms]) if norms else None,
     )
 
 

@@ -51,6 +51,17 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def norm_heads(qkv: Tensor, norms: Tensor | None, heads: int, kv_heads: int, eps: float) -> Tensor:
+    """Packed `qkv` [..., (N + 2G)·D], the queries and keys of every head with their `norms` [2, D]; None: as it is."""
+    if norms is None:
+        return qkv
+    parts = qkv.view(*qkv.shape[:-1], heads + 2 * kv_heads, -1)
+    q, k, v = torch.split(parts, [heads, kv_heads, kv_heads], dim=-2)
+    # Contiguous, for the reason that `matmul_rows` has.
+    normed = [rms_norm(part.contiguous(), weight, eps) for part, weight in zip((q, k), norms, strict=True)]
+    return torch.cat((*normed, v), dim=-2).flatten(-2)
+
+
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate `x` [..., D] in the half-split layout. `cos` and `sin` [..., D/2] are already scaled and broadcast over
     heads.

@@ -19,6 +19,7 @@ from specgate.backends.eagle3.reference.ops import (
     attention,
     feature_capture,
     matmul_rows,
+    norm_heads,
     rms_norm,
     rope_append,
     silu_mul,
@@ -65,6 +66,12 @@ def look_at(q: Tensor, k_cache: Plane, v_cache: Plane, span: View) -> Tensor:
     return attention(q, k, v, span.mask, span.causal)
 
 
+def queries_keys_values(w: LayerWeights, g: TargetGeometry, x: Tensor) -> Tensor:
+    """The packed projection [B, T, (N + 2G)·D] of x, normed; queries and keys not rotated yet."""
+    qkv = matmul_rows(rms_norm(x, w.input_norm, g.rms_eps), w.qkv)
+    return norm_heads(qkv, w.head_norms, g.heads, g.kv_heads, g.rms_eps)
+
+
 def feed_forward(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
     """down(silu(gate) · up), where gate and up read the normed x."""
     return matmul_rows(silu_mul(matmul_rows(rms_norm(x, w.post_norm, eps), w.gate_up)), w.down)
@@ -107,8 +114,8 @@ def target_forward(
     rows, span, eps = rope_rows(table, positions), seen_by(positions, None, tree), geometry.rms_eps
     streams = {0: x}
     for i, layer in enumerate(w.layers):
-        qkv = matmul_rows(rms_norm(x, layer.input_norm, eps), layer.qkv)
         heads, of_layer = (geometry.heads, geometry.kv_heads), partial(look, i) if look else None
+        qkv = queries_keys_values(layer, geometry, x)
         mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, span, *heads, tree, of_layer)
         x = mlp(layer, x + matmul_rows(mixed, layer.o), eps)
         if i + 1 in boundaries:
@@ -202,7 +209,7 @@ class TorchTarget(ABC, Generic[W]):
 
 
 class LlamaTarget(TorchTarget[TargetWeights]):
-    """A dense Llama-family target."""
+    """A dense target: Llama, Mistral, Qwen3."""
 
     def through_layers(
         self,

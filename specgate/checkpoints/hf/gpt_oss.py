@@ -11,10 +11,6 @@ from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from specgate.checkpoints.hf_keys import Keys
 from specgate.checkpoints.mxfp4 import BLOCK
 
-ARCHITECTURE: Final = "GptOssForCausalLM"
-MODEL_TYPE: Final = "gpt_oss"
-BASE: Final = 150000.0
-"""The base of its rotation where the config states none."""
 KINDS: Final = ("sliding_attention", "full_attention")
 """Of its layers, which take turns."""
 QUANTISED: Final = "mxfp4"
@@ -59,8 +55,6 @@ def config_keys(g: TargetGeometry) -> dict[str, object]:
     """
     assert g.experts is not None
     return {
-        "architectures": [ARCHITECTURE],
-        "model_type": MODEL_TYPE,
         "attention_bias": g.biases,
         "num_local_experts": g.experts.count,
         "num_experts_per_tok": g.experts.per_token,

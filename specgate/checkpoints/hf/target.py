@@ -9,16 +9,11 @@ from typing import Final
 
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf import gpt_oss
-from specgate.checkpoints.hf.related_architectures import refuse_related
-from specgate.checkpoints.hf.rope import DEFAULT_BASE, override, rope_of
+from specgate.checkpoints.hf.families import family_of
+from specgate.checkpoints.hf.rope import override, rope_of
 from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import CheckpointError
 
-DENSE: Final = ("LlamaForCausalLM", "MistralForCausalLM")
-"""Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
-ARCHITECTURES: Final = (*DENSE, gpt_oss.ARCHITECTURE)
-OTHERS: Final = "others run with --backend transformers"
-MODEL_TYPES: Final = ("llama", "mistral")
 MOST_LAYERS: Final = 4096
 """Their tensors are listed one by one before any file is compared with them."""
 
@@ -28,10 +23,9 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
 
     Raises CheckpointError for a config that is incomplete, contradictory or of an unsupported model.
     """
-    refuse_unsupported(config)
-    has_experts = config.values["architectures"] == [gpt_oss.ARCHITECTURE]
-    heads, kv_heads, head_dim = attention_sizes(config)
-    spec, positions = rope_of(config, head_dim, gpt_oss.BASE if has_experts else DEFAULT_BASE)
+    family = family_of(config)
+    heads, kv_heads, head_dim = attention_sizes(config, family.head_dim)
+    spec, positions = rope_of(config, head_dim, family.base)
     if rope is not None:
         spec, positions = override(spec, positions, Keys(config.file, rope, "rope override"))
     if config.count("num_hidden_layers") > MOST_LAYERS:
@@ -51,10 +45,11 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
         tied_embeddings=config.flag("tie_word_embeddings", False),
         eos_token_ids=token_ids(config, "eos_token_id"),
         bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
-        experts=gpt_oss.experts_of(config) if has_experts else None,
-        windows=gpt_oss.windows_of(config, layers) if has_experts else (),
-        biases=has_experts,
-        sinks=has_experts,
+        head_norms=family.head_norms,
+        experts=gpt_oss.experts_of(config) if family.experts else None,
+        windows=gpt_oss.windows_of(config, layers) if family.experts else (),
+        biases=family.experts,
+        sinks=family.experts,
     )
 
 
@@ -75,46 +70,17 @@ def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeo
     return replace(geometry, eos_token_ids=tuple(dict.fromkeys(geometry.eos_token_ids + extra)))
 
 
-def refuse_unsupported(config: Keys) -> None:
-    """Raise CheckpointError for a target whose arithmetic the engines do not implement."""
-    names = config.values.get("architectures")
-    if names == [gpt_oss.ARCHITECTURE]:
-        refuse_odd_gpt_oss(config)
-        return
-    if not isinstance(names, list) or not names or not all(name in DENSE for name in names):
-        raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}; {OTHERS}")
-    if config.text("model_type") not in (None, *MODEL_TYPES):
-        raise config.wrong("model_type", f"supported targets: {', '.join(MODEL_TYPES)}; {OTHERS}")
-    refuse_related(config)
-    config.refuse("hidden_act", "silu", "only the SwiGLU of the Llama family is supported: silu")
-    config.refuse("attention_bias", False, "projections with a bias are not supported")
-    config.refuse("mlp_bias", False, "projections with a bias are not supported")
-    config.refuse("quantization_config", None, "only unquantised weights are supported")
-    if isinstance(types := config.values.get("layer_types"), list) and any(t != "full_attention" for t in types):
-        raise config.wrong("layer_types", "a target of full_attention layers is needed")
-    if "MistralForCausalLM" in names:
-        config.refuse("sliding_window", None, "a sliding window in the target is not supported")
-
-
-def refuse_odd_gpt_oss(config: Keys) -> None:
-    """Raise CheckpointError for a gpt-oss target with another arithmetic than the published ones have."""
-    if config.text("model_type") not in (None, gpt_oss.MODEL_TYPE):
-        raise config.wrong("model_type", f"for {gpt_oss.ARCHITECTURE}: {gpt_oss.MODEL_TYPE}")
-    refuse_related(config, known=("num_local_experts", "num_experts"))
-    config.refuse("hidden_act", "silu", "gpt-oss has a clamped SwiGLU: silu")
-    config.refuse("attention_bias", True, "gpt-oss has biases in its attention: true")
-    config.refuse("tie_word_embeddings", False, "gpt-oss has an LM head of its own: false")
-
-
-def attention_sizes(config: Keys) -> tuple[int, int, int]:
-    """(query heads, key/value heads, head size); the head size is hidden / heads where the config states none."""
+def attention_sizes(config: Keys, usual_dim: int | None = None) -> tuple[int, int, int]:
+    """(query heads, key/value heads, head size). Where the config states none, the head size is `usual_dim`, if there
+    is one, else hidden / heads.
+    """
     heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
     kv_heads = config.count("num_key_value_heads", heads)
     if heads % kv_heads:
         raise config.wrong("num_key_value_heads", f"must divide num_attention_heads = {heads}")
-    if "head_dim" not in config and hidden % heads:
+    if "head_dim" not in config and usual_dim is None and hidden % heads:
         raise config.wrong("head_dim", f"needed, because {heads} heads do not divide hidden_size = {hidden}")
-    head_dim = config.count("head_dim", hidden // heads)
+    head_dim = config.count("head_dim", usual_dim or hidden // heads)
     if head_dim % 2:
         raise config.wrong("head_dim", "must be even for rotary embedding")
     return heads, kv_heads, head_dim

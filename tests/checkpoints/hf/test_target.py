@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 
 from specgate.checkpoints.hf.target import target_geometry, with_generation_eos
 from specgate.checkpoints.hf_keys import read_config
@@ -20,12 +20,15 @@ from tests.checkpoints.folders import LLAMA, keys
         LlamaConfig(hidden_size=512, num_attention_heads=8, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5),
         LlamaConfig(tie_word_embeddings=True, bos_token_id=None, eos_token_id=[5, 7]),
         LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
+        Qwen3Config(hidden_size=512, num_attention_heads=8, num_key_value_heads=2, eos_token_id=7),
     ],
 )
-def test_sizes_are_those_that_transformers_wrote(tmp_path: Path, written: LlamaConfig) -> None:
-    written.architectures = ["LlamaForCausalLM"]
+def test_sizes_are_those_that_transformers_wrote(tmp_path: Path, written: LlamaConfig | Qwen3Config) -> None:
+    norms = isinstance(written, Qwen3Config)
+    written.architectures = ["Qwen3ForCausalLM" if norms else "LlamaForCausalLM"]
     written.save_pretrained(tmp_path)
     geometry = target_geometry(read_config(tmp_path))
+    assert geometry.head_norms is norms
     assert geometry.layers == written.num_hidden_layers
     assert geometry.hidden == written.hidden_size
     assert geometry.intermediate == written.intermediate_size
@@ -45,6 +48,7 @@ def test_sizes_are_those_that_transformers_wrote(tmp_path: Path, written: LlamaC
 def test_head_dim_and_kv_heads_have_the_defaults_of_llama() -> None:
     geometry = target_geometry(keys(LLAMA, num_key_value_heads=...))
     assert (geometry.kv_heads, geometry.head_dim) == (4, 16)
+    assert target_geometry(keys(LLAMA, architectures=["Qwen3ForCausalLM"])).head_dim == 128  # as in `Qwen3Config`
 
 
 def test_a_missing_eos_is_no_eos() -> None:
@@ -65,7 +69,11 @@ def test_the_generation_config_adds_its_end_of_sequence_ids() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["Qwen3ForCausalLM"]}, r'architectures = \["Qwen3ForCausalLM"\]\n.*LlamaForCausalLM'),
+        ({"architectures": ["Qwen2ForCausalLM"]}, "architectures = .*\n.*Qwen3ForCausalLM.* others .*transformers"),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, "architectures = .*\n.*Qwen3-MoE .*vllm, sglang or transformers"),
+        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "architectures = .*\n.*Qwen3-VL .*vllm or sglang"),
+        ({"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}, "use_sliding_window = true\n.*not supp"),
+        ({"architectures": ["Qwen3ForCausalLM"], "model_type": "llama"}, "model_type = .*\n.*Qwen3ForCausalLM: qwen3"),
         ({"architectures": ...}, "architectures is missing\n.*LlamaForCausalLM"),
         ({"hidden_size": ...}, "hidden_size is missing\n.*positive integer"),
         ({"hidden_size": "64"}, 'hidden_size = "64"\n.*positive integer'),

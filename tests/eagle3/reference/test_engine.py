@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import torch
@@ -25,9 +27,18 @@ from tests.pairs.tiny import write_random_pair
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 
 
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "llama": {},
+    "qwen3": {"head_norms": True, "heads": 6, "head_dim": 32, "tied": True},
+}
+OF_EVERY_KIND = pytest.mark.parametrize("folders", KINDS, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_random_pair(tmp_path_factory.mktemp("pair"), seed=1)
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A random Llama; of a test `OF_EVERY_KIND`, a Qwen3, too."""
+    kind = getattr(request, "param", "llama")
+    return write_random_pair(tmp_path_factory.mktemp(kind), seed=1, **KINDS[kind])
 
 
 def open_engine(folders: tuple[Path, Path], *, batch: int = 3, positions: int = 160) -> ReferenceEngine:
@@ -47,6 +58,7 @@ def transformers_greedy(folder: Path, prompt: list[int], new_tokens: int) -> lis
     return ids[len(prompt) :]
 
 
+@OF_EVERY_KIND
 def test_logits_agree_with_transformers(folders: tuple[Path, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -61,6 +73,7 @@ def test_logits_agree_with_transformers(folders: tuple[Path, Path]) -> None:
     torch.testing.assert_close(target_logits(engine.tw, geometry, stream), expected, rtol=1e-4, atol=1e-4)
 
 
+@OF_EVERY_KIND
 def test_captured_features_are_the_hidden_states_of_transformers(folders: tuple[Path, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -78,6 +91,7 @@ def test_captured_features_are_the_hidden_states_of_transformers(folders: tuple[
     torch.testing.assert_close(features, torch.cat([hidden[b] for b in boundaries], dim=-1), rtol=1e-4, atol=1e-4)
 
 
+@OF_EVERY_KIND
 def test_ragged_baseline_emits_what_transformers_emits(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=False)
@@ -86,7 +100,7 @@ def test_ragged_baseline_emits_what_transformers_emits(folders: tuple[Path, Path
         assert list(tokens) == transformers_greedy(folders[0], prompt, 12)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
+@pytest.mark.parametrize(("folders", "k"), [*(("llama", k) for k in (1, 2, 3, 5)), ("qwen3", 3)], indirect=["folders"])
 def test_every_spec_n_emits_the_baselines_tokens(folders: tuple[Path, Path], k: int) -> None:
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=True)
@@ -95,6 +109,7 @@ def test_every_spec_n_emits_the_baselines_tokens(folders: tuple[Path, Path], k: 
     assert engine.decode(BASELINE, Budget(new_tokens=20), ()).tokens == baseline.tokens
 
 
+@OF_EVERY_KIND
 def test_verify_logits_do_not_depend_on_the_rows_beside_them(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
     engine.prefill([PROMPTS[2]], draft=False)

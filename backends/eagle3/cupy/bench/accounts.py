@@ -114,7 +114,7 @@ def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapp
     h, slots, visible = kernel.heads, named["rows"].slots, visible_cache(kernel, named, context)
     made = 2 * h.kv_heads * h.head_dim * FLOAT
     new = slots * kernel.appended * (made + h.position_bytes)
-    queries = slots * visible.rows * h.width * FLOAT
+    queries = slots * visible.rows * h.width * FLOAT + (2 * h.head_dim * BF16 if h.norm_eps else 0)
     older = context + kernel.tree.first if kernel.tree else visible.seen - min(visible.seen, kernel.appended)
     seen = older + visible.rows if kernel.tree else visible.seen
     cached = slots * older * h.position_bytes

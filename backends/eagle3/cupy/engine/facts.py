@@ -153,7 +153,7 @@ def link_traffic(g: TargetGeometry, ranks: int, draft: DraftGeometry | None = No
 
 def prefill_attention(mode: PrefillMode, g: TargetGeometry, device: torch.device) -> str:
     """The libraries that compute the attention of a prefill. Raises BackendError where none does."""
-    heads = Heads(g.heads, g.kv_heads, g.head_dim, TRIAL)
+    heads = Heads.of(g, TRIAL)
     if g.experts is None:
         return said_of(mode.attention.library(TRIAL, heads, device))
     windows = dict.fromkeys(g.window(layer) for layer in range(g.layers))

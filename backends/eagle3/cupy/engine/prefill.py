@@ -89,7 +89,7 @@ class PrefillMode:
         """
         g, device = target.geometry, target.weights.embed.device
         for positions in sorted(set(lengths)):
-            heads = Heads(g.heads, g.kv_heads, g.head_dim, positions)
+            heads = Heads.of(g, positions)
             if g.experts is None:
                 self.attention.library(positions, heads, device)
                 continue
@@ -117,7 +117,7 @@ def prefill_target(
     """
     g, w = target.geometry, target.weights
     assert isinstance(w, TargetWeights)
-    mode, heads = mode or PrefillMode.on(tokens.device), Heads(g.heads, g.kv_heads, g.head_dim, len(tokens))
+    mode, heads = mode or PrefillMode.on(tokens.device), Heads.of(g, len(tokens))
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
     qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
@@ -126,15 +126,16 @@ def prefill_target(
         project(normed, w.layers[0].qkv, qkv[rows])
     capture(features, x, boundaries, 0)
     for i, layer in enumerate(w.layers[:-1]):
-        cache_heads(qkv, target.rope, pages, i, blocks, g, mode, chunk)
+        cache_heads(qkv, target.rope, pages, i, blocks, heads, mode, chunk, layer.head_norms)
         mixed, following = mode.attention(*split_heads(qkv, heads)), w.layers[i + 1]
         for rows in chunks(len(tokens), chunk):
             normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, mode)
             project(normed, following.qkv, qkv[rows])
         capture(features, x, boundaries, i + 1)
         del mixed  # before the next layer's is made
-    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, g, mode, chunk)
-    (q, k, v), last, final = split_heads(qkv, heads), w.layers[-1], x[-1:].clone()
+    last, final = w.layers[-1], x[-1:].clone()
+    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, heads, mode, chunk, last.head_norms)
+    q, k, v = split_heads(qkv, heads)
     if g.layers in boundaries:
         mixed = mode.attention(q, k, v)
         for rows in chunks(len(tokens), chunk):
@@ -200,7 +201,8 @@ def kernels(
     multiplies experts as they are packed.
     """
     yield stream_kernel(target.hidden)
-    yield heads_kernel(target.heads, target.kv_heads, target.head_dim, kv=kv.target or "bf16")
+    heads = Heads.of(target, BLOCK, kv.target)
+    yield heads_kernel(heads.heads, heads.kv_heads, heads.head_dim, kv=heads.kv, norm_eps=heads.norm_eps)
     if (experts := target.experts) is None:
         yield gate_kernel(target.intermediate)
     else:
@@ -224,8 +226,10 @@ def stream_kernel(hidden: int) -> PrefillStream:
 
 
 @cache
-def heads_kernel(heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16") -> PrefillHeads:
-    return PrefillHeads(heads, kv_heads, head_dim, kv=kv)
+def heads_kernel(
+    heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16", norm_eps: float = 0.0
+) -> PrefillHeads:
+    return PrefillHeads(heads, kv_heads, head_dim, kv=kv, norm_eps=norm_eps)
 
 
 @cache
@@ -365,30 +369,38 @@ def cache_heads(
     pages: Pages,
     layer: int,
     blocks: Tensor,
-    g: TargetGeometry | DraftGeometry | Heads,
+    heads: Heads,
     mode: PrefillMode,
     chunk: int,
+    norms: Tensor | None = None,
 ) -> None:
-    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, and write k and v into the cache. Where
-    that is narrower, they become what it holds of them.
+    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, after their `norms` [2, D], if the
+    heads have them. Write k and v into the cache. Where that is narrower, they become what it holds of them.
     """
     if mode.fused:
-        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim, kv=pages.kv)
-        kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer))
+        kernel = heads_kernel(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
+        kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer), norms)
         return
     for rows in chunks(len(qkv), chunk):
-        qkv[rows] = torch.cat(rotated(qkv[rows], table, rows, g), dim=1).flatten(1)
-    _, k, v = split_heads(qkv, Heads(g.heads, g.kv_heads, g.head_dim, len(qkv)))
+        qkv[rows] = torch.cat(rotated(qkv[rows], table, rows, heads, norms), dim=1).flatten(1)
+    _, k, v = split_heads(qkv, heads)
     write_pages(pages, layer, blocks, k, v)
 
 
 def rotated(
-    qkv: Tensor, table: RopeTable, rows: slice, g: TargetGeometry | DraftGeometry | Heads
+    qkv: Tensor, table: RopeTable, rows: slice, heads: Heads, norms: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v [R, heads, D] of a packed projection bfloat16 [R, (N + 2G)·D]; q and k rotated in float32."""
-    q, k, v = split_heads(qkv, Heads(g.heads, g.kv_heads, g.head_dim, len(qkv)))
+    """q, k and v [R, heads, D] of a packed projection bfloat16 [R, (N + 2G)·D]; q and k normed and rotated in
+    float32.
+    """
+    q, k, v = split_heads(qkv, heads)
+    q, k = q.float(), k.float()
+    if norms is not None:
+        q, k = (
+            F.rms_norm(t, t.shape[-1:], norm.float(), heads.norm_eps) for t, norm in zip((q, k), norms, strict=True)
+        )
     cos, sin = (t[rows].unsqueeze(1) for t in table)
-    return rope(q.float(), cos, sin).bfloat16(), rope(k.float(), cos, sin).bfloat16(), v
+    return rope(q, cos, sin).bfloat16(), rope(k, cos, sin).bfloat16(), v
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -131,11 +131,11 @@ def queries_keys_values(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries [P, N, D] and keys, and values [P, G, D] of layer `i`; keys and values are cached, too."""
     g, layer = target.geometry, layer_of(target, i)
-    heads = Heads(g.heads, g.kv_heads, g.head_dim, len(passage.x))
+    heads = Heads.of(g, len(passage.x))
     qkv = passage.normed.new_empty(len(passage.x), heads.qkv_width)
     for rows in chunks(len(qkv), chunk):
         torch.addmm(layer.qkv_bias, passage.normed[rows], layer.qkv.t(), out=qkv[rows])
-    cache_heads(qkv, target.rope, pages, i, passage.blocks, g, mode, chunk)
+    cache_heads(qkv, target.rope, pages, i, passage.blocks, heads, mode, chunk)
     return split_heads(qkv, heads)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.lib.kv.modes import NVFP4_ELEMENTS, KvMode
+from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 
 BLOCK: Final = 64
 """Positions per cache block."""
@@ -24,7 +25,8 @@ SWITCHES: Final[Mapping[KvMode, Mapping[str, int]]] = {"bf16": {}, "fp8": {"kv_f
 class Heads:
     """`heads` query heads and `kv_heads` key/value heads of `head_dim`, over up to `positions` positions per slot.
 
-    `kv`: the format in which keys and values are cached.
+    `kv`: the format in which keys and values are cached. `norm_eps`: that of the RMSNorm which queries and keys of
+    every head get before they are rotated; 0: they get none.
     """
 
     heads: int
@@ -32,6 +34,13 @@ class Heads:
     head_dim: int
     positions: int
     kv: KvMode = "bf16"
+    norm_eps: float = 0.0
+
+    @classmethod
+    def of(cls, g: TargetGeometry | DraftGeometry, positions: int, kv: KvMode | None = None) -> Heads:
+        """The heads of a target, or of a draft."""
+        normed = isinstance(g, TargetGeometry) and g.head_norms
+        return cls(g.heads, g.kv_heads, g.head_dim, positions, kv or "bf16", g.rms_eps if normed else 0.0)
 
     @property
     def width(self) -> int:
@@ -48,7 +57,7 @@ class Heads:
         return -(-self.positions // BLOCK)
 
     @property
-    def constants(self) -> dict[str, int]:
+    def constants(self) -> dict[str, int | float]:
         return {
             "heads": self.heads,
             "kv_heads": self.kv_heads,
@@ -56,6 +65,7 @@ class Heads:
             "block": BLOCK,
             "max_blocks": self.max_blocks,
             **SWITCHES[self.kv],
+            **({"head_norm_eps": self.norm_eps} if self.norm_eps else {}),
         }
 
     @property

@@ -117,8 +117,8 @@ class Sizes:
         return self.slots * self.max_rows
 
     def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
-        g, mode = geometry, self.kv.draft if isinstance(geometry, DraftGeometry) else self.kv.target
-        return Heads(g.heads, g.kv_heads, g.head_dim, self.positions, mode or "bf16")
+        mode = self.kv.draft if isinstance(geometry, DraftGeometry) else self.kv.target
+        return Heads.of(geometry, self.positions, mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,9 @@ class Layer:
     def bias_of(self, w: AnyWeights, product: Literal["qkv", "o"]) -> Tensor | None:
         return None
 
-    def of_heads(self, b: LayerBuffers, w: AnyWeights) -> dict[str, Any]:
+    def of_heads(self, b: LayerBuffers, w: Any) -> dict[str, Any]:
         """Return operands of attention that not every kind of layer has, by name."""
-        return {}
+        return {"head_norms": w.head_norms}
 
     def feed_forward(
         self, b: LayerBuffers, w: Any, next_norm: Tensor, index: int, rows: Rows, at: RowPositions
@@ -201,7 +201,7 @@ class Layer:
             attention(
                 *(b.attended, b.partial, k, v, p.asked[index], b.qkv, at.rope, at.kv.block_table),
                 *(p.verified, at.length, rows),
-                sinks=self.of_heads(b, w).get("sinks"),
+                **{name: of for name, of in self.of_heads(b, w).items() if name != "finished"},
             )
             return
         attention(

@@ -57,6 +57,8 @@ def planted_target(config: Keys, geometry: TargetGeometry) -> PlantedTensors:
     """The target of `geometry`. Raises CheckpointError for experts that the recipe has no room for."""
     section = config.part(PLANTED)
     recipe = recipe_of(section)
+    if geometry.head_norms and recipe.name != "A":
+        raise section.wrong("recipe", "a target with norms of queries and keys needs recipe A")
     if geometry.experts:
         if recipe.name != "A":
             raise section.wrong("recipe", "a target with experts needs recipe A")

@@ -52,7 +52,9 @@ class PlantedTarget:
         if self.experts and (made := self.experts.make(name, shape)) is not None:
             return made
         if len(shape) == 1:
-            return torch.ones(shape, dtype=torch.bfloat16, device=self.device)
+            # Normed queries and keys get the size that those of other targets have.
+            value = math.sqrt(SCORE) if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
+            return torch.full(shape, value, dtype=torch.bfloat16, device=self.device)
         height, width = shape
         if name == "model.embed_tokens.weight":
             return bfloat16_matrix((height, width), self.embedding_rows, self.device)

@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 def as_stored(tensors: Mapping[str, LazyTensor], g: TargetGeometry | DraftGeometry) -> Iterator[tuple[str, LazyTensor]]:
     """The tensors in llama.cpp's conventions.
 
-    Rows of query and key projections are interleaved, vectors are float32, and `d2t` holds absolute target ids.
+    Rows of query and key projections are interleaved, but of Qwen3, vectors are float32, and `d2t` holds absolute
+    target ids.
     """
+    turned = not (isinstance(g, TargetGeometry) and g.head_norms)
     if g.rope.kind == "llama3":
         yield "rope_freqs.weight", rope_factors(g.rope)
     for name, tensor in tensors.items():
-        if name.endswith("attn_q.weight"):
+        if turned and name.endswith("attn_q.weight"):
             yield name, interleaved(tensor, g.heads)
-        elif name.endswith("attn_k.weight"):
+        elif turned and name.endswith("attn_k.weight"):
             yield name, interleaved(tensor, g.kv_heads)
         elif name == "d2t":
             yield name, absolute(tensor)
@@ -103,6 +105,7 @@ DRAFT_OUTER: Final = {
     "lm_head.weight": "output.weight",
     "d2t": "d2t",
 }
+HEAD_NORMS: Final = {f"self_attn.{part}_norm.weight": f"attn_{part}_norm.weight" for part in "qk"}
 FILE_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 32}
 """The value of `general.file_type` for matrices of a dtype."""
 
@@ -113,9 +116,10 @@ def write_target(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torc
     g = pair.target.geometry
     names = {**OUTER, **UNTIED_HEAD}
     for layer in range(g.layers):
-        names |= {f"model.layers.{layer}.{ours}": f"blk.{layer}.{theirs}" for ours, theirs in PER_LAYER.items()}
+        parts = {**PER_LAYER, **HEAD_NORMS}
+        names |= {f"model.layers.{layer}.{ours}": f"blk.{layer}.{theirs}" for ours, theirs in parts.items()}
     tensors = {names[name]: tensor for name, tensor in target_tensors(pair, dtype).items()}
-    writer = GGUFWriter(file, "llama")
+    writer = GGUFWriter(file, "qwen3" if g.head_norms else "llama")
     writer.add_name(pair.ref.target.name)
     add_decoder(writer, g, g.layers, tensors)
     vocabulary.add_to(writer)

@@ -109,9 +109,10 @@ def refuse_nonsense(wish: Wish, shape: PairGeometry, context: int, out: Path) ->
         )
     if not 0 <= (wish.expert_overlap or 0.0) <= 1:
         raise UsageError(f"--expert-overlap {wish.expert_overlap:g}", hint="a share from 0 to 1 is needed")
-    if shape.target.experts and wish.recipe != "A":
+    if (shape.target.experts or shape.target.head_norms) and wish.recipe != "A":
+        why = "experts" if shape.target.experts else "norms of queries and keys, which flatten the heads of recipe B"
         raise UsageError(
-            f"--recipe {wish.recipe}", hint=f"geometry {wish.geometry} has experts: recipe A is the one for it"
+            f"--recipe {wish.recipe}", hint=f"geometry {wish.geometry} has {why}: recipe A is the one for it"
         )
     room = shape.target.max_positions - WALK - DEPTH - 3
     if not HISTORY <= context <= room:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
-from specgate.checkpoints.hf.gpt_oss import BASE
 from specgate.errors import UsageError
 
 
@@ -75,12 +74,28 @@ def llama_3_1_8b() -> PairGeometry:
     return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
 
 
-def qwen3_32b() -> PairGeometry:
-    """Qwen3-32B (https://huggingface.co/Qwen/Qwen3-32B, config.json) as a Llama, without its norms of queries and keys.
+def qwen3_tiny() -> PairGeometry:
+    """A pair with every part of Qwen3 that decodes in seconds on a CPU, with sizes of this project's own."""
+    target = qwen3(4, 512, 1024, heads=6, kv_heads=2, vocab=2048)
+    return PairGeometry(target, draft_of(target, 512), (1, 2, 3), context=256, written=True)
 
-    Draft: one layer of the target's sizes, 32,000 draft tokens.
+
+def qwen3_8b() -> PairGeometry:
+    """Qwen3-8B (https://huggingface.co/Qwen/Qwen3-8B, config.json).
+
+    Draft: one layer of the target's sizes, 32,000 draft tokens, as the public heads are.
     """
-    target = dense(64, 5120, 25600, heads=64, kv_heads=8, head_dim=128, vocab=151936, positions=40960, base=1000000.0)
+    target = qwen3(36, 4096, 12288, heads=32, kv_heads=8)
+    return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
+
+
+def qwen3_32b() -> PairGeometry:
+    """Qwen3-32B (https://huggingface.co/Qwen/Qwen3-32B, config.json).
+
+    Draft: one layer of the target's sizes, 32,000 draft tokens. SpecForge's `configs/qwen3-32b-eagle3.json` has heads
+    of 80, for which the built-in engine has no kernel.
+    """
+    target = qwen3(64, 5120, 25600, heads=64, kv_heads=8)
     return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
 
 
@@ -102,6 +117,8 @@ GEOMETRIES: Final[Mapping[str, Callable[[], PairGeometry]]] = {
     "smollm2-135m": smollm2_135m,
     "llama-3.2-1b": llama_3_2_1b,
     "llama-3.1-8b": llama_3_1_8b,
+    "qwen3-tiny": qwen3_tiny,
+    "qwen3-8b": qwen3_8b,
     "qwen3-32b": qwen3_32b,
     "gpt-oss-120b-dense": gpt_oss_120b_dense,
 }
@@ -151,6 +168,17 @@ def dense(
     )
 
 
+def qwen3(
+    layers: int, hidden: int, intermediate: int, *, heads: int, kv_heads: int, vocab: int = 151936
+) -> TargetGeometry:
+    """The Qwen3 of these sizes: heads of 128, whatever the hidden size, with norms of queries and keys."""
+    plain = dense(
+        *(layers, hidden, intermediate),
+        heads=heads, kv_heads=kv_heads, head_dim=128, vocab=vocab, positions=40960, base=1000000.0,
+    )  # fmt: skip
+    return replace(plain, rms_eps=1e-6, head_norms=True)
+
+
 def draft_of(target: TargetGeometry, draft_vocab: int, intermediate: int | None = None) -> DraftGeometry:
     """An EAGLE-3 draft with the target's attention sizes, RoPE and positions."""
     return DraftGeometry(
@@ -169,6 +197,8 @@ def draft_of(target: TargetGeometry, draft_vocab: int, intermediate: int | None 
     )
 
 
+BASE: Final = 150000.0
+"""The base of the rotation of gpt-oss and its drafts."""
 YARN: Final = 32.0
 """How many times longer YaRN makes the context."""
 

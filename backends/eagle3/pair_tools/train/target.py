@@ -15,8 +15,8 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
 from specgate.backends.eagle3.pair_tools.train.unroll import split_and_rotate
-from specgate.backends.eagle3.reference.ops import attention, feature_capture, matmul_rows, rms_norm, target_argmax
-from specgate.backends.eagle3.reference.target import RopeTable, mlp, target_logits
+from specgate.backends.eagle3.reference.ops import attention, feature_capture, matmul_rows, target_argmax
+from specgate.backends.eagle3.reference.target import RopeTable, mlp, queries_keys_values, target_logits
 from specgate.checkpoints.geometry import RopeSpec, TargetGeometry
 
 WholeSequenceLayer = Callable[[LayerWeights, TargetGeometry, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -26,7 +26,7 @@ def decoder_layer(
     w: LayerWeights, g: TargetGeometry, x: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer over whole sequences x [B, T, H]. Returns the new x, the rotated keys and the values [B, G, T, D]."""
-    qkv = matmul_rows(rms_norm(x, w.input_norm, g.rms_eps), w.qkv)
+    qkv = queries_keys_values(w, g, x)
     q, k, v = (part.transpose(1, 2) for part in split_and_rotate(qkv, (cos, sin), g.heads, g.kv_heads))
     mixed = attention(q, k, v, None, causal=True)
     return mlp(w, x + matmul_rows(mixed, w.o), g.rms_eps), k, v
@@ -88,7 +88,7 @@ def decode_layer(
     w: LayerWeights, g: TargetGeometry, x: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, t: int
 ) -> Tensor:
     """One layer over one token x [B, 1, H] per sequence, at position `t`. Writes to the caches [B, G, S, D]."""
-    qkv = matmul_rows(rms_norm(x, w.input_norm, g.rms_eps), w.qkv)
+    qkv = queries_keys_values(w, g, x)
     q, k, v = split_and_rotate(qkv, (cos, sin), g.heads, g.kv_heads)
     k_cache[:, :, t], v_cache[:, :, t] = k[:, 0], v[:, 0]
     # Query heads that share a key head become rows of one attention, so that the cache is read once for all of them.

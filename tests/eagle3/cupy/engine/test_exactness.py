@@ -11,6 +11,7 @@ from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.run_parts import Lengths
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.chains import ChainLengths, table_of
+from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES as DENSE
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
 from tests.eagle3.cupy.engine.tracing import check_spans, nearness, same_prefixes, tokens, trace
@@ -52,6 +53,25 @@ def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit
         check_spans(made, Role(k), Budget(steps=STEPS), block)
         accepted += sum(a for row in block.accepted for a in row)
     assert accepted > STEPS  # else nothing but the first row was ever compared
+
+
+def test_normed_heads_of_qwen3_are_as_near_to_float32_and_as_exact() -> None:
+    pair, rule = DENSE["qwen3-tiny"](), StopRule((), (), SIZES.positions)
+    made = engine_of(*checkpoints(pair), SIZES)
+    exact, rounded = (
+        ReferenceEngine(*checkpoints(pair, dtype=dtype), max_batch=2, max_positions=512, device="cuda")
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    ours, torchs = nearness(made, exact, rounded, random_prompts([300, 70]), 40)
+    assert ours.pooled >= 0.9999 and ours.pooled > torchs.pooled
+    made.prefill(random_prompts(RAGGED, seed=1), draft=True)
+    plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
+    for k in (1, 3, 5):
+        got = trace(made, k, STEPS, rule)
+        common = [at for at in got if at in plain]
+        assert len(common) >= STEPS * len(RAGGED) and all(torch.equal(got[at], plain[at]) for at in common)
+        block = made.decode(Role(k), Budget(steps=STEPS), ())
+        assert same_prefixes(block.tokens, baseline) and sum(map(sum, block.accepted)) > STEPS
 
 
 @pytest.mark.parametrize("batch", [20, 64])

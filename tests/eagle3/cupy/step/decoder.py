@@ -53,13 +53,22 @@ def kernels_from_source(host: Host) -> Iterator[None]:
         yield
 
 
-def made_pair(dtype: torch.dtype, *, experts: bool = False) -> tuple[TargetCheckpoint, DraftCheckpoint]:
-    """A dense target, or one with experts, windows and sinks."""
+def made_pair(
+    dtype: torch.dtype, *, experts: bool = False, head_norms: bool = False
+) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+    """A dense target, also with norms of its heads, each of whose weights is another; or one with experts, windows and
+    sinks.
+    """
     pair, recipe = shape(2, 1, 64, hidden=128), replace(RECIPE_A, signal=0.95)
+    pair = replace(pair, target=replace(pair.target, head_norms=head_norms))
     if experts:
         target = mixture(replace(pair.target, heads=8, intermediate=64), ExpertGeometry(8, 2, mxfp4=True), window=32)
         pair, recipe = replace(pair, target=target), replace(recipe, expert_overlap=0.5)
-    return made_target(recipe, pair, dtype, "cpu"), made_draft(recipe, pair, dtype, "cpu")
+    made = made_target(recipe, pair, dtype, "cpu")
+    for n, name in enumerate(name for name in made.tensors if name.endswith(("q_norm.weight", "k_norm.weight"))):
+        noise = torch.randn(64, generator=torch.Generator().manual_seed(n)).to(torch.bfloat16)
+        made.tensors[name] *= 1 + 0.5 * noise.to(dtype)
+    return made, made_draft(recipe, pair, dtype, "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +92,15 @@ class Decoder:
         experts: bool = False,
         forced: bool = False,
         sampling: Sampling | None = None,
+        head_norms: bool = False,
     ) -> Decoder:
         """It drafts `tree`, or chains of `k` tokens, which are verified in part as `partial` says. `kv`: the formats of
-        the caches. `experts`: of a target with a mixture. `forced`: it accepts what `b.forced` says.
+        the caches. `experts`, `head_norms`: of such a target. `forced`: it accepts what `b.forced` says.
         `sampling`: it draws.
         """
         prompts = prompts or random_prompts(LENGTHS)
         slots, lengths = len(prompts), [*map(len, prompts)]
-        target, draft = made_pair(torch.bfloat16, experts=experts)
+        target, draft = made_pair(torch.bfloat16, experts=experts, head_norms=head_norms)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, kv=kv)
         sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial, forced=forced)

@@ -7,14 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.planted import rows
 from specgate.backends.eagle3.lib.planted.draft import PlantedDraft
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.register import PAIRS, kernel
 from specgate.backends.eagle3.lib.planted.tables import tables
+from specgate.backends.eagle3.lib.planted.target import PlantedTarget
 from specgate.backends.eagle3.lib.rope import cos_sin_table
+from specgate.backends.eagle3.lib.weights import pack_layer
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, tiny
 from specgate.backends.eagle3.reference.ops import rope
+from specgate.backends.eagle3.reference.target import queries_keys_values
 from tests.eagle3.lib.planted.recipes import RECIPE_A, RECIPE_B, digest, made_draft, made_target
 
 Maker = Callable[..., dict[str, Tensor]]
@@ -89,7 +93,19 @@ def test_every_head_size_of_the_geometries_has_its_pairs() -> None:
     assert {shape().target.head_dim for shape in GEOMETRIES.values()} == set(PAIRS)
 
 
-def test_recipe_b_finds_room_for_its_heads_in_every_geometry() -> None:
-    for shape in (make() for make in GEOMETRIES.values()):
+def test_recipe_b_finds_room_for_its_heads_in_every_geometry_that_norms_none() -> None:
+    for shape in (shape for make in GEOMETRIES.values() if not (shape := make()).target.head_norms):
         assert shape.target.heads >= 8 and shape.draft.kv_heads >= 2 and shape.boundaries[2] < shape.target.layers
     assert tiny().boundaries == RECIPE_B.boundaries
+
+
+@pytest.mark.parametrize("name", ["tiny", "qwen3-tiny"])
+def test_attention_scores_have_the_same_deviation_with_norms_of_heads_as_without(name: str) -> None:
+    g = GEOMETRIES[name]().target
+    target = PlantedTarget(RECIPE_A, g, tables(RECIPE_A, g.vocab), torch.device("cpu"))
+    tensors = {n: target.make(n, want.shape) for n, want in target_tensors(replace(g, layers=1)).items()}
+    w = pack_layer(tensors, "model.layers.0.")
+    stream = 3 * torch.randn(200, g.hidden, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    heads = queries_keys_values(w, g, stream).float().view(200, -1, g.head_dim)
+    scores = heads[:, 0] @ heads[:, g.heads].T / g.head_dim**0.5
+    assert float(scores.std()) == pytest.approx(rows.SCORE, rel=0.1)

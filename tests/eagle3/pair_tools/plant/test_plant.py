@@ -164,6 +164,10 @@ def test_an_unknown_geometry_is_refused_with_the_known_ones(tmp_path: Path) -> N
         (replace(WISH, expert_overlap=0.5), "--expert-overlap 0.5\n  geometry tiny has no experts"),
         (replace(WISH, geometry="gpt-oss-tiny", expert_overlap=1.5), "--expert-overlap 1.5\n  a share from 0 to 1"),
         (replace(WISH, geometry="gpt-oss-tiny", recipe="B"), "--recipe B\n  geometry gpt-oss-tiny has experts"),
+        (
+            replace(WISH, geometry="qwen3-8b", recipe="B"),
+            "--recipe B\n  geometry qwen3-8b has norms of queries and keys",
+        ),
         (replace(WISH, context=66), "--context 66\n  tiny can be calibrated at 67 to 7672 tokens"),
         (replace(WISH, context=8000), "--context 8000\n"),
     ],

@@ -45,7 +45,7 @@ class RankPass:
         self.w: TargetWeights = rank.target.weights
         self.tokens, self.blocks = (torch.tensor(ids, device=rank.device) for ids in (tokens, blocks))
         g, count = self.g, len(tokens)
-        self.heads = Heads(g.heads, g.kv_heads, g.head_dim, count)
+        self.heads = Heads.of(g, count)
         self.x = torch.empty(count, g.hidden, dtype=torch.float32, device=rank.device)
         wide = len(boundaries) * g.hidden
         self.features = self.x.new_empty(count, wide, dtype=torch.bfloat16) if boundaries else None
@@ -64,7 +64,8 @@ class RankPass:
 
     def cache(self, layer: int, chunk: int) -> None:
         table, pages = self.rank.target.rope, self.rank.b.target.pages
-        cache_heads(self.qkv, table, pages, layer, self.blocks, self.g, self.mode, chunk)
+        norms = self.w.layers[layer].head_norms
+        cache_heads(self.qkv, table, pages, layer, self.blocks, self.heads, self.mode, chunk, norms)
 
     def attend(self) -> None:
         self.mixed = self.qkv[:0]  # that of the layer before is gone before this one is made

@@ -128,6 +128,7 @@ struct AttentionArguments {
     const bf16* sinks;  // [HEADS] if SINKS
     int* finished;      // [_]
 #endif
+    const bf16* head_norms;  // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
 struct CombineArguments {
@@ -240,6 +241,13 @@ __device__ __forceinline__ void prefetch_angles(const float* cosine, const float
     const int angles = (task.last - task.oldest_new + 1) * HALF_DIM * (int)sizeof(float);
     prefetch<WARPS * 32>(cosine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
     prefetch<WARPS * 32>(sine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
+}
+
+// The head of query `index`, for its norm; of the last query, where there is none.
+__device__ __forceinline__ const float* query_head(const AttentionArguments& args, const Task& task, int index) {
+    index = min(index, QUERIES - 1);
+    const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : index / HEADS_PER_KV);
+    return args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM;
 }
 
 // The query tile as operand A, as the format has it.
@@ -366,6 +374,7 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     }
 
     prefetch_angles(args.cosine, args.sine, task);
+    if constexpr (HEAD_NORM_EPS > 0) prefetch<WARPS * 32>(args.head_norms, 2 * HEAD_DIM * (int)sizeof(bf16));
     KVRing ring(args, task, me);
 #if TREE_ROWS
     const int known = task.end + TILE_KEYS - 1;  // what is not of earlier steps is not read from the cache

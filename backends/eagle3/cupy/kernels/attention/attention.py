@@ -76,8 +76,8 @@ def joining_warps(chunks: int) -> int:
 class Attention(Kernel):
     """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot, over paged keys and values.
 
-    Before that it rotates queries and keys, and writes the new keys and values into the cache, in the format that the
-    heads name.
+    Before that it norms queries and keys, if the heads have norms, rotates them, and writes the new keys and values
+    into the cache, in the format that the heads name.
 
     qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
     t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
@@ -191,12 +191,14 @@ class Attention(Kernel):
         scales: Tensor | None = None,
         kept: tuple[Tensor, Tensor] | None = None,
         finished: Tensor | None = None,
+        head_norms: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
-        added to; `sinks`: bfloat16 [N]; `nodes`: of a tree. Pages, and the
-        `scales` of formats that have some: as `memory.Pages` has them of one layer. `kept`: int32 [S, G, retrieval],
-        the retrieved blocks, and int32 [S], how many positions are left out. `finished`: where chunks are joined here,
-        int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
+        added to; `sinks`: bfloat16 [N]; `nodes`: of a tree; `head_norms`: bfloat16 [2, D], weights of the norms of
+        queries and of keys. Pages, and the `scales` of formats that have some: as `memory.Pages` has them of one layer.
+        `kept`: int32 [S, G, retrieval], the retrieved blocks, and int32 [S], how many positions are left out.
+        `finished`: where chunks are joined here, int32 [S · G · tiles], zero before and after. Raises ValueError for
+        what this launcher was not made for.
         """
         h = self.heads
         if rows.rows_per_slot != self.rows_per_slot:
@@ -225,6 +227,7 @@ class Attention(Kernel):
             kept=retrieved,
             dropped=dropped,
             **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
+            head_norms=head_norms,
             PAGES=len(k_pages),
             POSITIONS=h.positions,
         )

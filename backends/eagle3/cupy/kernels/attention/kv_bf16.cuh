@@ -20,11 +20,12 @@ __device__ __forceinline__ void load_queries(const AttentionArguments& args, con
         const int wide = n / 2, half = n % 2, index = task.tile * 16 + me.g + 8 * half, t = index / HEADS_PER_KV;
         const int i = wide * 32 + 8 * me.c;
         uint4 low = {}, high = {};
+        const HeadNorm norm(query_head(args, task, index), args.head_norms);
         if (index < QUERIES) {
             const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
             const long long angle = (long long)(POSITION_OF(task, task.position) + DEPTH_OF(task, t)) * HALF_DIM + i;
             rotate_eight(low, high, args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i,
-                         args.cosine + angle, args.sine + angle);
+                         args.cosine + angle, args.sine + angle, norm, i);
         }
         store_query(wide, half, low, me.lane);
         store_query(wide + LOADS_32 / 2, half, high, me.lane);
@@ -42,8 +43,9 @@ __device__ __forceinline__ void append_new_rows(const AttentionArguments& args, 
         const long long row = task.a * APPENDED_ROWS + t;
         const float* key_row = args.qkv + (row * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
         const float* value_row = key_row + KV_HEADS * HEAD_DIM;
-        const float2 pair = rotated(key_row[i], key_row[i + HALF_DIM], args.cosine[(long long)at * HALF_DIM + i],
-                                    args.sine[(long long)at * HALF_DIM + i]);
+        const HeadNorm norm(key_row, norm_of_keys(args.head_norms));
+        const float2 pair = rotated(norm.of(key_row[i], i), norm.of(key_row[i + HALF_DIM], i + HALF_DIM),
+                                    args.cosine[(long long)at * HALF_DIM + i], args.sine[(long long)at * HALF_DIM + i]);
         const long long page = ((long long)table[at / BLOCK] * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
         bf16* keys = args.k_pages + page + at % BLOCK * HEAD_DIM;
         keys[i] = to_bf16(pair.x);

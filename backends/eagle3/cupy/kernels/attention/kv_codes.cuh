@@ -32,10 +32,11 @@ __device__ __forceinline__ void store_query(int i, int half, const float (&eight
 
 // As `rotate_eight` of rope.cuh, in float32.
 __device__ __forceinline__ void rotate_eight(float (&low)[8], float (&high)[8], const float* in, const float* cosine,
-                                             const float* sine) {
+                                             const float* sine, const HeadNorm& norm, int first) {
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-        const float4 x = *reinterpret_cast<const float4*>(in + i), y = *reinterpret_cast<const float4*>(in + i + HALF_DIM);
+        const float4 x = norm.of(*reinterpret_cast<const float4*>(in + i), first + i);
+        const float4 y = norm.of(*reinterpret_cast<const float4*>(in + i + HALF_DIM), first + i + HALF_DIM);
         const float4 cos = *reinterpret_cast<const float4*>(cosine + i), sin = *reinterpret_cast<const float4*>(sine + i);
         const float2 pairs[4] = {rotated(x.x, y.x, cos.x, sin.x), rotated(x.y, y.y, cos.y, sin.y),
                                  rotated(x.z, y.z, cos.z, sin.z), rotated(x.w, y.w, cos.w, sin.w)};
@@ -50,11 +51,12 @@ __device__ __forceinline__ void load_queries(const AttentionArguments& args, con
         const int wide = n / 2, half = n % 2, index = task.tile * 16 + me.g + 8 * half, t = index / HEADS_PER_KV;
         const int i = wide * 32 + 8 * me.c;
         float low[8] = {}, high[8] = {};
+        const HeadNorm norm(query_head(args, task, index), args.head_norms);
         if (index < QUERIES) {
             const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
             const long long angle = (long long)(task.position + DEPTH_OF(task, t)) * HALF_DIM + i;
             const float* in = args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i;
-            rotate_eight(low, high, in, args.cosine + angle, args.sine + angle);
+            rotate_eight(low, high, in, args.cosine + angle, args.sine + angle, norm, i);
         }
         store_query(i, half, low, me);
         store_query(i + HALF_DIM, half, high, me);

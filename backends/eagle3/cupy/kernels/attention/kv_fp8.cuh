@@ -26,11 +26,14 @@ struct NewRow {
         const int head = HEADS + (values ? KV_HEADS : 0) + task.kv_head;
         const float* row = args.qkv + ((long long)(task.a * APPENDED_ROWS + t) * QKV_HEADS + head) * HEAD_DIM;
         const long long angles = (long long)(task.oldest_new + DEPTH_OF(task, t)) * HALF_DIM;
+        const HeadNorm norm(row, norm_of_keys(args.head_norms));
 #pragma unroll
         for (int m = 0; m < EACH; ++m) {
             const int i = lane + 32 * m;
             pairs[m] = make_float2(row[i], row[i + HALF_DIM]);
-            if (!values) pairs[m] = rotated(pairs[m].x, pairs[m].y, args.cosine[angles + i], args.sine[angles + i]);
+            if (!values)
+                pairs[m] = rotated(norm.of(pairs[m].x, i), norm.of(pairs[m].y, i + HALF_DIM), args.cosine[angles + i],
+                                   args.sine[angles + i]);
         }
     }
 

@@ -31,10 +31,13 @@ struct NewFour {
         const int head = HEADS + (values ? KV_HEADS : 0) + task.kv_head, i = 4 * lane % HEAD_DIM;
         const float* row = args.qkv + ((long long)(task.a * APPENDED_ROWS + t) * QKV_HEADS + head) * HEAD_DIM;
         const long long angles = (long long)(task.oldest_new + t) * HALF_DIM + i % HALF_DIM;
-        const float4 own = *reinterpret_cast<const float4*>(row + i);
+        float4 own = *reinterpret_cast<const float4*>(row + i);
+        const HeadNorm norm(row, norm_of_keys(args.head_norms));
+        if (!values) own = norm.of(own, i);
         of[0] = own.x, of[1] = own.y, of[2] = own.z, of[3] = own.w;
         if (!values) {
-            const float4 other = *reinterpret_cast<const float4*>(row + (i + HALF_DIM) % HEAD_DIM);
+            const int behind = (i + HALF_DIM) % HEAD_DIM;
+            const float4 other = norm.of(*reinterpret_cast<const float4*>(row + behind), behind);
             const float4 cos = *reinterpret_cast<const float4*>(args.cosine + angles);
             const float4 sin = *reinterpret_cast<const float4*>(args.sine + angles);
             const float others[4] = {other.x, other.y, other.z, other.w}, cosine[4] = {cos.x, cos.y, cos.z, cos.w};

@@ -22,7 +22,9 @@ __device__ __forceinline__ void load_nodes(const AttentionArguments& args, const
             const float* key_row = args.qkv + (row * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
             const float* value_row = key_row + KV_HEADS * HEAD_DIM;
             const long long angle = (long long)(task.position + depth_of(task.masks[node])) * HALF_DIM + i;
-            const float2 pair = rotated(key_row[i], key_row[i + HALF_DIM], args.cosine[angle], args.sine[angle]);
+            const HeadNorm norm(key_row, norm_of_keys(args.head_norms));
+            const float2 pair = rotated(norm.of(key_row[i], i), norm.of(key_row[i + HALF_DIM], i + HALF_DIM),
+                                        args.cosine[angle], args.sine[angle]);
             key[0] = to_bf16(pair.x), key[1] = to_bf16(pair.y);
             value[0] = to_bf16(value_row[i]), value[1] = to_bf16(value_row[i + HALF_DIM]);
         } else {

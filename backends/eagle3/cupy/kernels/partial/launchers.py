@@ -227,6 +227,7 @@ class WideAttention(Kernel):
         rows: Rows,
         *,
         sinks: Tensor | None = None,
+        head_norms: Tensor | None = None,
     ) -> None:
         """`asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
         h = self.heads
@@ -247,6 +248,7 @@ class WideAttention(Kernel):
             block_table=block_table,
             first=first,
             length=length,
+            head_norms=head_norms,
             POSITIONS=h.positions,
         )
         self.joined.join(out, partial, first, rows, sinks=sinks)

@@ -61,6 +61,7 @@ struct WideAttentionArguments {
     const int* length;        // [S]
     const int* active;        // [S]
     const int* active_count;  // [1]
+    const bf16* head_norms;   // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -110,7 +111,9 @@ __device__ __forceinline__ void append_rows(const WideAttentionArguments& args, 
         const float* key = args.qkv + (((long long)task.a * ROWS + t) * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
         const float* value = key + KV_HEADS * HEAD_DIM;
         const long long angle = (long long)at * HALF_DIM + i;
-        const float2 pair = rotated(key[i], key[i + HALF_DIM], args.cosine[angle], args.sine[angle]);
+        const HeadNorm norm(key, norm_of_keys(args.head_norms));
+        const float2 pair =
+            rotated(norm.of(key[i], i), norm.of(key[i + HALF_DIM], i + HALF_DIM), args.cosine[angle], args.sine[angle]);
         const long long page = ((long long)table[at / BLOCK] * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
         bf16 *keys = args.k_pages + page + at % BLOCK * HEAD_DIM, *values = args.v_pages + page + at % BLOCK;
         keys[i] = to_bf16(pair.x), keys[i + HALF_DIM] = to_bf16(pair.y);
@@ -124,6 +127,13 @@ __shared__ uint4 queries[WARPS][LOADS_32][2][32];
 // Rotated, into the warp's own place; rows that have no query are zero. Those that choose are also left in `asked`.
 __device__ __forceinline__ void load_queries(const WideAttentionArguments& args, const Task& task, const Thread& me) {
     const int before = args.length[task.slot] - task.position;  // rows before those that choose
+    auto norm_of = [&](int half) {                              // of the last query, where there is none
+        const int index = min(task.tile * 16 + me.g + 8 * half, QUERIES - 1);
+        const long long row = (long long)task.a * ROWS + index / HEADS_PER_KV;
+        const int head = task.kv_head * HEADS_PER_KV + index % HEADS_PER_KV;
+        return HeadNorm(args.qkv + (row * QKV_HEADS + head) * HEAD_DIM, args.head_norms);
+    };
+    const HeadNorm norms[2] = {norm_of(0), norm_of(1)};
 #pragma unroll
     for (int wide = 0; wide < LOADS_32 / 2; ++wide) {
         uint4 low[2] = {}, high[2] = {};
@@ -134,7 +144,7 @@ __device__ __forceinline__ void load_queries(const WideAttentionArguments& args,
             const int head = task.kv_head * HEADS_PER_KV + index % HEADS_PER_KV, asks = t - before;
             const long long angle = (long long)(task.position + t) * HALF_DIM + i;
             rotate_eight(low[half], high[half], args.qkv + (((long long)task.a * ROWS + t) * QKV_HEADS + head) * HEAD_DIM + i,
-                         args.cosine + angle, args.sine + angle);
+                         args.cosine + angle, args.sine + angle, norms[half], i);
             if (task.chunk > 0 || asks < 0 || asks >= ASKED_ROWS) continue;
             bf16* to = args.asked + (((long long)task.slot * ASKED_ROWS + asks) * HEADS + head) * HEAD_DIM + i;
             *reinterpret_cast<uint4*>(to) = low[half];

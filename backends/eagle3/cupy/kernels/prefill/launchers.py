@@ -8,7 +8,7 @@ from typing import Final
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SWITCHES, Heads
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
@@ -61,11 +61,11 @@ class PrefillHeads(Kernel):
     In another format than bfloat16, keys and values in `qkv` become what the cache holds of them.
     """
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16") -> None:
-        """`kv`: the format of the cache."""
-        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-        super().__init__("prefill_heads", **sizes, block=BLOCK, threads=THREADS, **SWITCHES[kv])
-        self.sizes = Heads(heads, kv_heads, head_dim, BLOCK, kv)
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16", norm_eps: float = 0.0) -> None:
+        """`kv`: the format of the cache; `norm_eps`: as `Heads` has it."""
+        self.sizes = Heads(heads, kv_heads, head_dim, BLOCK, kv, norm_eps)
+        constants = {name: value for name, value in self.sizes.constants.items() if name != "max_blocks"}
+        super().__init__("prefill_heads", shared_bytes=0, **constants, threads=THREADS)
 
     def __call__(
         self,
@@ -75,8 +75,11 @@ class PrefillHeads(Kernel):
         blocks: Tensor,
         table: tuple[Tensor, Tensor],
         scales: Tensor | None = None,
+        head_norms: Tensor | None = None,
     ) -> None:
-        """Raises ValueError for pages of another format, scales where there are none, and the other way around."""
+        """`head_norms` bfloat16 [2, D]: weights of the norms of queries and of keys. Raises ValueError for pages of
+        another format, and for scales and norms where there are none, and the other way around.
+        """
         h, positions = self.sizes, len(qkv)
         used, plain = -(-positions // BLOCK), h.kv == "bf16"
         common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": positions}
@@ -90,6 +93,7 @@ class PrefillHeads(Kernel):
             **(pages if plain else {}),
             cosine=table[0],
             sine=table[1],
+            head_norms=head_norms,
         )
         if h.kv == "nvfp4":
             self.launch((1, h.kv_heads), function="prefill_nvfp4_outer", threads=64, **coded)

@@ -37,6 +37,7 @@ struct PrefillHeadsArguments {
     const float* cosine;      // [positions, HEAD_DIM / 2]
     const float* sine;        // [positions, HEAD_DIM / 2]
     int positions;
+    const bf16* head_norms;  // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
 // Eight angles' cosines or sines.
@@ -46,11 +47,35 @@ __device__ __forceinline__ void load_angles(float (&eight)[8], const float* from
     eight[4] = high.x, eight[5] = high.y, eight[6] = high.z, eight[7] = high.w;
 }
 
-// Eight pairs of a head: elements i … i + 7 in `low`, i + HALF_DIM … in `high`.
-__device__ __forceinline__ void rotate(uint4& low, uint4& high, const float (&cosine)[8], const float (&sine)[8]) {
+// The scale of a head's norm, of which the lane has eight pairs. Its squares are added up by all lanes that have a part of it,
+// which are neighbours; the whole warp calls.
+__device__ __forceinline__ float norm_scale(uint4 low, uint4 high) {
+    static_assert((HEAD_DIM & (HEAD_DIM - 1)) == 0 || !(HEAD_NORM_EPS > 0), "normed heads must be a power of two");
+    float x[8], y[8], squares = 0;
+    unpack(x, low);
+    unpack(y, high);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = fmaf(x[i], x[i], fmaf(y[i], y[i], squares));
+#pragma unroll
+    for (int step = EIGHTS / 4; step; step /= 2) squares += __shfl_xor_sync(FULL_WARP, squares, step);
+    return rsqrtf(squares / HEAD_DIM + (float)HEAD_NORM_EPS);
+}
+
+__device__ __forceinline__ void norm_eight(float (&x)[8], float scale, const bf16* weight) {
+    float weights[8];
+    unpack(weights, *reinterpret_cast<const uint4*>(weight));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = x[i] * scale * weights[i];
+}
+
+// Eight pairs of a head: elements i … i + 7 in `low`, i + HALF_DIM … in `high`. Of its norm, if it has one, `weight` points at
+// element i.
+__device__ __forceinline__ void rotate(uint4& low, uint4& high, const float (&cosine)[8], const float (&sine)[8], float scale,
+                                       const bf16* weight) {
     float x[8], y[8];
     unpack(x, low);
     unpack(y, high);
+    if constexpr (HEAD_NORM_EPS > 0) norm_eight(x, scale, weight), norm_eight(y, scale, weight + HALF_DIM);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float2 turned = rotated(x[i], y[i], cosine[i], sine[i]);
@@ -76,13 +101,18 @@ __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, 
             low[n] = wanted ? *reinterpret_cast<const uint4*>(head) : make_uint4(0, 0, 0, 0);
             high[n] = wanted ? *reinterpret_cast<const uint4*>(head + HALF_DIM) : make_uint4(0, 0, 0, 0);
         }
+        float scale[TOGETHER] = {};
+        if constexpr (HEAD_NORM_EPS > 0)
+#pragma unroll
+            for (int n = 0; n < TOGETHER; ++n) scale[n] = norm_scale(low[n], high[n]);
         if (inside) {
             float cosine[8], sine[8];
             load_angles(cosine, args.cosine + position * HALF_DIM + at);
             load_angles(sine, args.sine + position * HALF_DIM + at);
 #pragma unroll
             for (int n = 0; n < TOGETHER; ++n) {
-                rotate(low[n], high[n], cosine, sine);
+                const bf16* weight = first + n < HEADS ? args.head_norms : norm_of_keys(args.head_norms);
+                rotate(low[n], high[n], cosine, sine, scale[n], weight + at);
                 if (first + n >= ROTATED) continue;
                 bf16* head = row + (first + n) * HEAD_DIM;
                 *reinterpret_cast<uint4*>(head) = low[n];
