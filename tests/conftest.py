@@ -6,7 +6,7 @@ import gc
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from tests.support import in_process, outlines
@@ -140,6 +141,24 @@ def pytest_collection() -> Generator[None, object, object]:
 class Killed:
     folder: Path
     done: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return the folder of a name in this test run. The worker that comes first makes it; the others wait for it."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                make(folder)
+                done.touch()
+        return folder
+
+    return folder_of
 
 
 @pytest.fixture(scope="session")

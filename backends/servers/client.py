@@ -215,7 +215,7 @@ class Client:
         size = 0
         content: dict[str, Any] = {"data": body, "headers": AS_JSON} if isinstance(body, bytes) else {"json": body}
         sent = monotonic_ns()
-        async with self._session.post(self.url + path, allow_redirects=False, **content) as response:
+        async with await self._posted(path, content) as response:
             if response.status != 200:
                 return Refusal(response.status, await self._refused(path, response))
             self._refuse_compressed(path, response)
@@ -229,6 +229,17 @@ class Client:
                         hint="far more than the tokens that were asked for take",
                     )
         return Recording(sent - began, tuple(pieces), began_ns=began)
+
+    async def _posted(self, path: str, content: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """The answer to a POST. llama.cpp closes a connection after a stream although it promises to keep it: then the
+        request is sent once more, on another one.
+        """
+        try:
+            return await self._session.post(self.url + path, allow_redirects=False, **content)
+        except aiohttp.ClientConnectorError:  # no connection at all
+            raise
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            return await self._session.post(self.url + path, allow_redirects=False, **content)
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Final
 
 from specgate.backends.servers.adapter import UNTOLD, Adapter, Reported
@@ -41,7 +42,7 @@ SILENT_S: Final = 20.0
 HTTP_STATUS: Final = re.compile(r"HTTP \d{3}")
 REFUSED: Final = re.compile(r"HTTP (401|403|429|503)\b")
 """A key is missing, or the server takes no requests: no sign of another engine."""
-PROBE: Final = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25"
+PROBE: Final = "1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8 1 2"
 PROBE_TOKENS: Final = 24
 SEVERAL_A_STEP: Final = 1.1
 """Tokens per event from which on a server speculates."""
@@ -135,7 +136,8 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
             return stated
         if adapter.counts_events:
             return seen_in_events(adapter, client, model)
-        return Speculation(seen_length(adapter, client, model), stated.method)
+        length = seen_length(adapter, client, model)
+        return Speculation(length or (None if stated.unknown else 0), stated.method, stated.unknown)
     except BackendError as error:
         return Speculation(unknown=str(error))
 
@@ -178,10 +180,12 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
 def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording, Read]:
     """The recording of a short text, which the server goes on with or answers in a chat, and what reads it."""
     limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
-    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True, chat={"messages": [{"role": "user", "content": PROBE}]})
-    talks, (path, body) = chats_only(adapter, client, model), adapter.request(ask)
-    if talks:
-        path, body = chat.PATH, chat.body(ask, (), adapter.chat_fields(ask))
+    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True)
+    if talks := chats_only(adapter, client, model):
+        ask = replace(ask, chat={"messages": [{"role": "user", "content": PROBE}]})
+        path, body = chat.PATH, openai.body(ask, **adapter.chat_fields(ask))
+    else:
+        path, body = adapter.request(ask)
     (recording,) = client.stream(path, [body], limit)
     return recording, chat.read if talks else adapter.read
 

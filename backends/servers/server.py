@@ -202,7 +202,7 @@ class Server:
     def _request(self, ask: Ask) -> tuple[str, Json]:
         if ask.chat is None:
             return self.adapter.request(ask)
-        return chat.PATH, chat.body(ask, sorted(self.adapter.expresses.settings), self.adapter.chat_fields(ask))
+        return chat.PATH, openai.body(ask, *sorted(self.adapter.expresses.settings), **self.adapter.chat_fields(ask))
 
     def _reading(self, ask: Ask) -> Read:
         return self.adapter.read if ask.chat is None else chat.read

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -82,7 +82,7 @@ def _to_be_judged(run: Run) -> str:
     """Return what makes a NOT_JUDGED run one that is judged."""
     if run.promotion is not None and run.promotion.override == EXPLORED:
         return f"For a verdict, without --explore: {run.promotion.needed} green micro runs, by {run.promotion.command}"
-    return _TO_BE_ALONE if _alone(run) else _OF_A_POLICY
+    return _TO_BE_ALONE if alone(run) else _OF_A_POLICY
 
 
 def lacks_rules(run: Run) -> bool:
@@ -93,12 +93,18 @@ def lacks_rules(run: Run) -> bool:
 
 def _unjudged(run: Run) -> str:
     """Return the judgements that a NOT_JUDGED run lacks."""
-    silent = [gap_in_words(gap, run.scenarios) for gap in run.not_judged if gap.why is None]
+    if alone(run) and {gap.kind for gap in run.not_judged if gap.why is None} <= {"tokens", "speed"}:
+        return _ALONE
+    kinds: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for gap in run.not_judged:
+        if gap.why is None:
+            kinds[gap.cells].append(gap.kind)
+    silent = [f"{' or '.join(of)} of {cells_in_words(cells, run.scenarios)}" for cells, of in kinds.items()]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
-    return (f"{_ALONE} " if _alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
+    return (f"{_ALONE} " if alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
 
 
-def _alone(run: Run) -> bool:
+def alone(run: Run) -> bool:
     """Return whether roles with a draft were measured without a baseline."""
     return not all(scenario.baseline for scenario in run.scenarios.values())
 
@@ -135,12 +141,12 @@ def accepted_breaks(run: Run) -> list[str]:
 
 def gap_in_words(gap: Gap, scenarios: Mapping[str, Scenario]) -> str:
     """Return `speed of 1K · batch 1 · spec-3`, or the number of cells if there are more than two."""
-    cells = (
-        f"{len(gap.cells)} cells"
-        if len(gap.cells) > 2
-        else " and ".join(cell_name(key, scenarios) for key in gap.cells)
-    )
-    return f"{gap.kind} of {cells}"
+    return f"{gap.kind} of {cells_in_words(gap.cells, scenarios)}"
+
+
+def cells_in_words(keys: Sequence[str], scenarios: Mapping[str, Scenario]) -> str:
+    """Return the names of cells, or their number if there are more than two."""
+    return f"{len(keys)} cells" if len(keys) > 2 else " and ".join(cell_name(key, scenarios) for key in keys)
 
 
 def break_evens(run: Run) -> list[str]:

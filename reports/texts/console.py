@@ -74,7 +74,7 @@ def short_lines(run: Run) -> Iterator[Line]:
         yield "bold", first, ""
     yield from (("", "", row) for row in (*cell_rows(run), *latency_rows(run)))
     # Of a run that was cut short, the headline says the cause that cells without figures would say again.
-    known = {"not_measured"} if run.failures else set()
+    known = {"not_measured", "incomplete"} if run.failures else set()
     open_verdicts = [v for v in run.verdicts if v.state not in summary.QUIET and v.reason_code not in known]
     objections = _of_one_cause(open_verdicts, by_rule=True)
     for same in sorted(objections, key=summary.gravity):
@@ -140,10 +140,13 @@ def cell_rows(run: Run) -> Iterator[str]:
 
 
 def latency_rows(run: Run) -> Iterator[str]:
-    """Yield the latencies and errors of a load run's roles at the first levels, under a head; nothing of any other."""
-    if not run.break_even:
+    """Yield the latencies and errors of a load run's roles at the first levels, or of a server without a baseline,
+    under a head; nothing of any other run.
+    """
+    if not (run.kind == "load" or (summary.alone(run) and latencies.served(run))) or not run.cells:
         return
-    unit, quantities = unit_of(run.break_even[0].open_loop), latencies.QUANTITIES
+    unit = unit_of(run.cells[0].cell.point.rate is not None) if run.kind == "load" else "batch"
+    quantities = latencies.QUANTITIES
     rows = [["", *(f"{quantity.upper()}, ms" for quantity in quantities), "", "request"]]
     rows.append([unit, *["/".join(f"p{percent}" for percent in PERCENTILES)] * len(quantities), "tok/s", "errors"])
     for point in list(dict.fromkeys(r.cell.point for r in run.cells))[: latencies.SHOWN]:

@@ -268,7 +268,8 @@ def failed(cell: Cell, why: Contradiction | None) -> CellResult:
     """The result of a cell without figures: `why` its records contradict themselves, or None where it has none."""
     if why is None:
         return CellResult(cell, "failed", "no block was measured", 0, None, {}, ())
-    return CellResult(cell, "failed", why.message, 0, None, {}, (), reason_code=why.reason_code)
+    message = why.message.removeprefix(cell.key).lstrip(": ")
+    return CellResult(cell, "failed", message, 0, None, {}, (), reason_code=why.reason_code)
 
 
 def without_figures(

@@ -198,10 +198,10 @@ def stated_length(server: FoundServer, servers: Sequence[FoundServer], line: Ser
     unknown = sum(s.draft_length is None for s in servers)
     if line.spec is not None and len(line.spec) == unknown == 1:
         return line.spec[0]
-    why = f": {' '.join(server.unknown.split())}" if server.unknown else ""
+    why, _, remedy = (server.unknown or "").partition("\n")
+    usual = "--spec K; or, of each: -o url.baseline=URL if it does not speculate, -o url.spec-K=URL if it does"
     raise UsageError(
-        f"{server.url} ({server.engine}) does not say what it drafts{why}",
-        hint="--spec K; or, of each: -o url.baseline=URL if it does not speculate, -o url.spec-K=URL if it does",
+        f"{server.url} ({server.engine}) does not say what it drafts{why and f': {why}'}", hint=remedy.strip() or usual
     )
 
 

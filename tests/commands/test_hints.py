@@ -33,8 +33,13 @@ OTHERS: Final = re.compile(
 """Options of engines and their benchmarks, pip, nvidia-smi, nsys, Ray and git; and those that every command has."""
 
 
-def sentences() -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of every string of the program that is no docstring; X stands for what is filled in."""
+@cache
+def sentences() -> tuple[tuple[str, str], ...]:
+    """Return (place, text) of every string of the program that is no docstring; X stands for what is filled in."""
+    return tuple(_sentences())
+
+
+def _sentences() -> Iterator[tuple[str, str]]:
     for folder in ("specgate", "gates", "reports", "backends"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -32,17 +32,16 @@ FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.
 
 
 def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return done.stdout.strip().splitlines()[-4:]
+    return done.stdout.strip().splitlines()[-3:]
 
 
 @pytest.mark.slow("a run in processes of its own")
-def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) -> None:
+def test_a_run_leaves_every_file_and_prints_page_and_verdict_last(cli: Cli) -> None:
     done = cli.micro_apart("--backend", "fake", drawn=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = cli.newest()
     assert {p.name for p in run.iterdir()} >= FILES
     assert last_lines(done) == [
-        f"run folder runs/{run.name}",
         f"page runs/{run.name}/report.html",
         f"next: specgate runs explain runs/{run.name}",
         "verdict PASS (exit 0), tokens and speed not judged",

@@ -7,28 +7,32 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import ROOT
 
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 PARTS = ("specgate", "backends", "gates", "reports", "scenarios", "pyproject.toml", "README.md", "LICENSE")
 """What a wheel is made from."""
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(copied(ROOT, tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("dist"))
+def wheel(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def made(folder: Path) -> None:
+        folder.mkdir()
+        build_wheel(copied(ROOT, tmp_path_factory.mktemp("source")), folder)
+
+    (wheel,) = made_once("wheel", made).glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="session")
-def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(wheel: Path, made_once: MadeOnce) -> Path:
     """The wheel as an installer leaves it: a folder for PYTHONPATH."""
-    folder = tmp_path_factory.mktemp("site")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
+    return made_once("site", lambda folder: unpack(wheel, folder))
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +48,11 @@ def environment(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     home = tmp_path_factory.mktemp("home")
     kept = {name: os.environ[name] for name in ("LANG", "OMP_NUM_THREADS", "TMPDIR") if name in os.environ}
     return {**kept, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "80"}
+
+
+def unpack(wheel: Path, site: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
 
 
 def copied(root: Path, to: Path) -> Path:

@@ -9,14 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
-from tests.guide.conftest import build_wheel, copied
+from tests.guide.conftest import build_wheel, copied, unpack
 from tests.support.command import ROOT, Cli
 
 pytestmark = pytest.mark.slow("makes two wheels")
@@ -88,7 +87,7 @@ def harness(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def both(harness: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with the engine's wheel beside it."""
     site = tmp_path_factory.mktemp("both") / "site"
-    shutil.copytree(harness, site, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(harness, site)  # with what was compiled of it, which is of use as it stands
     unpack(engines_wheel(tmp_path_factory.mktemp("engine"), tmp_path_factory.mktemp("dist")), site)
     (site / "sitecustomize.py").write_text(ALONE.format(missing=()))
     return site
@@ -107,11 +106,6 @@ def engines_wheel(folder: Path, to: Path) -> Path:
         lines += [f'"{name}" = "{value}"' for name, value in declared[group].items()]
     (folder / "pyproject.toml").write_text(PYPROJECT.format(entry_points="\n".join(lines)))
     return build_wheel(folder, to)
-
-
-def unpack(wheel: Path, site: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
 
 
 def environment(site: Path) -> Mapping[str, str]:

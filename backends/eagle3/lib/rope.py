@@ -10,6 +10,7 @@ is worth 1e-3 rad, and models were trained with the rounded value.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +18,18 @@ from torch import Tensor
 from specgate.checkpoints.geometry import RopeSpec
 
 
-def cos_sin_table(spec: RopeSpec, length: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+class RopeTable(NamedTuple):
+    """cos and sin of positions 0 …, each float32 [positions, dim/2]."""
+
+    cosine: Tensor
+    sine: Tensor
+
+
+def cos_sin_table(spec: RopeSpec, length: int, device: torch.device | str = "cpu") -> RopeTable:
     """cos and sin of positions 0 … length − 1, each float32 [length, dim/2], multiplied by the attention scale."""
     frequencies, scale = inverse_frequencies(spec)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
-    return (angles.cos() * scale).to(device), (angles.sin() * scale).to(device)
+    return RopeTable((angles.cos() * scale).to(device), (angles.sin() * scale).to(device))
 
 
 def inverse_frequencies(spec: RopeSpec) -> tuple[Tensor, float]:

@@ -7,14 +7,13 @@ tokens whose log-probabilities were asked for name them, and else the text of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from specgate.backends.servers.adapter import integer, integers
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.exchange import Ask, Chunk, Json
-from specgate.backends.servers.sampling import sampling_fields
+from specgate.backends.servers.exchange import Chunk, Json
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -32,28 +31,6 @@ def lacks_completions(client: Client, path: str) -> bool:
     """
     status, _ = client.post(path, {}, client.stall_s)
     return status in NOT_THERE
-
-
-def body(ask: Ask, settings: Sequence[str], own: Json) -> Json:
-    """A streamed chat completion. `settings`: those of its `sampling` that are sent, beside the temperature. `own`: the
-    engine's own fields.
-    """
-    assert ask.chat is not None
-    sampling = (
-        sampling_fields(ask.sampling, "temperature", *settings, seed=ask.seed) if ask.sampling else {"temperature": 0}
-    )
-    return {
-        "model": ask.model,
-        **ask.chat,
-        "max_tokens": ask.new_tokens,
-        **sampling,
-        "ignore_eos": ask.ignore_eos,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
-        **({"logprobs": True, "top_logprobs": ask.top} if ask.top or ask.named else {}),
-        **own,
-    }
 
 
 def read(event: Json, tokens_so_far: int) -> Chunk:

@@ -19,6 +19,7 @@ from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_bound
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling
 from specgate.contract.protocols import TextOrChat
+from specgate.errors import BackendError
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -113,7 +114,15 @@ class LlamaCpp(Adapter):
         return text_of(client.json("/props", may_be_missing=True), "build_info") is not None
 
     def running_speculation(self, client: Client) -> Speculation:
-        return counted_speculation(client, self.meter())
+        """Its counters show drafts once there were any; before, its slots tell whether there may be."""
+        if (counted := counted_speculation(client, self.meter())).length:
+            return counted
+        try:
+            slots = client.json("/slots")
+        except BackendError:  # --no-slots
+            return counted
+        drafting = [slot for slot in slots if slot.get("speculative")] if isinstance(slots, list) else []
+        return Speculation(unknown="nothing was drafted for a short text") if drafting else counted
 
     def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
         """A chat becomes text by `/apply-template` first, which has the special tokens of its template."""

@@ -22,20 +22,23 @@ PATH = "/v1/completions"
 
 
 def body(ask: Ask, *settings: str, **extra: object) -> Json:
-    """A streamed completion. `settings`: those of its `sampling` that are sent, beside the temperature."""
+    """A streamed completion, of a chat if there is one. `settings`: those of its `sampling` that are sent, beside the
+    temperature. `extra`: the engine's own fields.
+    """
     sampling = (
         sampling_fields(ask.sampling, "temperature", *settings, seed=ask.seed) if ask.sampling else {"temperature": 0}
     )
+    logprobs = {"logprobs": ask.top} if ask.chat is None else {"logprobs": True, "top_logprobs": ask.top}
     return {
         "model": ask.model,
-        "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
+        **(ask.chat or {"prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt}),
         "max_tokens": ask.new_tokens,
         **sampling,
         "ignore_eos": ask.ignore_eos,
         "stream": True,
         "stream_options": {"include_usage": True},
         **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
-        **({"logprobs": ask.top} if ask.top else {}),
+        **(logprobs if ask.top or ask.named else {}),
         **extra,
     }
 

@@ -114,8 +114,8 @@ def served_warnings(
         yield f"the servers say that they serve different models: {listing}"
     if request.pair.weights == "server":
         yield (
-            f"{engine} was started by someone else, and its weights are not on this machine: what it serves is its own "
-            f"word ({listing}), and no hash says which weights these are"
+            f"{engine} was started by someone else: what it serves is its own word ({listing}), and no hash says which "
+            "weights these are; --target names them where they are on this machine"
         )
         return
     yield (

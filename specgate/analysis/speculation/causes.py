@@ -96,14 +96,14 @@ def ended_at_once(e: Evidence) -> Seen:
     return ruled_out(observation)
 
 
-@cause("not one draft token is accepted", f"draft token 1 accepted in at least one of {ENOUGH_STEPS} or more steps")
+@cause("next to no draft token is accepted", f"acceptance length of {ENOUGH_STEPS} or more steps")
 def zero_acceptance(e: Evidence) -> Seen:
     d = e.drafting
     if d is None or not d.num_drafts:
         return unchecked("nothing was drafted")
-    if d.accepted == 0 and d.num_drafts >= ENOUGH_STEPS:
-        todo = "draft weights that are not loaded, are no numbers, or belong to another target: see the other causes"
-        return found(f"none in {d.num_drafts} steps", todo)
+    if d.state == "next to nothing accepted" and d.num_drafts >= ENOUGH_STEPS:
+        todo = "draft weights that are not loaded, or belong to another target, or this text is hard to draft: --prompt"
+        return found(f"{d.accepted} in {d.num_drafts} steps", todo)
     return ruled_out(f"{d.accepted} draft tokens accepted in {d.num_drafts} steps")
 
 
@@ -148,6 +148,8 @@ def steps_without_drafts(e: Evidence) -> Seen:
     total = d.num_drafts + d.undrafted
     observation = f"{d.undrafted} of {total}"
     if need_not_draft(e):
+        if d.state == "next to nothing accepted" and d.undrafted > total // 2:
+            return found(observation, "n-grams and suffixes draft where a text repeats itself: --prompt TEXT")
         return ruled_out(f"{observation}: its method need not draft")
     if d.undrafted > max(2, total // 10):
         return found(observation, "see the engine's log: something pauses the draft")

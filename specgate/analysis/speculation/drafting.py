@@ -121,7 +121,7 @@ def shortness_in_words(record: AcceptanceRecord, backend: str) -> str:
 NEXT_TO_NOTHING: Final = 1.1
 """An acceptance length below this is what a draft gets that does not fit its target, or has no weights."""
 
-Active = Literal["active", "single-token", "nothing accepted", "no drafts"]
+Active = Literal["active", "single-token", "next to nothing accepted", "no drafts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Drafting:
             return "no drafts"
         if self.k > 1 and self.drafted <= self.num_drafts:
             return "single-token"
-        return "active" if (self.acceptance_length or 1.0) >= NEXT_TO_NOTHING else "nothing accepted"
+        return "active" if (self.acceptance_length or 1.0) >= NEXT_TO_NOTHING else "next to nothing accepted"
 
 
 def drafting_of(block: Block) -> Drafting:

@@ -68,7 +68,7 @@ def baseline_server(e: Evidence) -> Seen:
     if e.block is None or e.block.served is None:
         return unchecked("no answer of a server")
     if e.block.counters.get(NO_DRAFT_COUNTERS):
-        todo = f"start it with its speculative flags, or correct -o url.{e.role}=URL"
+        todo = "start it with its speculative flags, or give the URL of a server that has them"
         return found("none: this server was started without speculation", todo)
     return ruled_out("it has them, or is not known to lack them")
 

@@ -241,9 +241,10 @@ class OwnPrompts:
         file = f"those in the file: {min(every)} to {max(every)}"
         if self.left_out:
             file += f"; {left_out_in_words(self.left_out)}"
-        fewer = replace(self.scenario, workload=replace(self.scenario.workload, prompt_sets=len(chosen) // batch))
+        enough = len(chosen) // batch
+        fewer = replace(self.scenario, workload=replace(self.scenario.workload, prompt_sets=enough))
         # Fewer sets that the scenario would be refused for are no way out.
-        remedy = "" if any(contradictions(fewer)) else f"prompt_sets: {len(chosen) // batch}, or "
+        remedy = "" if not enough or any(contradictions(fewer)) else f"prompt_sets: {enough}, or "
         load = self.scenario.load
         size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
         ways = [*(["other lengths"] if least > 1 or most is not None else []), *([less] if batch > 1 else [])]

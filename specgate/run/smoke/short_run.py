@@ -116,7 +116,7 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
         evidence = replace(evidence, error=str(error))
     say(f"done after {time.monotonic() - began:.0f} s")
     evidence = replace(evidence, log=known_lines(backend, logs))
-    if evidence.drafting is not None and evidence.drafting.state == "nothing accepted":
+    if evidence.drafting is not None and evidence.drafting.state == "next to nothing accepted":
         evidence = replace(evidence, pair=with_weights(evidence, pair))
     findings = findings_of(evidence)
     went_on = any(line.silent for line in evidence.log or ())

@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
         evidence(None, pair=pair(head=HeadReading("other target", "draft: of another target")), error="bad"),
         {"wrong_target"},
     ),
-    "nothing accepted": (evidence(NOTHING), {"zero_acceptance"}),
+    "next to nothing accepted": (evidence(NOTHING), {"zero_acceptance"}),
     "one token per step": (evidence(stepped([1, 0, 1, 1], drafted=1)), {"single_token"}),
     "no drafts, and not a word": (evidence(served([0] * 4, 30)), {"silently_off"}),
     "an engine that takes no draft": (

@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.servers.blocks import between
-from specgate.backends.servers.client import ANSWER_LIMIT, ERROR_LIMIT, MIB, Client, StreamLimit
+from specgate.backends.servers.client import ANSWER_LIMIT, ERROR_LIMIT, MIB, Client, Recording, StreamLimit
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.events import events
 from specgate.backends.servers.exchange import Reading, SpecCounts
 from specgate.backends.servers.secrets import Secret
 from specgate.backends.servers.server import version_of
+from specgate.contract.load import OfferedLoad
 from specgate.errors import BackendError
 from tests.backends.servers.raw_server import PIECE, Answers, Sent, answer, chunked, endless, raw_server
 
@@ -41,6 +42,13 @@ def client_of(answers: Answers) -> Iterator[tuple[Client, Sent]]:
 
 def body_of(length: int) -> Iterable[bytes]:
     return (b" " * PIECE for _ in range(length // PIECE))
+
+
+def test_a_connection_that_is_closed_after_a_stream_against_its_promise_costs_no_request() -> None:
+    """As llama.cpp's are."""
+    with client_of(lambda _: chunked([b"data: {}\n\n"])) as (client, _):
+        recordings = client.serve("/x", [{}] * 20, StreamLimit(PIECE, 99), OfferedLoad(clients=1))
+    assert len(recordings) == 20 and all(isinstance(recording, Recording) for recording in recordings)
 
 
 @pytest.mark.parametrize("form", ["with its length", "to the end of the connection", "in chunks"])

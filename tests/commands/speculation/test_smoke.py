@@ -44,7 +44,7 @@ def test_the_figures_are_those_of_the_engines_script(cli: Cli) -> None:
     ("option", "state", "cause"),
     [
         ("no_drafts=true", "no drafts", "silently_off"),
-        ("accept=0", "nothing accepted", "zero_acceptance"),
+        ("accept=0", "next to nothing accepted", "zero_acceptance"),
         ("draft_error=the weights are gone", "no drafts", "draft_not_loaded"),
         ("left_multi_token=100", "no drafts", "silently_off"),
     ],

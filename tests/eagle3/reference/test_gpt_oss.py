@@ -69,9 +69,10 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 def logits_of(engine: ReferenceEngine, tokens: list[int], rows: int = 400) -> torch.Tensor:
     """The logits of all `tokens`, which are prefilled `rows` at a time."""
     with torch.inference_mode():
-        ids, at = (x.to(engine.model.device)[None] for x in (torch.tensor(tokens), torch.arange(len(tokens))))
-        passes = zip(ids.split(rows, dim=1), at.split(rows, dim=1), strict=True)
-        streams = [engine.model.forward(slice(0, 1), *one, ())[0] for one in passes]
+        device = engine.model.device
+        ids, at = torch.tensor([tokens], device=device), torch.arange(len(tokens), device=device)[None]
+        passes = [slice(start, start + rows) for start in range(0, len(tokens), rows)]
+        streams = [engine.model.forward(slice(0, 1), ids[:, part], at[:, part], ())[0] for part in passes]
         return engine.model.logits(torch.cat(streams, dim=1))[0].cpu()
 
 

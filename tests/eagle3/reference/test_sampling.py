@@ -146,8 +146,8 @@ def test_draws_have_the_targets_distribution(pair: PairRef, method: str) -> None
     sampling = replace(PEAKED, method="rejection" if method == "rejection" else "coupled")
     engine = opened(pair, sampling, batch=64, positions=40)
     for role in (BASELINE, SPEC):
-        check = check_draws(drawn(engine, role, 1_280), role)
-        assert check.draws == 1_280 and len(check.tests) >= 2
+        check = check_draws(drawn(engine, role, 640), role)
+        assert check.draws == 640 and len(check.tests) >= 2
         assert check.p > 1e-3, check.worst
 
 
@@ -156,7 +156,7 @@ def test_draws_of_a_faulty_verify_do_not(pair: PairRef, fault: str, monkeypatch:
     """The faults that show whatever the draft is worth: an untrained one hides a forgotten residual."""
     monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.verify_by_rejection", FAULTS[fault])
     engine = opened(pair, replace(PEAKED, method="rejection"), batch=64, positions=40)
-    assert check_draws(drawn(engine, SPEC, 1_280), SPEC).p < 1e-9
+    assert check_draws(drawn(engine, SPEC, 640), SPEC).p < 1e-9
 
 
 def test_a_draw_does_not_depend_on_how_requests_are_grouped(pair: PairRef) -> None:

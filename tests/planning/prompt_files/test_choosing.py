@@ -141,15 +141,16 @@ def test_too_few_prompts_are_said_with_what_the_file_has(tmp_path: Path, tokeniz
 def test_fewer_sets_are_offered_only_where_the_scenario_may_have_them(tmp_path: Path, tokenizer: Path) -> None:
     texts = [{"text": "b" * n, "timestamp": n} for n in range(1, 23)]
 
-    def hint(**changes: Any) -> str:
+    def hint(batch: int = 2, **changes: Any) -> str:
         with pytest.raises(UsageError) as caught:
-            build_prompts(replace(asking(tmp_path, texts, sets=32), **changes), 64, 2, tokenizer, VOCAB)
+            build_prompts(replace(asking(tmp_path, texts, sets=32), **changes), 64, batch, tokenizer, VOCAB)
         return str(caught.value.hint)
 
     whole_sets = Schedule(rounds=2, warmup_rounds=1)
     assert hint(schedule=whole_sets).startswith("right would be prompt_sets: 11, or other lengths, a smaller batch")
     assert hint(schedule=Schedule(rounds=1, warmup_rounds=1)).startswith("right would be other lengths"), "11 is odd"
     assert "load.per_client" in hint(kind="load", load=Load(2, arrivals="trace"), schedule=whole_sets)
+    assert "prompt_sets" not in hint(32, schedule=replace(whole_sets, until="decided")), "no set is whole"
 
 
 def trace(folder: Path, lines: Iterable[Any], sets: int, *, step_ms: int = 500) -> Workload:

@@ -156,6 +156,8 @@ def test_the_later_questions_of_a_conversation_stand_beside_the_first(tmp_path: 
     assert (speed.later, mt_bench.later) == (("And then?",), ("Rewrite it.",))
     assert (long.content, long.later) == (Chat((BRIEF, ASKED)), ("How?", "When?"))
     assert short.later == ()
+    turns = entries(tmp_path, SAMPLES["mt-bench"], SAMPLES["speed-bench"], format_="conversations")
+    assert [(e.category, e.turn) for e in turns] == [("turn 1", 1), ("turn 2", 2), ("roleplay", 1), ("roleplay", 2)]
 
 
 @pytest.mark.parametrize("key", ["system", "system_prompt"])

@@ -82,7 +82,7 @@ def visible_cache(kernel: Attention, named: Mapping[str, Any], context: int) -> 
 
 def account(call: Call, context: int) -> Mapping[str, Account]:
     """Name of a function on the GPU → what a launch of it moves. Raises KeyError for a launcher without an account."""
-    return ACCOUNTS[type(call.kernel)](call.kernel, call.named, context)
+    return ACCOUNTS[type(call.kernel)](call.kernel, call.operands, context)
 
 
 def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:

@@ -49,7 +49,7 @@ def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Pe
             yield cublas(call, weights)
         case Attention(tree=None, sinks=False):
             kernel, slots = call.kernel, call.named["rows"].slots
-            visible = visible_cache(kernel, call.named, context)
+            visible = visible_cache(kernel, call.operands, context)
             yield torch_attention(kernel.heads, slots, visible)
 
 

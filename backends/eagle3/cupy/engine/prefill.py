@@ -41,7 +41,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import PrefillDown, PrefillGateUp, PrefillRowGroups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.coded_pages import held, made_pages
-from specgate.backends.eagle3.cupy.memory.model import Draft, RopeTable, Target
+from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
@@ -365,7 +365,7 @@ def gated(gate_up: Tensor, mode: PrefillMode) -> Tensor:
 
 def cache_heads(
     qkv: Tensor,
-    table: RopeTable,
+    table: tuple[Tensor, Tensor],
     pages: Pages,
     layer: int,
     blocks: Tensor,
@@ -388,7 +388,7 @@ def cache_heads(
 
 
 def rotated(
-    qkv: Tensor, table: RopeTable, rows: slice, heads: Heads, norms: Tensor | None = None
+    qkv: Tensor, table: tuple[Tensor, Tensor], rows: slice, heads: Heads, norms: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v [R, heads, D] of a packed projection bfloat16 [R, (N + 2G)·D]; q and k normed and rotated in
     float32.

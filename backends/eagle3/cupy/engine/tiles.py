@@ -93,5 +93,8 @@ def counted_tiles(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> dict[
     cycle.reserve_blocks(b)
     for call in calls:
         if isinstance(call.kernel, Attention):
-            counting(call.kernel)(**call.named, statistics=counted)
+            out, qkv, rows, groups, operands = (
+                call.named[name] for name in ("out", "qkv", "rows", "groups", "operands")
+            )
+            counting(call.kernel)(out, qkv, rows, *groups, **{**operands, "statistics": counted, "finished": None})
     return dict(zip(STATISTICS, counted.tolist(), strict=True))

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Operands
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Operands, with_fields
 from specgate.errors import BackendError
 
 FOLDER: Final = Path(__file__).parent
@@ -54,7 +54,7 @@ class Spec:
 
     @property
     def source(self) -> str:
-        return with_headers(f"{self.stem}.cu")
+        return with_fields(with_headers(f"{self.stem}.cu"), self.constants)
 
 
 class Kernel:

@@ -7,14 +7,15 @@ A field is the one declaration of an operand. A launch finds, checks and packs b
 The C type is a number's, or gives the dtype of a tensor, which must be contiguous. Its shape is written in constants
 that the kernel is compiled with, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step,
 and others that the launch names. The first axis may be longer; `_` is any size. A tensor without a shape may have any.
-An operand with `if` is null unless the condition holds; one with `or null` may be.
+An operand with `if` is null unless the condition holds; one with `or null` may be. One with `only if` is a field only
+where that condition holds of the constants that a launcher compiles with: see `with_fields`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
@@ -41,7 +42,7 @@ DEFINED: Final = re.compile(r"^#define (\w+) (\d+|\([\w |]+\))$", re.MULTILINE)
 NUMBERS: Final[Mapping[str, Any]] = {"int": ctypes.c_int, "float": ctypes.c_float}
 FIELD: Final = re.compile(
     r" *(?:const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+);"
-    r"(?: *// (?:\[(?P<shape>[^]]*)\])?(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*)?"
+    r"(?: *// ?(?:\[(?P<shape>[^]]*)\])?(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*)?"
 )
 
 
@@ -74,6 +75,11 @@ class Operand:
 class Constants(dict[str, float]):
     """Constants of a kernel: those that it is compiled with, and others that its text defines. Any other is 0."""
 
+    @classmethod
+    def of(cls, constants: Sequence[tuple[str, str]]) -> Constants:
+        """From names and texts."""
+        return cls((name, int(text) if re.fullmatch(r"-?\d+", text) else float(text)) for name, text in constants)
+
     def __missing__(self, name: str) -> float:
         return 0
 
@@ -86,18 +92,14 @@ def python(expression: str) -> str:
     return re.sub("!(?!=)", " not ", expression.replace("||", " or ").replace("&&", " and ")).replace("/", "//").strip()
 
 
-def compiled_lines(text: str, constants: Constants) -> Iterator[str]:
-    """Yield the lines of `text` that the preprocessor leaves, but for empty ones."""
-    taken = [True]
-    for line in text.splitlines():
-        if line.startswith("#if "):
-            taken.append(constants.hold(line.removeprefix("#if ")))
-        elif line == "#else":
-            taken[-1] = not taken[-1]
-        elif line == "#endif":
-            taken.pop()
-        elif all(taken) and line.strip():
-            yield line
+def with_fields(source: str, constants: Sequence[tuple[str, str]]) -> str:
+    """Return the source with those of its fields with `only if` that these constants make; lines keep their numbers."""
+    numbers, lines = Constants.of(constants), source.split("\n")
+    for number, line in enumerate(lines):
+        if " only if " in line:
+            field, _, condition = line.partition(" only if ")
+            lines[number] = field.removesuffix(",") if numbers.hold(condition.partition(":")[0]) else ""
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -115,17 +117,20 @@ class Operands:
         struct = taken and re.search(rf"^struct {taken[1]} \{{\n(.*?)^\}};", source, re.DOTALL | re.MULTILINE)
         if not struct:
             raise ValueError(f"no kernel {function} that takes one struct")
-        integer = re.compile(r"-?\d+")
-        numbers = Constants((name, (int if integer.fullmatch(text) else float)(text)) for name, text in constants)
+        numbers = Constants.of(constants)
         for name, value in DEFINED.findall(source):
             numbers.setdefault(name, eval(python(value), {}, numbers))
         numbers["_"] = 1
-        return cls(function, tuple(Operand.of(line, numbers) for line in compiled_lines(struct[1], numbers)), numbers)
+        return cls(function, tuple(Operand.of(line, numbers) for line in struct[1].splitlines() if line), numbers)
 
     @cached_property
     def struct(self) -> type[ctypes.Structure]:
         """The same in C's layout."""
         return type("Arguments", (ctypes.Structure,), {"_fields_": [(field.name, field.type) for field in self.fields]})
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(field.name for field in self.fields)
 
     @cached_property
     def tensors(self) -> tuple[Operand, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import KEPT_TILE, Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import KEPT_TILE, Attention, LayerPages, Workspace
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
@@ -48,6 +48,9 @@ class Pages:
         pages = cls(k, v, torch.empty(layers, blocks, *shape, dtype=dtype, device=device), heads.kv)
         pages.clear()
         return pages
+
+    def of_layer(self, index: int) -> LayerPages:
+        return LayerPages(self.k[index], self.v[index], self.scales_of(index))
 
     def scales_of(self, layer: int) -> Tensor | None:
         return None if self.scales is None else self.scales[layer]
@@ -109,7 +112,7 @@ class LayerBuffers:
     pre_norm: PreNormRows
     qkv: Tensor
     attended: Tensor
-    partial: tuple[Tensor, Tensor]
+    partial: Workspace
     mlp: Tensor
     logits: Tensor
     mixture: MixtureBuffers | None = None
@@ -255,11 +258,10 @@ def partial_attentions(geometry: TargetGeometry, sizes: Sizes) -> list[Attention
 
 def workspace(
     attention: Attention, slots: int, device: torch.device | str, beside: Sequence[Attention] = ()
-) -> tuple[Tensor, Tensor]:
+) -> Workspace:
     """See `Attention.partial_shapes`: enough for each of them."""
     shapes = max(each.partial_shapes(slots) for each in (attention, *beside))
-    outputs, stats = (torch.zeros(shape, device=device) for shape in shapes)
-    return outputs, stats
+    return Workspace(*(torch.zeros(shape, device=device) for shape in shapes))
 
 
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:

@@ -12,6 +12,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedE
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import FeatureNorm, InputWeights
 from specgate.backends.eagle3.lib import weights
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.rope import RopeTable as RopeTable
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_draft, pack_target
@@ -46,9 +47,6 @@ def pack_expert_target(checkpoint: TargetCheckpoint) -> ExpertTargetWeights:
         return made
 
     return weights.pack_expert_target(checkpoint, packed)
-
-
-RopeTable = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)

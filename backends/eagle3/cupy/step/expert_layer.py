@@ -39,8 +39,8 @@ class ExpertLayer(Layer):
         return w.qkv_bias if product == "qkv" else w.o_bias
 
     def of_heads(self, b: LayerBuffers, w: AnyWeights) -> dict[str, Any]:
-        assert b.mixture is not None and not isinstance(w, LayerWeights)
-        return {"sinks": w.sinks, "finished": b.mixture.joined}
+        assert not isinstance(w, LayerWeights)
+        return {"sinks": w.sinks}
 
     def feed_forward(
         self, b: LayerBuffers, w: Any, next_norm: Tensor, index: int, rows: Rows, at: RowPositions

@@ -30,8 +30,8 @@ class RowPositions:
     With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
     query row.
 
-    With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
-    at a part of the cache, or they begin at position `first` [S], and choose such a part. `step` [1]: the number of the
+    With `nodes`, of all layers, rows are nodes of a tree, and stand where `Attention` says. With `part`, they look at a
+    part of the cache, or they begin at position `first` [S], and choose such a part. `step` [1]: the number of the
     step.
     """
 
@@ -41,7 +41,7 @@ class RowPositions:
     offset: int = 0
     counts: Tensor | None = None
     nodes: NodeTensors | None = None
-    partial: PartialBuffers | None = None
+    part: PartialBuffers | None = None
     step: Tensor | None = None
     first: Tensor | None = None
 
@@ -49,6 +49,10 @@ class RowPositions:
     def begins(self) -> Tensor:
         """Return the position of each slot's row 0, less `offset`."""
         return self.length if self.first is None else self.first
+
+    def of_layer(self, index: int) -> tuple[object, ...]:
+        """Return what has the operands of attention in a layer."""
+        return self, self.rope, self.kv, self.nodes and self.nodes.of_layer(index)
 
 
 Place = Literal["input", "o", "down"]
@@ -195,24 +199,15 @@ class Layer:
         rows: Rows,
         at: RowPositions,
     ) -> None:
-        p, k, v, attention = at.partial, pages.k[index], pages.v[index], self.attention[self.windows[index]]
+        p, attention = at.part, self.attention[self.windows[index]]
+        groups = b.partial, pages.of_layer(index), *at.of_layer(index)
         if isinstance(attention, WideAttention):
             assert p is not None
-            attention(
-                *(b.attended, b.partial, k, v, p.asked[index], b.qkv, at.rope, at.kv.block_table),
-                *(p.verified, at.length, rows),
-                **{name: of for name, of in self.of_heads(b, w).items() if name != "finished"},
-            )
+            attention(b.attended, b.qkv, rows, *groups, first=p.verified, asked=p.asked[index], **self.of_heads(b, w))
             return
-        attention(
-            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.begins, rows),
-            offset=at.offset,
-            counts=at.counts,
-            nodes=at.nodes and at.nodes.of_layer(index),
-            scales=pages.scales_of(index),
-            kept=(p.kept[index], p.dropped) if p is not None and attention.kept else None,
-            **self.of_heads(b, w),
-        )
+        part = {"kept": p.kept[index], "dropped": p.dropped} if p is not None and attention.kept else {}
+        joined = {"finished": b.mixture.joined} if attention.joins and b.mixture else {}
+        attention(b.attended, b.qkv, rows, *groups, length=at.begins, **part, **joined, **self.of_heads(b, w))
 
     def sum_of(self, b: LayerBuffers, norm: Tensor) -> tuple[Tensor, tuple[PreNormRows, Tensor] | None]:
         """Return the stream that a product adds to, and the norm that it prepares; or the buffer of its partial

@@ -22,6 +22,12 @@ class Call:
     named: Mapping[str, Any]
     launches: list[Launch] = field(default_factory=list)
 
+    @property
+    def operands(self) -> Mapping[str, Any]:
+        """What it was named, and what its launches were given."""
+        given = {name: value for launch in self.launches for name, value in launch.arguments.items()}
+        return {**given, **self.named}
+
     def __call__(self) -> None:
         for launch in self.launches:
             launch()

@@ -116,7 +116,7 @@ class Refresh(Verification):
 
     def positions(self, b: Buffers) -> RowPositions:
         of = self.target.rope, b.kv, b.slots.length
-        return RowPositions(*of, partial=b.partial, step=b.slots.step, first=self.begins(b))
+        return RowPositions(*of, part=b.partial, step=b.slots.step, first=self.begins(b))
 
     def kernels(self) -> Mapping[str, Kernel]:
         return self.selection.kernels()
@@ -145,7 +145,7 @@ class Part(Verification):
         return None if window is not None else partial_attention(self.target.geometry, self.sizes, self.k)
 
     def positions(self, b: Buffers) -> RowPositions:
-        return RowPositions(self.target.rope, b.kv, b.slots.length, partial=b.partial, step=b.slots.step)
+        return RowPositions(self.target.rope, b.kv, b.slots.length, part=b.partial, step=b.slots.step)
 
 
 VERIFICATIONS: Final[Mapping[Kind, type[Verification]]] = {PLAIN: Verification, FULL: Refresh, PARTIAL: Part}

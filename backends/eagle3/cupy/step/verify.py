@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import EmbedRows, FeatureCapture
@@ -93,7 +94,7 @@ class Verify:
         """
         t, choices, eps = b.target.layer, b.target.choices, self.target.geometry.rms_eps
         self.lm_head(t.logits, t.pre_norm, self.target.weights.lm_head, rows, eps=eps, choices=choices)
-        with mark("TARGET_CHOICE"):
+        with mark("TARGET_DRAW") if self.choice.draw else nullcontext():
             self.choice(t.logits, choices, t, b, rows, self.draft)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:

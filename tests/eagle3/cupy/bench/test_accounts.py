@@ -138,10 +138,10 @@ def test_attention_moves_each_cached_position_once_for_all_heads_of_a_group(
     stage = staged(k, slots, context)
     calls = [call for call in stage.calls if isinstance(call.kernel, Attention)]
     target = calls[-1]
-    pages = target.named["k_pages"][0], target.named["v_pages"][0]
+    pages = target.operands["k_pages"][0], target.operands["v_pages"][0]
     position = sum(page.nbytes // 64 for page in pages)
     new = slots * (k + 1)
-    projections = target.named["qkv"][:new].nbytes
+    projections = target.operands["qkv"][:new].nbytes
     result = account(target, context)["attention"]
     assert result.size == (slots * context + new) * position + projections
     assert result.shape == f"{slots}×{k + 1} over {context + k + 1}"

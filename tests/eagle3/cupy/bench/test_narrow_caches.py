@@ -52,11 +52,11 @@ def test_attention_moves_each_code_and_each_scale_once(monkeypatch: pytest.Monke
     slots, context = 3, 704
     stage = staged(3, slots, context, kv=kv)
     target = [call for call in stage.calls if isinstance(call.kernel, Attention)][-1]
-    block = sum(target.named[name][0].nbytes for name in ("k_pages", "v_pages", "scales"))
+    block = sum(target.operands[name][0].nbytes for name in ("k_pages", "v_pages", "scales"))
     if kv.target == "nvfp4":
-        block -= OUTER_BYTES * target.named["k_pages"].shape[1]
+        block -= OUTER_BYTES * target.operands["k_pages"].shape[1]
     new = slots * 4
-    projections = target.named["qkv"][:new].nbytes
+    projections = target.operands["qkv"][:new].nbytes
     assert account(target, context)["attention"].size == slots * context * block / 64 + new * block / 64 + projections
 
 

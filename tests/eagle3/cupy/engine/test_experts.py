@@ -8,15 +8,7 @@ import torch
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
-from tests.eagle3.cupy.engine.tracing import (
-    NEAR_TIE,
-    Nearness,
-    divergences,
-    reference_logits,
-    same_prefixes,
-    tokens,
-    trace,
-)
+from tests.eagle3.cupy.engine.tracing import NEAR_TIE, divergences, nearness, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
     RAGGED,
     RECIPE_EXPERTS,
@@ -93,18 +85,11 @@ def test_tokens_are_the_float32_references_but_for_near_ties(name: str, monkeypa
 
 
 def test_logits_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16() -> None:
-    made, exact, rounded = expert_engine(), oracle(torch.float32), oracle(torch.bfloat16)
-    prompts = random_prompts([300, 70])
-    for engine in (made, exact, rounded):
-        engine.prefill(prompts, draft=True)
-    steps = trace(made, 0, 40, StopRule((), (), SIZES.positions))
-    text = tokens(made, 0, Budget(steps=40))
-    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in steps]
-    wanted, torchs = ([reference_logits(of, *context) for context in contexts] for of in (exact, rounded))
-    ours, theirs = Nearness.of(list(steps.values()), wanted), Nearness.of(torchs, wanted)
-    print(f"{ours}; torch in bfloat16: {theirs}")
+    exact, rounded = oracle(torch.float32), oracle(torch.bfloat16)
+    ours, torchs = nearness(expert_engine(), exact, rounded, random_prompts([300, 70]), 40)
+    print(f"{ours}; torch in bfloat16: {torchs}")
     assert ours.pooled >= 0.999
-    assert ours.pooled > theirs.pooled
+    assert ours.pooled > torchs.pooled
 
 
 @pytest.mark.parametrize("k", [0, 3])

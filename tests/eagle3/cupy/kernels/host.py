@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
-from tests.eagle3.cupy.kernels.launches import Switches, compiled_text
+from tests.eagle3.cupy.kernels.launches import compiled_text
 
 COMPILER: Final = shutil.which("g++")
 OPTIONS: Final = (
@@ -148,8 +148,7 @@ def source(spec: Spec) -> str:
     text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory")
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
-    compiled = compiled_text(text, Switches.of(spec))
-    taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled)
+    taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled_text(spec))
     runs = "".join(
         f"""
 static {struct} {name}_given;

@@ -10,14 +10,13 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Final
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec, with_headers
-from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Constants
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
@@ -25,7 +24,7 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import Kind
 from specgate.backends.eagle3.cupy.tuned.gemms import Configurations
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED
-from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
@@ -74,13 +73,17 @@ ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    stem: str
+    spec: Spec
     name: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
     arguments: Mapping[str, ARGUMENT]
     shared_bytes: int
     packed: ctypes.Structure
+
+    @property
+    def stem(self) -> str:
+        return self.spec.stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def step(
     ) -> None:
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
         packed = kernel.operands_of(name).packed(arguments)
-        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared, packed))
+        launches.append(Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, shared, packed))
 
     monkeypatch.setattr(Kernel, "enqueue", record)
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
@@ -173,68 +176,26 @@ def step(
     return Step(buffers, launches, ranges, cycle)
 
 
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """What the preprocessor leaves in a kernel: for trees, or for chains; for a cache in the format `kv`, all of it or
-    a `part`; for rows that are run again; of attention, for one that joins chunks.
-    """
-
-    tree: bool = False
-    kv: KvMode = "bf16"
-    part: bool = False
-    replays: bool = False
-    joins: bool = False
-
-    @classmethod
-    def of(cls, spec: Spec) -> Switches:
-        names = {name for name, _ in spec.constants}
-        return cls(
-            tree="TREE_ROWS" in names,
-            kv="nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16",
-            part="KEPT_BLOCKS" in names,
-            replays="REPLAYS" in names,
-            joins="JOINS" in names,
-        )
-
-    @property
-    def left_out(self) -> Mapping[str, bool]:
-        """Condition → whether what follows is left out."""
-        return {
-            "#if TREE_ROWS": not self.tree,
-            "#if KV_FP8": self.kv != "fp8",
-            "#if KV_NVFP4": self.kv != "nvfp4",
-            "#if KV_CODES": self.kv == "bf16",
-            "#if !KV_CODES": self.kv != "bf16",
-            "#if JOINS": not self.joins,
-            "#if KEPT_BLOCKS": not self.part,
-            "#if REPLAYS": not self.replays,
-            "#if !REPLAYS": self.replays,
-        }
-
-
-PLAIN: Final = Switches()
-
-
-def compiled_text(text: str, switches: Switches = PLAIN) -> str:
-    """The text without what the preprocessor leaves out."""
-    left_out = switches.left_out
-    kept, skipping = list[str](), [False]
-    for line in text.splitlines(keepends=True):
+def compiled_text(spec: Spec) -> str:
+    """The source without comments, and without what the preprocessor leaves out by the kernel's constants."""
+    constants = Constants.of(spec.constants)
+    kept, taken = list[str](), [True]
+    for line in re.sub(r"//[^\n]*", "", spec.source).splitlines(keepends=True):
         if line.startswith("#if"):
-            skipping.append(skipping[-1] or left_out.get(line.strip(), False))
+            condition = line.removeprefix("#if ")
+            taken.append(taken[-1] and (condition == line or "__CUDA" in line or constants.hold(condition)))
         elif line.startswith("#else"):
-            skipping[-1] = not skipping[-1] if not skipping[-2] else True
+            taken[-1] = taken[-2] and not taken[-1]
         elif line.startswith("#endif"):
-            skipping.pop()
-        elif not skipping[-1]:
+            taken.pop()
+        elif taken[-1]:
             kept.append(line)
     return "".join(kept)
 
 
 @cache
-def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
-    without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    text = compiled_text(without_comments, switches)
+def source_of(spec: Spec, name: str) -> Source:
+    stem, text = spec.stem, compiled_text(spec)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -251,19 +212,7 @@ def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
 
 
 def source(launch: Launch) -> Source:
-    kv: KvMode = "bf16"
-    if launch.stem in ("attention", "prefill_heads", "tree_settle") and isinstance(
-        scales := launch.arguments.get("scales"), Tensor
-    ):
-        kv = "nvfp4" if scales.dtype == torch.uint8 else "fp8"
-    switches = Switches(
-        tree="masks" in launch.arguments,
-        kv=kv,
-        part=launch.stem == "attention" and "dropped" in launch.arguments,
-        replays=launch.stem in ("embed_rows", "feature_capture") and "verified" in launch.arguments,
-        joins=launch.name == "attention" and "finished" in launch.arguments,
-    )
-    return source_of(launch.stem, launch.name, switches)
+    return source_of(launch.spec, launch.name)
 
 
 def check_arguments(launches: Sequence[Launch]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import STATISTICS, Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import STATISTICS, Attention, LayerPages, Workspace
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import CANDIDATES, FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
@@ -60,12 +60,13 @@ class Cache:
             statistics=statistics is not None,
             sinks=sinks is not None,
         )
-        outputs, stats = (poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots))
+        work = Workspace(*(poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots)))
         out = poisoned(slots * query_rows, self.heads.width)
         kernel(
-            *(out, (outputs, stats), self.k_pages, self.v_pages, qkv, self.rope, self.block_table),
-            counted([p - 3 for p in positions]),
-            rows_of(range(slots) if active is None else active, query_rows, slots),
+            *(out, qkv, rows_of(range(slots) if active is None else active, query_rows, slots)),
+            *(work, LayerPages(self.k_pages, self.v_pages), self.rope),
+            block_table=self.block_table,
+            length=counted([p - 3 for p in positions]),
             offset=3,
             counts=counted(counts) if counts else None,
             statistics=statistics,
@@ -229,7 +230,7 @@ def test_a_slot_among_idle_ones_waits_for_its_queries() -> None:
     x, weight = normal(12, k), normal(heads.qkv_width, k, scale=k**-0.5, seed=1)
     product, attention = MatmulRows(heads.qkv_width, k, Epilogue.PLAIN, 12), Attention(heads, 4)
     qkv, out = poisoned(12, heads.qkv_width, dtype=torch.float32), poisoned(12, heads.width)
-    outputs, stats = (poisoned(*shape, dtype=torch.float32) for shape in attention.partial_shapes(3))
+    work = Workspace(*(poisoned(*shape, dtype=torch.float32) for shape in attention.partial_shapes(3)))
     length = counted([p - 3 for p in positions])
     product(qkv, x, weight, rows)
     want = cache.attend(qkv, positions, 4, active=[1])[:4]
@@ -239,7 +240,9 @@ def test_a_slot_among_idle_ones_waits_for_its_queries() -> None:
         out.fill_(float("nan"))
         product(qkv, x, weight, rows)
         attention(
-            *(out, (outputs, stats), cache.k_pages, cache.v_pages, qkv, cache.rope, cache.block_table, length, rows),
+            *(out, qkv, rows, work, LayerPages(cache.k_pages, cache.v_pages), cache.rope),
+            block_table=cache.block_table,
+            length=length,
             offset=3,
         )
         assert torch.equal(out[:4], want) and out[4:].isnan().all()

@@ -59,7 +59,7 @@ def on_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def enqueue(kernel: Kernel, name: str, grid: Any, block: Any, arguments: Any, **keywords: Any) -> None:
         packed = kernel.operands_of(name).packed(arguments)
-        declared = source(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, 0, packed)).fields
+        declared = source(Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, 0, packed)).fields
         assert [field.name for field in declared] == list(arguments), name
         for field, argument in zip(declared, arguments.values(), strict=True):
             assert field.takes(argument), f"{name}: {field}"

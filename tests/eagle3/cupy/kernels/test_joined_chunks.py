@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention import attention
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, LayerPages, Workspace
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.rope import cos_sin_table
@@ -40,13 +40,12 @@ class Cache:
         for _ in range(2):
             values.append(empty(len(EDGES) * rows, self.heads.width))
             kernel(
-                values[-1],
-                (empty(*shapes[0], dtype=torch.float32), empty(*shapes[1], dtype=torch.float32)),
-                *(self.k_pages.clone(), self.v_pages.clone(), qkv),
+                *(values[-1], qkv, rows_of(active, rows, len(EDGES), self.device)),
+                Workspace(*(empty(*shape, dtype=torch.float32) for shape in shapes)),
+                LayerPages(self.k_pages.clone(), self.v_pages.clone()),
                 self.rope,
-                self.table,
-                counted([p - 3 for p in EDGES], self.device),
-                rows_of(active, rows, len(EDGES), self.device),
+                block_table=self.table,
+                length=counted([p - 3 for p in EDGES], self.device),
                 offset=3,
                 sinks=normal(self.heads.heads, scale=4.0, seed=3, device=self.device) if kernel.sinks else None,
                 finished=finished if kernel.joins else None,

@@ -14,9 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import kernel_files
 from specgate.backends.eagle3.cupy.kernels.operands import Operands
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
@@ -39,7 +41,6 @@ from tests.eagle3.cupy.kernels.launches import (
     SMALL,
     TREE,
     Launch,
-    Switches,
     check_arguments,
     lets_go_early,
     mixed_up,
@@ -357,13 +358,13 @@ def test_what_a_trees_kernel_touches_before_it_waits_nothing_that_may_still_run_
 
 
 def test_attention_reads_no_mask_before_it_waits() -> None:
-    result = source_of("attention", "attention", Switches(tree=True))
+    result = source_of(Attention(Heads(8, 2, 64, 500), 4, tree=TreeNodes(0, 4, 3)).spec, "attention")
     early = reached(result.body[: result.body.rindex("await_previous();")], result.text)
-    assert "t.masks = args.masks" in early and not re.search(r"masks\[|depth_of|DEPTH_OF", early)
+    assert "t.masks = masks_of(args" in early and not re.search(r"masks\[|depth_of|DEPTH_OF", early)
 
 
 def test_what_settles_a_tree_reads_no_value_of_the_last_layer_before_it_waits() -> None:
-    body = source_of("tree_settle", "tree_settle").body
+    body = source_of(TreeSettle(Heads(8, 2, 64, 500), 2, 9, 192, 4, 3, 4).spec, "tree_settle").body
     early = body[: body.index("await_previous();")]
     assert "early = cached && part.layer < LAYERS - 1;" in early
     assert re.findall(r".*args\.[kv]_pages.*", early) == [

@@ -83,7 +83,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
         seen.append(
             Launch(
-                kernel.spec.stem,
+                kernel.spec,
                 name,
                 tuple(grid),
                 tuple(block),

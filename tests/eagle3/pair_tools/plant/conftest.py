@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-import os
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from specgate.backends.eagle3.pair_tools.plant import calibrate, command
 from specgate.backends.eagle3.pair_tools.plant.command import Wish, plant
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
+from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.contract import PairRef
-from specgate.contract.protocols import Backend
+from specgate.contract.protocols import Engine, OpenRequest
 
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 CPU = Decoder("float32", "cpu")
 CONTEXT = 96
 """More than planted tokens look back (67), and more rows than the reference engine takes for a decode step (64)."""
 
 
-def planted_pair(folder: Path, wish: Wish, texts: int = 4, backend: Backend = CPU.backend) -> None:
+class Watched(ReferenceBackend):
+    """The reference engine, and what it was asked to open."""
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.asked: list[OpenRequest] = []
+
+    def open(self, request: OpenRequest) -> Engine:
+        self.asked.append(request)
+        return super().open(request)
+
+
+def planted_pair(folder: Path, wish: Wish, texts: int) -> None:
+    """Plant a pair, and write beside its folder which engines were opened for that."""
+    backend = Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "TEXTS", texts)
         patch.setattr(calibrate, "WALK", 256)
@@ -28,37 +45,30 @@ def planted_pair(folder: Path, wish: Wish, texts: int = 4, backend: Backend = CP
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
         plant(wish, folder, replace(CPU, backend=backend), lambda line: None)
-
-
-def shared(base: Path, name: str, wish: Wish, texts: int = 4) -> PairRef:
-    """Planted by the worker that comes first; the others wait for it."""
-    folder = base / "planted" / name
-    folder.parent.mkdir(exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
-        if not folder.with_suffix(".done").exists():
-            planted_pair(folder, wish, texts)
-            folder.with_suffix(".done").touch()
-    return PairRef(name, folder / "target", folder / "draft", "planted")
+    opened = [(str(r.pair.target), r.dtype, r.max_batch, r.max_k, dict(r.options)) for r in backend.asked]
+    folder.with_suffix(".json").write_text(json.dumps(opened))
 
 
 @pytest.fixture(scope="session")
-def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this test run, the same for every worker of pytest-xdist."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+def shared(made_once: MadeOnce) -> Callable[..., PairRef]:
+    def pair(name: str, wish: Wish, texts: int = 4) -> PairRef:
+        folder = made_once(f"planted-{name}", lambda folder: planted_pair(folder, wish, texts))
+        return PairRef(name, folder / "target", folder / "draft", "planted")
+
+    return pair
 
 
 @pytest.fixture(scope="session")
-def pair_a(shared_base: Path) -> PairRef:
-    return shared(shared_base, "a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
+def pair_a(shared: Callable[..., PairRef]) -> PairRef:
+    return shared("a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
 
 
 @pytest.fixture(scope="session")
-def pair_experts(shared_base: Path) -> PairRef:
+def pair_experts(shared: Callable[..., PairRef]) -> PairRef:
     """With half of the overlap that neighbours can have."""
-    return shared(shared_base, "experts", Wish("gpt-oss-tiny", 3.0, 3, context=CONTEXT, expert_overlap=0.5), texts=2)
+    return shared("experts", Wish("gpt-oss-tiny", 3.0, 3, context=CONTEXT, expert_overlap=0.5), texts=2)
 
 
 @pytest.fixture(scope="session")
-def pair_b(shared_base: Path) -> PairRef:
-    return shared(shared_base, "b", Wish("tiny", 3.4, 3, "B", context=CONTEXT, written=False))
+def pair_b(shared: Callable[..., PairRef]) -> PairRef:
+    return shared("b", Wish("tiny", 3.4, 3, "B", context=CONTEXT, written=False))

@@ -15,19 +15,17 @@ from specgate.backends.eagle3.pair_tools import shards
 from specgate.backends.eagle3.pair_tools.plant.command import Wish, plant
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, geometry_of, tiny
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
-from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward, target_logits
 from specgate.cli import cli
 from specgate.contract import PairRef
-from specgate.contract.protocols import Engine, OpenRequest
 from specgate.errors import CheckpointError, EnvironmentRefused, SpecgateError, UsageError
 from specgate.machine import inventory
 from specgate.pairs.resolve import resolve_pair
 from tests.checkpoints.folders import edit_config
 from tests.eagle3.lib.planted.recipes import RECIPE_A
-from tests.eagle3.pair_tools.plant.conftest import CONTEXT, CPU, planted_pair
+from tests.eagle3.pair_tools.plant.conftest import CONTEXT, CPU
 
 WISH = Wish("tiny", 3.0, 3, context=256)
 
@@ -87,7 +85,7 @@ def test_the_configs_say_what_was_asked_predicted_and_measured(pair_b: PairRef) 
 def test_a_planted_pair_is_recognised_by_its_folder_and_by_its_parts(pair_b: PairRef) -> None:
     whole = resolve_pair(str(pair_b.target.parent), None, None)
     parts = resolve_pair(None, pair_b.target, pair_b.draft)
-    assert (whole.acceptance, whole.name) == ("planted", "b")
+    assert (whole.acceptance, whole.name) == ("planted", "planted-b")
     assert parts.acceptance == "planted" and parts.target == whole.target and parts.draft == whole.draft
 
 
@@ -212,26 +210,11 @@ def test_every_geometry_says_where_its_numbers_come_from(name: str) -> None:
 # ── who decodes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Watched(ReferenceBackend):
-    """The reference engine, and what it was asked to open."""
-
-    name = "watched"
-
-    def __init__(self) -> None:
-        self.asked: list[OpenRequest] = []
-
-    def open(self, request: OpenRequest) -> Engine:
-        self.asked.append(request)
-        return super().open(request)
-
-
-def test_all_text_is_decoded_by_the_engine_that_was_named(tmp_path: Path) -> None:
-    watched = Watched()
-    planted_pair(tmp_path / "pair", replace(WISH, context=CONTEXT), texts=1, backend=watched)
-    own_text, check = watched.asked
-    assert own_text.pair.target.parent != tmp_path / "pair" and not own_text.options
-    assert (own_text.dtype, own_text.max_batch, own_text.max_k) == ("float32", 1, 2)
-    assert check.pair.target == tmp_path / "pair" / "target" and (check.max_batch, check.max_k) == (2, 3)
+def test_all_text_is_decoded_by_the_engine_that_was_named(pair_a: PairRef) -> None:
+    folder = pair_a.target.parent
+    own_text, check = json.loads(folder.with_suffix(".json").read_text())
+    assert Path(own_text[0]).parent != folder and own_text[1:] == ["float32", 4, 2, {}]
+    assert Path(check[0]) == folder / "target" and check[2:4] == [2, 3]
 
 
 @pytest.mark.parametrize(

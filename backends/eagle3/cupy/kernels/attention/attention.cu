@@ -16,8 +16,8 @@
 // one more position would, and has no value.
 //
 // KV_FP8, KV_NVFP4: in which format the cache is, bfloat16 (kv_bf16.cuh), E4M3 with scales (kv_fp8.cuh) or NVFP4
-// (kv_nvfp4.cuh); what the latter two share is in kv_codes.cuh. These have load_queries, append_new_rows and what multiplies;
-// the rest is the same.
+// (kv_nvfp4.cuh); what the latter two share is in kv_codes.cuh, and what the former two do in kv_rows.cuh. These have
+// load_queries, append_new_rows, how the ring is filled and what multiplies; the rest is the same.
 //
 // Layouts: qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32, APPENDED_ROWS rows per slot; k_pages
 // [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; of E4M3, scales
@@ -26,12 +26,12 @@
 // [row][head][HEAD_DIM]; sinks [head]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist,
 // the last of them stands at length + offset, and that one alone is a query row.
 //
-// TREE_ROWS (0: a chain): the rows are nodes of a tree, of which several may stand at one position. tree_rows.cuh says what
-// differs; nothing of it is compiled for a chain.
+// TREE_ROWS (0: a chain): the rows are nodes of a tree, of which several may stand at one position. chain_rows.cuh and
+// tree_rows.cuh say what differs.
 //
 // KEPT_BLOCKS (0: all are kept): how many positions make a block that is kept or left out. Then the rows look at a part of the
 // cache alone, and kept_blocks.cuh says which. Chunks, key tiles and all that is compared with them count the positions that
-// are kept; nothing of it is compiled where all are.
+// are kept. whole_cache.cuh has the same of a whole cache.
 //
 // A row's bits do not depend on its neighbours: chunks and key tiles lie at fixed absolute positions, so what a row sees of a
 // chunk, and the order in which it adds it up, is the same whatever rows share the tile. Positions beyond a row's own add
@@ -56,18 +56,8 @@
 #ifndef JOINS
 #define JOINS 0
 #endif
-#define KV_CODES (KV_FP8 || KV_NVFP4)
 #ifndef KEPT_BLOCKS
 #define KEPT_BLOCKS 0
-#endif
-
-// How many positions the query rows stand at; threads of a block and, of a tree, the registers that they may have: all.
-#if TREE_ROWS
-#define ROW_POSITIONS (TREE_LEVELS + 1)
-#define LAUNCH_BOUNDS THREADS, 1
-#else
-#define ROW_POSITIONS QUERY_ROWS
-#define LAUNCH_BOUNDS THREADS
 #endif
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
@@ -82,27 +72,20 @@ const int QUERIES = HEADS_PER_KV * QUERY_ROWS;  // of a slot and a key/value hea
 const int QUERY_TILES = (QUERIES + 15) / 16;
 const int HALVES = QUERIES > 8 ? 2 : 1;  // halves of a tile's 16 rows that have a query
 const int QKV_HEADS = HEADS + 2 * KV_HEADS;
-const int TILE_KEYS = KV_CODES ? 64 : 32;     // positions of a key tile
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
 struct AttentionArguments {
-    float* partial;         // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
-    float2* partial_stats;  // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
-#if KV_CODES
-#if KV_NVFP4
-    unsigned char* k_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
-    unsigned char* v_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
-    unsigned char* scales;   // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16]
-#else
-    unsigned char* k_pages;  // [PAGES, KV_HEADS, BLOCK, HEAD_DIM]
-    unsigned char* v_pages;  // [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
-    float* scales;           // [PAGES, KV_HEADS, BLOCK / 16, 2]
-#endif
-#else
-    bf16* k_pages;  // [PAGES, KV_HEADS, BLOCK, HEAD_DIM]
-    bf16* v_pages;  // [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
-#endif
+    float* partial;           // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
+    float2* partial_stats;    // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
+    bf16* k_pages;            // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8 && !KV_NVFP4
+    bf16* v_pages;            // [PAGES, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8 && !KV_NVFP4
+    unsigned char* k_pages;   // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if KV_FP8
+    unsigned char* v_pages;   // [PAGES, KV_HEADS, HEAD_DIM, BLOCK] only if KV_FP8
+    float* scales;            // [PAGES, KV_HEADS, BLOCK / 16, 2] only if KV_FP8
+    unsigned char* k_pages;   // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16] only if KV_NVFP4
+    unsigned char* v_pages;   // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16] only if KV_NVFP4
+    unsigned char* scales;    // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16] only if KV_NVFP4
     int* statistics;          // [4] if STATISTICS
     const float* qkv;         // [S * APPENDED_ROWS, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
     const float* cosine;      // [POSITIONS, HEAD_DIM / 2]
@@ -113,21 +96,13 @@ struct AttentionArguments {
     const int* active;        // [S]
     const int* active_count;  // [1]
     int offset;
-#if TREE_ROWS
-    const long long* masks;  // [S, TREE_STRIDE]
-#if KV_FP8
-    float* node_scales;  // [S, KV_HEADS, TREE_STRIDE, 2]
-#endif
-#endif
-#if KEPT_BLOCKS
-    const int* kept;     // [S, KV_HEADS, RETRIEVED_BLOCKS]
-    const int* dropped;  // [S]
-#endif
-#if JOINS
-    bf16* out;          // [R, HEADS * HEAD_DIM]
-    const bf16* sinks;  // [HEADS] if SINKS
-    int* finished;      // [_]
-#endif
+    const long long* masks;  // [S, TREE_STRIDE] only if TREE_ROWS
+    float* node_scales;      // [S, KV_HEADS, TREE_STRIDE, 2] only if TREE_ROWS && KV_FP8
+    const int* kept;         // [S, KV_HEADS, RETRIEVED_BLOCKS] only if KEPT_BLOCKS
+    const int* dropped;      // [S] only if KEPT_BLOCKS
+    bf16* out;               // [R, HEADS * HEAD_DIM] only if JOINS
+    const bf16* sinks;       // [HEADS] if SINKS, only if JOINS
+    int* finished;           // [_] only if JOINS
     const bf16* head_norms;  // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
@@ -139,13 +114,9 @@ struct CombineArguments {
     const int* active;            // [S]
     const int* active_count;      // [1]
     int offset;
-    const bf16* sinks;  // [HEADS] if SINKS
-#if TREE_ROWS
-    const long long* masks;  // [S, TREE_STRIDE]
-#endif
-#if KEPT_BLOCKS
-    const int* dropped;  // [S]
-#endif
+    const bf16* sinks;       // [HEADS] if SINKS
+    const long long* masks;  // [S, TREE_STRIDE] only if TREE_ROWS
+    const int* dropped;      // [S] only if KEPT_BLOCKS
 };
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -166,82 +137,19 @@ struct Task {
     int appended, oldest_new;     // how many rows enter the cache, and the position of the first of them
     int chunk, begin, end;        // the chunk, and the positions of it that any row sees
     int entry;                    // of the block table, one per lane: the chunk's blocks
-#if KV_NVFP4
-    int first_block;
-#endif
+    int first_block;              // of the slot
     bool idle;
-#if TREE_ROWS
-    const long long* masks;  // of the slot's nodes
-#endif
-#if KEPT_BLOCKS
-    int dropped;  // positions that are left out, all of them before the rows
-#endif
+    const long long* masks;  // of the slot's nodes; null of a chain
+    int dropped;             // positions that are left out, all of them before the rows; chunks count those that are kept
 
     // Query `index` of the tile's slot and key/value head: its head, and its row among those of all slots.
     __device__ __forceinline__ int head_of(int index) const { return kv_head * HEADS_PER_KV + index % HEADS_PER_KV; }
     __device__ __forceinline__ int row_of(int index) const { return a * QUERY_ROWS + index / HEADS_PER_KV; }
 };
 
-#if KEPT_BLOCKS
-#include "kept_blocks.cuh"
-// The position in the slot's text of what stands at `at` among the positions that are kept, from the window on.
-#define POSITION_OF(task, at) ((at) + (task).dropped)
-#else
-#define POSITION_OF(task, at) (at)
-#endif
-
-__device__ __forceinline__ Task find_task(const AttentionArguments& args, const Thread& me) {
-    Task t;
-    // Two tiles of the same chunk are neighbours: the second finds keys and values in the L2 cache.
-    t.tile = blockIdx.x % QUERY_TILES, t.place = blockIdx.x / QUERY_TILES, t.kv_head = blockIdx.y, t.a = blockIdx.z;
-    // Every step of this chain is a trip to the L2 cache, so what does not depend on each other is requested at once. Beyond
-    // active_count, too, the list holds a slot that exists.
-    t.count = *args.active_count, t.slot = args.active[t.a];
-    t.position = args.length[t.slot] + args.offset, t.last = t.position + ROW_POSITIONS - 1;
-#if KEPT_BLOCKS
-    t.dropped = args.dropped[t.slot];
-    t.position -= t.dropped, t.last -= t.dropped;
-#endif
-    t.appended = args.counts ? args.counts[t.slot] : APPENDED_ROWS;
-    t.oldest_new = args.counts ? t.position - t.appended + 1 : t.position;
-    t.chunk = first_chunk(t.position) + t.place;
-    const int* table = args.block_table + t.slot * MAX_BLOCKS;
-#if KV_NVFP4
-    t.first_block = table[0];
-#endif
-#if KEPT_BLOCKS
-    t.entry = kept_entry(table, args.kept + (t.slot * KV_HEADS + t.kv_head) * RETRIEVED_BLOCKS, t, me.lane);
-#else
-    t.entry = table[min(t.chunk * (CHUNK / BLOCK) + min(me.lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
-#endif
-#if TREE_ROWS
-    t.masks = args.masks + t.slot * TREE_STRIDE;
-#endif
-    t.idle = t.a >= t.count || t.chunk * CHUNK > t.last;
-    t.end = min(t.last + 1, (t.chunk + 1) * CHUNK);
-    t.begin = WINDOW ? max(t.chunk * CHUNK, (t.position - WINDOW + 1) & ~(TILE_KEYS - 1)) : t.chunk * CHUNK;
-    return t;
-}
-
-// Key tiles, by what becomes of them: all; in chunks beyond the slot's length; hidden within a chunk; worked on.
-__device__ __forceinline__ void count_key_tiles(int* statistics, const Task& task) {
-    if (threadIdx.x > 0 || task.a >= task.count) return;
-    const int tiles = CHUNK / TILE_KEYS, done = task.idle ? 0 : max(0, (task.end - task.begin + TILE_KEYS - 1) / TILE_KEYS);
-    atomicAdd(statistics, tiles);
-    atomicAdd(statistics + (task.idle ? 1 : 2), tiles - done);
-    atomicAdd(statistics + 3, done);
-}
+// ---- parts: keys and values on their way, rows, how much of the cache they look at, its format ---------------------------
 
 #include "kv_ring.cuh"
-
-// ---- load: queries and new rows ---------------------------------------------------------------------------------------
-
-// Angles come from memory once per layer: what passes through the L2 cache in a layer drives them out of it.
-__device__ __forceinline__ void prefetch_angles(const float* cosine, const float* sine, const Task& task) {
-    const int angles = (task.last - task.oldest_new + 1) * HALF_DIM * (int)sizeof(float);
-    prefetch<WARPS * 32>(cosine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
-    prefetch<WARPS * 32>(sine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
-}
 
 // The head of query `index`, for its norm; of the last query, where there is none.
 __device__ __forceinline__ const float* query_head(const AttentionArguments& args, const Task& task, int index) {
@@ -256,7 +164,12 @@ __shared__ uint4 queries[LOADS_32][2][32];
 #if TREE_ROWS
 #include "tree_rows.cuh"
 #else
-#define DEPTH_OF(task, t) t
+#include "chain_rows.cuh"
+#endif
+#if KEPT_BLOCKS
+#include "kept_blocks.cuh"
+#else
+#include "whole_cache.cuh"
 #endif
 
 // What a lane knows of its rows g and g + 8: the positions that they see, and the softmax so far.
@@ -283,22 +196,63 @@ template <typename Powers>
 __device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values, int key,
                                                      const Task& task, const Thread& me);
 
-// What differs between the formats of the cache: load_queries, append_new_rows, multiply_keys, update_softmax, multiply_values.
-#if KV_CODES
+// What differs between the formats of the cache: load_queries, append_new_rows, KVRing::copy, multiply_keys, update_softmax,
+// multiply_values.
+#if KV_FP8 || KV_NVFP4
 #include "kv_codes.cuh"
-#endif
-#if KV_NVFP4
-#include "kv_nvfp4.cuh"
+#else
+#include "kv_bf16.cuh"
 #endif
 #if KV_FP8
 #include "kv_fp8.cuh"
 #endif
-#if !KV_CODES
-#include "kv_bf16.cuh"
+#if KV_NVFP4
+#include "kv_nvfp4.cuh"
+#else
+#include "kv_rows.cuh"
 #endif
-#if !KV_NVFP4
-#include "tile_products.cuh"
-#endif
+
+// ---- what a block has to do: its task ---------------------------------------------------------------------------------
+
+__device__ __forceinline__ Task find_task(const AttentionArguments& args, const Thread& me) {
+    Task t;
+    // Two tiles of the same chunk are neighbours: the second finds keys and values in the L2 cache.
+    t.tile = blockIdx.x % QUERY_TILES, t.place = blockIdx.x / QUERY_TILES, t.kv_head = blockIdx.y, t.a = blockIdx.z;
+    // Every step of this chain is a trip to the L2 cache, so what does not depend on each other is requested at once. Beyond
+    // active_count, too, the list holds a slot that exists.
+    t.count = *args.active_count, t.slot = args.active[t.a];
+    t.position = args.length[t.slot] + args.offset, t.last = t.position + ROW_POSITIONS - 1;
+    leave_out(t, args);
+    t.appended = args.counts ? args.counts[t.slot] : APPENDED_ROWS;
+    t.oldest_new = args.counts ? t.position - t.appended + 1 : t.position;
+    t.chunk = first_chunk(t.position) + t.place;
+    const int* table = args.block_table + t.slot * MAX_BLOCKS;
+    t.first_block = table[0];
+    t.entry = entry_of(args, table, t, me.lane);
+    t.masks = masks_of(args, t.slot);
+    t.idle = t.a >= t.count || t.chunk * CHUNK > t.last;
+    t.end = min(t.last + 1, (t.chunk + 1) * CHUNK);
+    t.begin = WINDOW ? max(t.chunk * CHUNK, (t.position - WINDOW + 1) & ~(TILE_KEYS - 1)) : t.chunk * CHUNK;
+    return t;
+}
+
+// Key tiles, by what becomes of them: all; in chunks beyond the slot's length; hidden within a chunk; worked on.
+__device__ __forceinline__ void count_key_tiles(int* statistics, const Task& task) {
+    if (threadIdx.x > 0 || task.a >= task.count) return;
+    const int tiles = CHUNK / TILE_KEYS, done = task.idle ? 0 : max(0, (task.end - task.begin + TILE_KEYS - 1) / TILE_KEYS);
+    atomicAdd(statistics, tiles);
+    atomicAdd(statistics + (task.idle ? 1 : 2), tiles - done);
+    atomicAdd(statistics + 3, done);
+}
+
+// ---- load: queries and new rows ---------------------------------------------------------------------------------------
+
+// Angles come from memory once per layer: what passes through the L2 cache in a layer drives them out of it.
+__device__ __forceinline__ void prefetch_angles(const float* cosine, const float* sine, const Task& task) {
+    const int angles = (task.last - task.oldest_new + 1) * HALF_DIM * (int)sizeof(float);
+    prefetch<WARPS * 32>(cosine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
+    prefetch<WARPS * 32>(sine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
+}
 
 // ---- reduce and epilogue ----------------------------------------------------------------------------------------------
 
@@ -321,9 +275,7 @@ __device__ __forceinline__ void store_warp(Outputs outputs, Softmax& state, cons
     }
 }
 
-#if JOINS
 #include "join_chunks.cuh"
-#endif
 
 // Each warp takes every WARPS-th row of the tile, and joins what all warps have of it.
 __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outputs outputs, const Task& task,
@@ -339,20 +291,16 @@ __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outpu
             total = fmaf(factor[w], stats[w][row].y, total);
         }
         const long long at = ((long long)task.row_of(index) * HEADS + task.head_of(index)) * MAX_CHUNKS + task.place;
-#if JOINS
-        const SingleChunk single(args, task, index, highest, total);
-#endif
+        const SingleChunk single = single_chunk(args, task, index, highest, total);
         if (me.lane == 0) args.partial_stats[at] = make_float2(highest, total);
         for (int d = me.lane; d < HEAD_DIM; d += 32) {
             float joined = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) joined = fmaf(factor[w], outputs[w][row][swizzled(row, d)], joined);
-#if JOINS
-            if (chunks_of(task) == 1) {
+            if (JOINS && chunks_of(task) == 1) {
                 single.store(d, joined);
                 continue;
             }
-#endif
             args.partial[at * HEAD_DIM + d] = joined;
         }
     }
@@ -363,9 +311,7 @@ __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outpu
 extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const AttentionArguments args) {
     const Thread me;
     const Task task = find_task(args, me);
-#if STATISTICS
-    count_key_tiles(args.statistics, task);
-#endif
+    if (STATISTICS) count_key_tiles(args.statistics, task);
     // A block that waited would hold a place that one with work may need. It need not: of an active slot the first chunk that
     // is seen always has work, and waits. (What is counted above is counted by kernels that are compiled for that alone.)
     if (task.idle) {
@@ -376,31 +322,19 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     prefetch_angles(args.cosine, args.sine, task);
     if constexpr (HEAD_NORM_EPS > 0) prefetch<WARPS * 32>(args.head_norms, 2 * HEAD_DIM * (int)sizeof(bf16));
     KVRing ring(args, task, me);
-#if TREE_ROWS
-    const int known = task.end + TILE_KEYS - 1;  // what is not of earlier steps is not read from the cache
-#else
-    const int known = min(task.oldest_new, (task.chunk + 1) * CHUNK);  // positions before it are of earlier steps
-#endif
+    const int known = known_before(task);
     ring.fill_early(known);
-#if KV_NVFP4
-    if (task.oldest_new > 0) ring.find_outer();  // else a new row makes them
-#endif
+    if (task.oldest_new > 0) find_outer(ring);  // else a new row makes them
 
     await_previous();
     let_next_start();
     load_queries(args, task, me);
-#if TREE_ROWS
-    if (task.position < task.end) load_nodes(args, task);
-    __syncthreads();
-#else
-    const bool grows = known < task.end;  // new positions lie in this chunk
+    if (TREE_ROWS && task.position < task.end) load_nodes(args, task);
+    const bool grows = !TREE_ROWS && known < task.end;  // new positions lie in this chunk
     if (grows) append_new_rows(args, task);
     __syncthreads();
     if (grows) ring.fill_late(known);
-#endif
-#if KV_NVFP4
-    if (task.oldest_new == 0) ring.find_outer();
-#endif
+    if (task.oldest_new == 0) find_outer(ring);
 
     Softmax state(task, me);
     for (int key = ring.first; key < task.end; key += TILES_PER_TURN * TILE_STRIDE) {
@@ -412,18 +346,14 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
         multiply_values(state, p, ring, key);
     }
     await_copies<0>();
-#if KV_NVFP4
     scale_outputs(state, ring);
-#endif
     __syncthreads();
 
     const Outputs outputs = reinterpret_cast<Outputs>(memory);
     store_warp(outputs, state, me);
     __syncthreads();
     join_warps(args, outputs, task, me);
-#if JOINS
-    join_chunks(args, task, me);
-#endif
+    if constexpr (JOINS) join_chunks(args, task, me);
 }
 
 // Eight chunks at a time, requested together.
@@ -432,17 +362,9 @@ const int BATCH = 8, LANE_WIDTH = HEAD_DIM / 32;
 extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(const __grid_constant__ CombineArguments args) {
     const int row = blockIdx.x, head = blockIdx.y, a = row / QUERY_ROWS;
     const bool idle = a >= *args.active_count;
-#if KEPT_BLOCKS
-    const int position = idle ? 0 : args.length[args.active[a]] + args.offset - args.dropped[args.active[a]];
-#else
-    const int position = idle ? 0 : args.length[args.active[a]] + args.offset;
-#endif
-#if TREE_ROWS
-    const int depth = idle ? 0 : depth_of(args.masks[args.active[a] * TREE_STRIDE + FIRST_NODE + row % QUERY_ROWS]);
+    const int position = idle ? 0 : args.length[args.active[a]] + args.offset - dropped_of(args, args.active[a]);
+    const int depth = depth_of_row(args, idle, a, row % QUERY_ROWS);
     const int first = first_chunk(position), chunks = (position + depth) / CHUNK - first + 1;
-#else
-    const int first = first_chunk(position), chunks = (position + row % QUERY_ROWS) / CHUNK - first + 1;
-#endif
     // In units of log2, as the scores are.
     const float sink = SINKS ? (float)LOG2E * to_float(args.sinks[head]) : LOWEST;
     let_next_start();

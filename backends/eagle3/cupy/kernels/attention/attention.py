@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
@@ -54,16 +54,37 @@ class TreeNodes:
 
 @dataclass(frozen=True, slots=True)
 class NodeTensors:
-    """What attention has of a tree's T nodes. `masks` int64 [S, T]: bit m where a node looks at node m. `scales`
+    """What attention has of a tree's T nodes. `masks` int64 [S, T]: bit m where a node looks at node m. `node_scales`
     float32 [S, G, T, 2], of a cache in E4M3: those that the nodes' paths make of one layer's keys and values.
     """
 
     masks: Tensor
-    scales: Tensor | None = None
+    node_scales: Tensor | None = None
 
     def of_layer(self, index: int) -> NodeTensors:
-        """Return those of a layer, of which `scales` [layers, …] has all."""
-        return self if self.scales is None else NodeTensors(self.masks, self.scales[index])
+        """Return those of a layer, of which `node_scales` [layers, …] has all."""
+        return self if self.node_scales is None else NodeTensors(self.masks, self.node_scales[index])
+
+
+class Workspace(NamedTuple):
+    """Of the chunks of rows, float32: outputs that are not divided yet; maxima and sums. See `partial_shapes`."""
+
+    partial: Tensor
+    partial_stats: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPages:
+    """The cache of one layer: pages and, in formats that have some, scales, as `memory.Pages` has them."""
+
+    k_pages: Tensor
+    v_pages: Tensor
+    scales: Tensor | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that shapes of operands name."""
+        return {"PAGES": len(self.k_pages)}
 
 
 def joining_warps(chunks: int) -> int:
@@ -171,94 +192,41 @@ class Attention(Kernel):
         rows = slots * self.rows_per_slot * self.heads.heads * self.max_chunks
         return (rows, self.heads.head_dim), (rows, 2)
 
-    def __call__(
-        self,
-        out: Tensor,
-        partial: tuple[Tensor, Tensor],
-        k_pages: Tensor,
-        v_pages: Tensor,
-        qkv: Tensor,
-        table: tuple[Tensor, Tensor],
-        block_table: Tensor,
-        length: Tensor,
-        rows: Rows,
-        *,
-        offset: int,
-        counts: Tensor | None = None,
-        statistics: Tensor | None = None,
-        sinks: Tensor | None = None,
-        nodes: NodeTensors | None = None,
-        scales: Tensor | None = None,
-        kept: tuple[Tensor, Tensor] | None = None,
-        finished: Tensor | None = None,
-        head_norms: Tensor | None = None,
-    ) -> None:
-        """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
-        added to; `sinks`: bfloat16 [N]; `nodes`: of a tree; `head_norms`: bfloat16 [2, D], weights of the norms of
-        queries and of keys. Pages, and the `scales` of formats that have some: as `memory.Pages` has them of one layer.
-        `kept`: int32 [S, G, retrieval], the retrieved blocks, and int32 [S], how many positions are left out.
-        `finished`: where chunks are joined here, int32 [S · G · tiles], zero before and after. Raises ValueError for
+    def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
+        """`rows`: the query rows. Others are operands of `attention.cu`, or attributes of `groups` of these names:
+        `LayerPages`; a `Workspace`; `cosine` and `sine`, `block_table`, `length` and `offset`. Where a launcher is made
+        for them: `counts`; `statistics` int32 [4], which STATISTICS are added to; `sinks` bfloat16 [N]; `head_norms`
+        bfloat16 [2, D], weights of the norms of queries and of keys; `NodeTensors`; `kept` int32 [S, G, retrieval], the
+        retrieved blocks, and `dropped` int32 [S], how many positions are left out; `finished`, where chunks are joined
+        here, int32 [S · G · tiles], zero before and after. Raises ValueError for
         what this launcher was not made for.
         """
         h = self.heads
         if rows.rows_per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
-        retrieved, dropped = kept or (None, None)
         tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
+        joined = () if self.joins else self.operands_of("attention_combine").names - self.operands_of("attention").names
         self.launch(
             (self.max_chunks * tiles, h.kv_heads, rows.slots),
-            rows,
+            *(rows, *groups),
             threads=self.config.warps * 32,
-            partial=partial[0],
-            partial_stats=partial[1],
-            k_pages=k_pages,
-            v_pages=v_pages,
-            scales=scales,
-            statistics=statistics,
             qkv=qkv,
-            cosine=table[0],
-            sine=table[1],
-            block_table=block_table,
-            length=length,
-            counts=counts,
-            offset=offset,
-            masks=nodes and nodes.masks,
-            node_scales=nodes and nodes.scales,
-            kept=retrieved,
-            dropped=dropped,
-            **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
-            head_norms=head_norms,
-            PAGES=len(k_pages),
+            **({"out": out} if self.joins else {}),
+            **{name: value for name, value in operands.items() if name not in joined},
             POSITIONS=h.positions,
         )
         if not self.joins:
-            self.join(out, partial, length, rows, offset=offset, sinks=sinks, nodes=nodes, dropped=dropped)
+            self.join(out, rows, *groups, **operands)
 
-    def join(
-        self,
-        out: Tensor,
-        partial: tuple[Tensor, Tensor],
-        length: Tensor,
-        rows: Rows,
-        *,
-        offset: int = 0,
-        sinks: Tensor | None = None,
-        nodes: NodeTensors | None = None,
-        dropped: Tensor | None = None,
-    ) -> None:
+    def join(self, out: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
         """Join the chunks of each row. Arguments are as those of a call, of which it is the second half."""
+        names = self.operands_of("attention_combine").names
         self.launch(
             (rows.most, self.heads.heads),
-            rows,
+            *(rows, *groups),
             function="attention_combine",
             threads=self.joining * 32,
             shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
             out=out,
-            partial=partial[0],
-            partial_stats=partial[1],
-            length=length,
-            offset=offset,
-            sinks=sinks,
-            masks=nodes and nodes.masks,
-            dropped=dropped,
+            **{name: value for name, value in operands.items() if name in names},
         )

@@ -8,7 +8,7 @@
 #include "mma.cuh"
 
 const int JOINED = 8;  // sums that a row's chunks are added up in, chunk c in sum c % JOINED
-static_assert(MAX_CHUNKS <= JOINED, "a sum must have at most one chunk");
+static_assert(!JOINS || MAX_CHUNKS <= JOINED, "a sum must have at most one chunk");
 
 // How many chunks any row of the slot sees.
 __device__ __forceinline__ int chunks_of(const Task& task) { return task.last / CHUNK - first_chunk(task.position) + 1; }
@@ -25,21 +25,29 @@ __device__ __forceinline__ float with_sink(float total, float sink, float highes
 
 // A row that sees one chunk, which this block has.
 struct SingleChunk {
-    bf16* const out;
+    bf16* out;
     float factor, divisor;
-
-    __device__ __forceinline__ SingleChunk(const AttentionArguments& args, const Task& task, int index, float top, float total)
-        : out(args.out + ((long long)task.row_of(index) * HEADS + task.head_of(index)) * HEAD_DIM) {
-        const float sink = sink_of(args.sinks, task.head_of(index)), highest = fmaxf(sink, top);
-        factor = power_of_two(top - highest);
-        divisor = with_sink(factor * total, sink, highest);
-    }
 
     __device__ __forceinline__ void store(int d, float joined) const { out[d] = to_bf16(factor * joined / divisor); }
 };
 
+// Query `index` of the task's tile as such a row; nothing of it is asked for unless JOINS.
+template <typename Arguments>
+__device__ __forceinline__ SingleChunk single_chunk(const Arguments& args, const Task& task, int index, float top,
+                                                    float total) {
+    SingleChunk single = {};
+    if constexpr (JOINS) {
+        single.out = args.out + ((long long)task.row_of(index) * HEADS + task.head_of(index)) * HEAD_DIM;
+        const float sink = sink_of(args.sinks, task.head_of(index)), highest = fmaxf(sink, top);
+        single.factor = power_of_two(top - highest);
+        single.divisor = with_sink(single.factor * total, sink, highest);
+    }
+    return single;
+}
+
 // Whether this block is the last of the task's tile to finish a chunk; by all threads.
-__device__ __forceinline__ bool is_last(const AttentionArguments& args, const Task& task) {
+template <typename Arguments>
+__device__ __forceinline__ bool is_last(const Arguments& args, const Task& task) {
     __shared__ bool last;
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -52,7 +60,8 @@ __device__ __forceinline__ bool is_last(const AttentionArguments& args, const Ta
 }
 
 // A warp takes every WARPS-th row of the tile.
-__device__ __forceinline__ void join_chunks(const AttentionArguments& args, const Task& task, const Thread& me) {
+template <typename Arguments>
+__device__ __forceinline__ void join_chunks(const Arguments& args, const Task& task, const Thread& me) {
     if (chunks_of(task) == 1 || !is_last(args, task)) return;
     const int first = first_chunk(task.position);
     for (int row = me.warp; row < 16 && task.tile * 16 + row < QUERIES; row += WARPS) {

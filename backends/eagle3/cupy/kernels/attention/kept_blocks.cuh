@@ -13,10 +13,18 @@
 #include "mma.cuh"
 
 static_assert(KEPT_BLOCKS == 16, "a half of a key tile is a block that is kept");
-static_assert(!KV_CODES && !TREE_ROWS && !WINDOW, "a part is read of a plain cache in bfloat16, by chains");
+static_assert(!KV_FP8 && !KV_NVFP4 && !TREE_ROWS && !WINDOW, "a part is read of a plain cache in bfloat16, by chains");
 static_assert(CHUNK / KEPT_BLOCKS <= 32, "CHUNK must be at most 32 kept blocks: a lane holds one entry of the table");
 
 const int KEPT_OF_BLOCK = BLOCK / KEPT_BLOCKS;
+
+// The position in the slot's text of what stands at `at` among the positions that are kept, from the window on.
+#define POSITION_OF(task, at) ((at) + (task).dropped)
+__device__ __forceinline__ void leave_out(Task& task, const AttentionArguments& args) {
+    task.dropped = args.dropped[task.slot];
+    task.position -= task.dropped, task.last -= task.dropped;
+}
+__device__ __forceinline__ int dropped_of(const CombineArguments& args, int slot) { return args.dropped[slot]; }
 
 // The lane's block of the chunk, by its place in the cache: its cache block's number times KEPT_OF_BLOCK, and its place there.
 __device__ __forceinline__ int kept_entry(const int* table, const int* kept, const Task& task, int lane) {
@@ -24,6 +32,10 @@ __device__ __forceinline__ int kept_entry(const int* table, const int* kept, con
     int block = number < SINK_BLOCKS ? number : number + task.dropped / KEPT_BLOCKS;
     if (number >= SINK_BLOCKS && number < SINK_BLOCKS + RETRIEVED_BLOCKS) block = kept[number - SINK_BLOCKS];
     return table[min(block / KEPT_OF_BLOCK, MAX_BLOCKS - 1)] * KEPT_OF_BLOCK + block % KEPT_OF_BLOCK;
+}
+
+__device__ __forceinline__ int entry_of(const AttentionArguments& args, const int* table, const Task& task, int lane) {
+    return kept_entry(table, args.kept + (task.slot * KV_HEADS + task.kv_head) * RETRIEVED_BLOCKS, task, lane);
 }
 
 // Request the keys or values of the key tile at `key`, as KVRing::copy does, without a pace. The eight positions that a lane

@@ -6,6 +6,9 @@
 #include "mma.cuh"
 #include "rope.cuh"
 
+// There are no scales.
+__device__ __forceinline__ void copy_scales(const KVRing& ring, int stage, int block, int key) {}
+
 // ---- load: queries and new rows ---------------------------------------------------------------------------------------
 
 // The queries are operand A: rows g and g + 8 at k 8c … 8c + 3, then at 8c + 4 … 8c + 7, of every 32-wide part.

@@ -5,6 +5,7 @@
 #pragma once
 #include "block.cuh"
 #include "fp16.cuh"
+#include "fp8.cuh"
 #include "kv_ring.cuh"
 #include "rope.cuh"
 

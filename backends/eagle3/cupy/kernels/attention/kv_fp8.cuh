@@ -5,11 +5,23 @@
 // however small the values are. The sum of probabilities has no scale, so each lane divides its part again: its keys in a key
 // tile share one.
 #pragma once
+#include "async_copy.cuh"
 #include "block.cuh"
 #include "fp8.cuh"
 #include "kv_codes.cuh"
 #include "kv_ring.cuh"
 #include "rope.cuh"
+
+// Request the scales of the lane's keys and values of the key tile at `key`, in cache block `block`.
+__device__ __forceinline__ void copy_scales(const KVRing& ring, int stage, int block, int key) {
+    copy_async(ring.address + LOAD * ring.scale_index(stage),
+               ring.scales + scale_place(block, ring.task.kv_head, key) + ring.me.c / 2 * 4);
+}
+
+// Those of the keys that `await_piece` has waited for.
+__device__ __forceinline__ float2 scales_of_piece(const KVRing& ring) {
+    return reinterpret_cast<const float2*>(memory + ring.scale_index(ring.stage))[ring.me.c % 2];
+}
 
 static_assert(LOADED == SCALE_POSITIONS && LOADS_WIDE == WIDE, "a lane's keys must be those of a scale");
 
@@ -124,7 +136,7 @@ __device__ __forceinline__ void add_values(float (&d)[4], const Probabilities& p
 #else
 // The scales of a lane's keys and values of the key tile at `key`.
 __device__ __forceinline__ void find_scales(float2 (&scale)[LANE_SCALES], const KVRing& ring, int key) {
-    scale[0] = ring.scales_of_piece();
+    scale[0] = scales_of_piece(ring);
 }
 #endif
 

@@ -16,6 +16,29 @@
 #include "kv_ring.cuh"
 #include "nvfp4.cuh"
 
+__device__ __forceinline__ void KVRing::copy(int stage, bool values, int key, bool paced) const {
+    const int block = __shfl_sync(FULL_WARP, task.entry, (key - task.chunk * CHUNK) / BLOCK);
+    const long long page = (long long)block * KV_HEADS + task.kv_head;
+    const unsigned to = address + LOAD * index(stage);
+    const Cached* from = (values ? v_pages : k_pages) + page * CODE_BYTES + LOAD * me.lane;
+    if (!values)
+#pragma unroll
+        for (int n = 0; n < SCALE_LOADS; ++n)
+            copy_async(address + LOAD * (scale_index(stage) + 32 * n),
+                       scales + page * SCALE_STRIDE + LOAD * (me.lane + 32 * n));
+#pragma unroll
+    for (int n = 0; n < PIECE / 32; ++n) {
+        copy_async(to + LOAD * (n * 32), from + LOAD * (n * 32));
+        pace(paced, n);
+    }
+}
+
+// Request the outer scales of the slot, which its first cache block has.
+__device__ __forceinline__ void find_outer(KVRing& ring) {
+    const unsigned char* at = ring.scales + ((long long)ring.task.first_block * KV_HEADS + ring.task.kv_head) * SCALE_STRIDE;
+    ring.outer = *reinterpret_cast<const float2*>(at + SCALE_BYTES);
+}
+
 const int SCALE_WORDS = SIXTEENS / 4;              // of a lane's scales of keys, or of values
 const int VALUE_STRIDE = 2 * HEAD_DIM / LOAD + 2;  // 16-byte loads of a lane's positions; two more move them to other banks
 const int VALUE_SCALES = STAGES * WARPS * (PIECE + 32 * SCALE_LOADS);  // where those of the warps' values begin

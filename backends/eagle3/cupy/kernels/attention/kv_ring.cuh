@@ -21,28 +21,33 @@
 #include "bf16.cuh"
 #include "block.cuh"
 #include "mma.cuh"
-#if KV_CODES
-#include "fp8.cuh"
-#endif
-#if KV_NVFP4
-#include "nvfp4.cuh"
-#endif
 
-#if KV_CODES
-typedef unsigned char Cached;
-#else
-typedef bf16 Cached;
-#endif
+template <typename Pages>
+struct Pointed;
+template <typename Number>
+struct Pointed<Number*> {
+    typedef Number type;
+};
+typedef Pointed<decltype(AttentionArguments::k_pages)>::type Cached;
 
-// Numbers of a 16-byte load.
-const int LOADED = KV_NVFP4 ? 2 * LOAD : LOAD / (int)sizeof(Cached);
-const int LOADS_32 = HEAD_DIM / 32;                    // 32-wide parts of a head
-const int LOADS_8 = HEAD_DIM / 8;                      // 8-wide parts of a head
-const int LOADS_WIDE = HEAD_DIM / (4 * LOADED);        // parts of a key that four lanes load at once
-const int PIECE = HEAD_DIM / LOADED * TILE_KEYS;       // 16-byte loads of a piece
-const int SCALE_LOADS = KV_NVFP4 ? HEAD_DIM / 64 : 1;  // of a lane, with its keys
-const int TILES = TILE_KEYS / 8;                       // of eight columns, of a key tile
-const int TILE_STRIDE = TILE_KEYS * WARPS;             // positions between two key tiles of a warp
+// Of the formats that have some.
+template <typename Arguments>
+__device__ __forceinline__ auto scales_of(const Arguments& args) {
+    if constexpr (KV_FP8 || KV_NVFP4)
+        return args.scales;
+    else
+        return nullptr;
+}
+
+const int TILE_KEYS = KV_FP8 || KV_NVFP4 ? 64 : 32;                   // positions of a key tile
+const int LOADED = KV_NVFP4 ? 2 * LOAD : LOAD / (int)sizeof(Cached);  // numbers of a 16-byte load
+const int LOADS_32 = HEAD_DIM / 32;                                   // 32-wide parts of a head
+const int LOADS_8 = HEAD_DIM / 8;                                     // 8-wide parts of a head
+const int LOADS_WIDE = HEAD_DIM / (4 * LOADED);                       // parts of a key that four lanes load at once
+const int PIECE = HEAD_DIM / LOADED * TILE_KEYS;                      // 16-byte loads of a piece
+const int SCALE_LOADS = KV_NVFP4 ? HEAD_DIM / 64 : 1;                 // of a lane, with its keys
+const int TILES = TILE_KEYS / 8;                                      // of eight columns, of a key tile
+const int TILE_STRIDE = TILE_KEYS * WARPS;                            // positions between two key tiles of a warp
 // With short heads there is too little to do for a tile of 32 keys alone.
 const int TILES_PER_TURN = HEAD_DIM == 64 && TILE_KEYS == 32 ? 2 : 1;
 
@@ -54,14 +59,9 @@ struct KVRing {
     const Thread& me;
     const Task& task;
     const Cached *k_pages, *v_pages;
-#if KV_FP8
-    const float* scales;
-#endif
-#if KV_NVFP4
-    const unsigned char* scales;
-    float2 outer = {};     // scales of keys and of values
-    unsigned unsound = 0;  // not zero: a scale that nothing of ours has written
-#endif
+    const decltype(scales_of(AttentionArguments())) scales;
+    float2 outer = {};       // of NVFP4, scales of keys and of values
+    unsigned unsound = 0;    // of NVFP4, not zero: a scale that nothing of ours has written
     const unsigned address;  // of the rings in shared memory
     int first;               // position of the warp's first key tile
     int stage;               // that is read next
@@ -71,9 +71,7 @@ struct KVRing {
           task(task),
           k_pages(args.k_pages),
           v_pages(args.v_pages),
-#if KV_CODES
-          scales(args.scales),
-#endif
+          scales(scales_of(args)),
           address(shared_address(memory)),
           stage(0) {
         first = task.chunk * CHUNK + TILE_KEYS * me.warp;
@@ -91,25 +89,10 @@ struct KVRing {
 
     __device__ __forceinline__ int index(int stage) const { return (stage * WARPS + me.warp) * PIECE + me.lane; }
 
-#if KV_CODES
     // The lane's place among the scales of the ring's pieces.
     __device__ __forceinline__ int scale_index(int stage) const {
         return STAGES * WARPS * PIECE + (stage * WARPS + me.warp) * 32 * SCALE_LOADS + me.lane;
     }
-#endif
-#if KV_NVFP4
-    // Request the outer scales of the slot, which its first cache block has.
-    __device__ __forceinline__ void find_outer() {
-        const unsigned char* at = scales + ((long long)task.first_block * KV_HEADS + task.kv_head) * SCALE_STRIDE;
-        outer = *reinterpret_cast<const float2*>(at + SCALE_BYTES);
-    }
-#endif
-#if KV_FP8
-    // The scales of the lane's keys and values, of the keys that `await_piece` has waited for.
-    __device__ __forceinline__ float2 scales_of_piece() const {
-        return reinterpret_cast<const float2*>(memory + scale_index(stage))[me.c % 2];
-    }
-#endif
 
     // Ends a kilobyte of a paced copy, and waits for the one PACE_KILOBYTES before it.
     __device__ __forceinline__ static void pace(bool paced, int n) {
@@ -118,53 +101,9 @@ struct KVRing {
         await_copies<(PACE_KILOBYTES > 0 ? PACE_KILOBYTES - 1 : 0)>();
     }
 
-    // Request the keys or values of the key tile at `key`; by all lanes of a warp. Unless it is paced, the caller ends the
-    // group of copies.
-    __device__ __forceinline__ void copy(int stage, bool values, int key, bool paced) const {
-#if KEPT_BLOCKS
-        copy_kept(address + LOAD * index(stage), k_pages, v_pages, values, key, task, me);
-#else
-        const int block = __shfl_sync(FULL_WARP, task.entry, (key - task.chunk * CHUNK) / BLOCK);
-#if KV_NVFP4
-        const long long page = (long long)block * KV_HEADS + task.kv_head;
-        const unsigned to = address + LOAD * index(stage);
-        const Cached* from = (values ? v_pages : k_pages) + page * CODE_BYTES + LOAD * me.lane;
-        if (!values)
-#pragma unroll
-            for (int n = 0; n < SCALE_LOADS; ++n)
-                copy_async(address + LOAD * (scale_index(stage) + 32 * n),
-                           scales + page * SCALE_STRIDE + LOAD * (me.lane + 32 * n));
-#pragma unroll
-        for (int n = 0; n < PIECE / 32; ++n) {
-            copy_async(to + LOAD * (n * 32), from + LOAD * (n * 32));
-            pace(paced, n);
-        }
-#else
-        const long long at = ((long long)block * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
-        const unsigned to = address + LOAD * index(stage);
-        if (values) {
-            const Cached* from = v_pages + at + key % BLOCK + me.g * BLOCK + LOADED * me.c;
-#pragma unroll
-            for (int n = 0; n < LOADS_8; ++n) {
-                copy_async(to + LOAD * (n * 32), from + n * 8 * BLOCK);
-                pace(paced, n);
-            }
-        } else {
-#if KV_FP8
-            copy_async(address + LOAD * scale_index(stage), scales + scale_place(block, task.kv_head, key) + me.c / 2 * 4);
-#endif
-            const Cached* from = k_pages + at + (key % BLOCK + LOADED * (me.g / 2) + me.g % 2) * HEAD_DIM + LOADED * me.c;
-#pragma unroll
-            for (int n = 0; n < TILE_KEYS / 8; ++n)
-#pragma unroll
-                for (int wide = 0; wide < LOADS_WIDE; ++wide) {
-                    copy_async(to + LOAD * ((n * LOADS_WIDE + wide) * 32), from + 2 * n * HEAD_DIM + wide * 4 * LOADED);
-                    pace(paced, n * LOADS_WIDE + wide);
-                }
-        }
-#endif
-#endif
-    }
+    // Request the keys or values of the key tile at `key`, as the format has them; by all lanes of a warp. Unless it is paced,
+    // the caller ends the group of copies.
+    __device__ __forceinline__ void copy(int stage, bool values, int key, bool paced) const;
 
     // Request the first pieces, as far as they hold positions of earlier steps alone, those before `known`.
     __device__ __forceinline__ void fill_early(int known) const {

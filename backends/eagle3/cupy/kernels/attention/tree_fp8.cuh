@@ -82,7 +82,7 @@ __device__ __forceinline__ void load_nodes(const AttentionArguments& args, const
 __device__ __forceinline__ void find_scales(float2 (&scale)[LANE_SCALES], const KVRing& ring, int key) {
     const Task& task = ring.task;
     const int behind = key + KEYS * ring.me.c - task.position;
-    const float2 cached = ring.scales_of_piece();
+    const float2 cached = scales_of_piece(ring);
 #pragma unroll
     for (int half = 0; half < LANE_SCALES; ++half) {
         const int own = own_node(task, ring.me.g + 8 * half);

@@ -29,8 +29,19 @@ const int NOBODY = -1;
 __shared__ uint4 node_keys[TREE_ROWS][NODE_LOADS], node_values[TREE_ROWS][NODE_LOADS];
 __shared__ int paths[NODES_PER_TILE][TREE_LEVELS + 1];  // the nodes that each of the tile's nodes looks at
 
+#define LAUNCH_BOUNDS THREADS, 1  // threads of a block, and the registers that they may have: all
+const int ROW_POSITIONS = TREE_LEVELS + 1;
+
+__device__ __forceinline__ const long long* masks_of(const AttentionArguments& args, int slot) {
+    return args.masks + slot * TREE_STRIDE;
+}
+
+// The depth of a node with this mask, of row t of a task, and of row t of the slot at place a of the list.
 __device__ __forceinline__ int depth_of(long long mask) { return __popcll(mask) - 1; }
 #define DEPTH_OF(task, t) depth_of(task.masks[FIRST_NODE + (t)])
+__device__ __forceinline__ int depth_of_row(const CombineArguments& args, bool idle, int a, int t) {
+    return idle ? 0 : depth_of(args.masks[args.active[a] * TREE_STRIDE + FIRST_NODE + t]);
+}
 
 // The row of the tile's first query, and that of query `index` of the tile counted from there.
 __device__ __forceinline__ int first_row_of(const Task& task) { return task.tile * 16 / HEADS_PER_KV; }
@@ -62,6 +73,9 @@ __device__ __forceinline__ bool is_added(int node) { return node >= FIRST_NODE; 
 __device__ __forceinline__ bool enters_here(const Task& task, int node) {
     return is_added(node) && task.chunk == task.position / CHUNK && (node - FIRST_NODE) % QUERY_TILES == task.tile;
 }
+
+// Positions before this one are of earlier steps: what is not is not read from the cache.
+__device__ __forceinline__ int known_before(const Task& task) { return task.end + TILE_KEYS - 1; }
 
 // ---- multiply ---------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -212,43 +212,18 @@ class WideAttention(Kernel):
         """As `Attention.partial_shapes`."""
         return self.joined.partial_shapes(slots)
 
-    def __call__(
-        self,
-        out: Tensor,
-        partial: tuple[Tensor, Tensor],
-        k_pages: Tensor,
-        v_pages: Tensor,
-        queries: Tensor,
-        qkv: Tensor,
-        table: tuple[Tensor, Tensor],
-        block_table: Tensor,
-        first: Tensor,
-        length: Tensor,
-        rows: Rows,
-        *,
-        sinks: Tensor | None = None,
-        head_norms: Tensor | None = None,
-    ) -> None:
-        """`asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
+    def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
+        """`first` int32 [S]; `asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
         h = self.heads
         if rows.rows_per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
+        sinks = operands.pop("sinks", None)
         self.launch(
             (self.joined.max_chunks * self.groups, h.kv_heads, rows.slots),
-            rows,
+            *(rows, *groups),
             threads=self.warps * 32,
-            partial=partial[0],
-            partial_stats=partial[1],
-            k_pages=k_pages,
-            v_pages=v_pages,
-            asked=queries,
             qkv=qkv,
-            cosine=table[0],
-            sine=table[1],
-            block_table=block_table,
-            first=first,
-            length=length,
-            head_norms=head_norms,
+            **operands,
             POSITIONS=h.positions,
         )
-        self.joined.join(out, partial, first, rows, sinks=sinks)
+        self.joined.join(out, rows, *groups, length=operands["first"], offset=0, sinks=sinks)

@@ -52,7 +52,7 @@ class PenaliseRows(Kernel):
             presence=float(presence),
             frequency=float(frequency),
             biased=int(biased),
-            **({"tree_stride": nodes} if nodes else {}),
+            **({"tree_rows": nodes} if nodes else {}),
             **self.division.constants,
         )
 

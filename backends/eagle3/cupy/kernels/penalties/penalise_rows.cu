@@ -3,16 +3,16 @@
 // The order of specgate/sampling/target.py: the bias, where there is one; the repetition penalty on tokens of prompt and
 // output; presence and frequency penalty on tokens of the output. All of it in float64, rounded to float32 once.
 //
-// Row t of a slot has the slot's first t drafts in its output: drafts [slot][MAX_ROWS]; with TREE_STRIDE (0: a chain) those of
-// the nodes that its mask has: masks [slot][TREE_STRIDE], bit n for draft n - 1. THREADS · COLUMNS neighbouring columns
+// Row t of a slot has the slot's first t drafts in its output: drafts [slot][MAX_ROWS]; with TREE_ROWS (0: a chain) those of
+// the nodes that its mask has: masks [slot][TREE_ROWS], bit n for draft n - 1. THREADS · COLUMNS neighbouring columns
 // per block, grid (blocks, rows). `best` [row] and `finished` [row] are zero between launches.
 #include "argmax.cuh"
 #include "dependent.cuh"
 #include "history.cuh"
 #include "last_block.cuh"
 
-#ifndef TREE_STRIDE
-#define TREE_STRIDE 0
+#ifndef TREE_ROWS
+#define TREE_ROWS 0
 #endif
 #define FULL_WARP 0xffffffffu
 #define NO_TOKEN -1
@@ -28,16 +28,14 @@ struct PenaliseRowsArguments {
     const int* active;        // [S]
     const int* active_count;  // [1]
     int rows_per_slot;
-#if TREE_STRIDE
-    const long long* masks;  // [S, TREE_STRIDE]
-#endif
+    const long long* masks;  // [S, TREE_ROWS] only if TREE_ROWS
 };
 
 // The drafts before a row, which count as if they were emitted.
 struct Drafts {
     int tokens[MAX_ROWS];
 
-#if TREE_STRIDE
+#if TREE_ROWS
     __device__ __forceinline__ Drafts(const int* drafts, unsigned long long mask) {
 #pragma unroll
         for (int t = 0; t < MAX_ROWS; ++t) tokens[t] = mask >> 1 >> t & 1 ? drafts[t] : NO_TOKEN;
@@ -72,8 +70,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void penalise_rows(const Penali
     if (row >= *args.active_count * args.rows_per_slot) return;
     const int slot = args.active[row / args.rows_per_slot];
     const int t = row % args.rows_per_slot;
-#if TREE_STRIDE
-    const Drafts drafts(args.drafts + slot * MAX_ROWS, (unsigned long long)args.masks[slot * TREE_STRIDE + t]);
+#if TREE_ROWS
+    const Drafts drafts(args.drafts + slot * MAX_ROWS, (unsigned long long)args.masks[slot * TREE_ROWS + t]);
 #else
     const Drafts drafts(args.drafts + slot * MAX_ROWS, t);
 #endif

@@ -28,12 +28,10 @@ struct EmbedRowsArguments {
     const int* active_count;  // [1]
     long long* stamps;        // [_, 5]
     const int* step;          // [1]
-#if REPLAYS
-    const int* out;       // [S, CAPACITY]
-    const int* emitted;   // [S]
-    const int* length;    // [S]
-    const int* verified;  // [S]
-#endif
+    const int* out;           // [S, CAPACITY] only if REPLAYS
+    const int* emitted;       // [S] only if REPLAYS
+    const int* length;        // [S] only if REPLAYS
+    const int* verified;      // [S] only if REPLAYS
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(const EmbedRowsArguments args) {

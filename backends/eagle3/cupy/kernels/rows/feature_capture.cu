@@ -17,10 +17,8 @@ struct FeatureCaptureArguments {
     const int* active;        // [S]
     const int* active_count;  // [1]
     int chunk;
-#if REPLAYS
-    const int* length;    // [S]
-    const int* verified;  // [S]
-#endif
+    const int* length;    // [S] only if REPLAYS
+    const int* verified;  // [S] only if REPLAYS
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void feature_capture(const FeatureCaptureArguments args) {

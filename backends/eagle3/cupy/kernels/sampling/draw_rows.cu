@@ -8,14 +8,14 @@
 // stands for token target_ids[c], and has that token's random numbers: so a draft draws with the target's, or with those of
 // another PURPOSE.
 //
-// Row a · rows_per_slot + t of slot active[a] is drawn for position length[slot] + 1 + offset + t of its text. With TREE_STRIDE
-// (0: a chain), row t is node t of a tree, and stands by the nodes above it: masks [slot][TREE_STRIDE], see tree_rows.cuh.
+// Row a · rows_per_slot + t of slot active[a] is drawn for position length[slot] + 1 + offset + t of its text. With TREE_ROWS
+// (0: a chain), row t is node t of a tree, and stands by the nodes above it: masks [slot][TREE_ROWS], see tree_rows.cuh.
 #include "dependent.cuh"
 #include "last_block.cuh"
 #include "winner.cuh"
 
-#ifndef TREE_STRIDE
-#define TREE_STRIDE 0
+#ifndef TREE_ROWS
+#define TREE_ROWS 0
 #endif
 
 static_assert(VOCAB <= 1 << COLUMN_BITS, "VOCAB must be at most 262144: a runner has 18 bits for its column");
@@ -35,15 +35,13 @@ struct DrawRowsArguments {
     int offset;
     int seed_low;
     int seed_high;
-#if TREE_STRIDE
-    const long long* masks;  // [S, TREE_STRIDE]
-#endif
+    const long long* masks;  // [S, TREE_ROWS] only if TREE_ROWS
 };
 
 // How many positions behind the slot's first row its row t stands.
 __device__ __forceinline__ int behind_first(const DrawRowsArguments& args, int slot, int t) {
-#if TREE_STRIDE
-    return __popcll(args.masks[slot * TREE_STRIDE + t]) - 1;
+#if TREE_ROWS
+    return __popcll(args.masks[slot * TREE_ROWS + t]) - 1;
 #else
     return t;
 #endif
@@ -53,8 +51,8 @@ __device__ __forceinline__ Numbers numbers_of(const DrawRowsArguments& args, int
     const int slot = args.active[row / args.rows_per_slot], t = row % args.rows_per_slot;
     const unsigned long long request = (unsigned long long)args.requests[slot];
     const int position = args.length[slot] + 1 + args.offset + behind_first(args, slot, t);
-    return {uint2{(unsigned)args.seed_low, (unsigned)args.seed_high}, (unsigned)position,
-            (unsigned)request, (unsigned)(request >> 32)};
+    return {uint2{(unsigned)args.seed_low, (unsigned)args.seed_high}, (unsigned)position, (unsigned)request,
+            (unsigned)(request >> 32)};
 }
 
 __device__ __forceinline__ int token_of(const DrawRowsArguments& args, int column) {

@@ -176,7 +176,7 @@ class DrawRows(Kernel):
             filtered=int(filtered),
             mapped=int(mapped),
             purpose=int(purpose),
-            **({"tree_stride": nodes} if nodes else {}),
+            **({"tree_rows": nodes} if nodes else {}),
             **self.division.constants,
         )
 

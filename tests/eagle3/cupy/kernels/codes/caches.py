@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, LayerPages, Workspace
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS, Heads
 from specgate.backends.eagle3.cupy.memory.coded_pages import key_page, scale_page, value_page
@@ -62,18 +62,17 @@ class Cache:
         """
         query_rows, slots = 1 if counts else rows, len(positions)
         kernel = Attention(self.heads, query_rows, window, appended=rows, config=config, sinks=sinks is not None)
-        outputs, stats = (
-            poisoned(*shape, dtype=torch.float32, device=self.device) for shape in kernel.partial_shapes(slots)
-        )
+        shapes = kernel.partial_shapes(slots)
         out = poisoned(slots * query_rows, self.heads.width, device=self.device)
         kernel(
-            *(out, (outputs, stats), self.k_pages, self.v_pages, qkv, self.rope, self.block_table),
-            counted([p - 3 for p in positions], self.device),
-            rows_of(range(slots), query_rows, slots, self.device),
+            *(out, qkv, rows_of(range(slots), query_rows, slots, self.device)),
+            Workspace(*(poisoned(*shape, dtype=torch.float32, device=self.device) for shape in shapes)),
+            *(LayerPages(self.k_pages, self.v_pages, self.scales), self.rope),
+            block_table=self.block_table,
+            length=counted([p - 3 for p in positions], self.device),
             offset=3,
             counts=counted(counts, self.device) if counts else None,
             sinks=sinks,
-            scales=self.scales,
         )
         return out
 

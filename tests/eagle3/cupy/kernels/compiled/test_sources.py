@@ -5,50 +5,69 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specgate.backends.eagle3.cupy.kernels import loader
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import ENTRY, FOLDER, Spec, kernel_files, with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import PrefillHeads
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import EmbedRows, FeatureCapture
 from specgate.backends.eagle3.lib.kv.modes import MODES
 from tests.eagle3.cupy.kernels.compiled.compiler import outcomes, with_constant
-from tests.eagle3.cupy.kernels.launches import Switches, compiled_text
+from tests.eagle3.cupy.kernels.launches import compiled_text
+
+HEADS = Heads(8, 2, 64, 500)
+CHAIN = Attention(HEADS, 4)
 
 
-def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
-    chain, tree = (
-        compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, Switches(tree=kind)) for kind in (False, True)
+def test_a_field_is_in_the_struct_of_those_kernels_alone_that_are_compiled_for_it() -> None:
+    plain = [field.name for field in CHAIN.operands_of("attention").fields]
+    own = {
+        "tree": Attention(HEADS, 4, tree=TreeNodes(0, 4, 3)),
+        "fp8": Attention(replace(HEADS, kv="fp8"), 4),
+        "nvfp4": Attention(replace(HEADS, kv="nvfp4"), 4),
+        "part": Attention(HEADS, 4, kept=KeptBlocks(1, 2, 3, 4)),
+        "joins": Attention(HEADS, 4, 64, sinks=True, may_join=True),
+    }
+    names = {name: {field.name for field in kernel.operands_of("attention").fields} for name, kernel in own.items()}
+    assert {name: fields - {*plain} for name, fields in names.items()} == {
+        "tree": {"masks"},
+        "fp8": {"scales"},
+        "nvfp4": {"scales"},
+        "part": {"kept", "dropped"},
+        "joins": {"out", "sinks", "finished"},
+    }
+    assert all({*plain} < fields for fields in names.values()) and len({*plain}) == len(plain)
+    lines = {kernel.spec.source.count("\n") for kernel in (CHAIN, *own.values())}
+    assert len(lines) == 1, "an error has to be reported in its own line"
+
+
+def test_what_is_compiled_for_a_chain_over_a_whole_cache_has_no_other_part() -> None:
+    chain = compiled_text(CHAIN.spec)
+    assert (
+        "find_paths" in compiled_text(Attention(HEADS, 4, tree=TreeNodes(0, 4, 3)).spec) and "find_paths" not in chain
     )
-    assert "find_paths" in tree and "find_paths" not in chain
-    assert not re.search("masks|nodes|TREE_", re.sub(r"//[^\n]*|#define TREE_ROWS 0\n", "", chain))
-
-
-def test_what_is_compiled_for_a_whole_cache_has_nothing_of_parts() -> None:
-    source = Attention(Heads(8, 2, 64, 500), 4).spec.source
-    whole, part = (compiled_text(source, Switches(part=with_sampling)) for with_sampling in (False, True))
-    assert "copy_kept" in part and not re.search(
-        "kept|dropped|KEPT", re.sub(r"//[^\n]*|#define KEPT_BLOCKS 0\n", "", whole)
-    )
-    for stem in ("embed_rows", "feature_capture"):
-        once, again = (
-            compiled_text(with_headers(f"{stem}.cu"), Switches(replays=with_sampling))
-            for with_sampling in (False, True)
-        )
-        assert "args.verified" in again and "verified" not in re.sub(r"//[^\n]*", "", once)
+    assert not re.search("TREE_|SINK_BLOCKS|RETRIEVED", chain.replace("TREE_ROWS", ""))
+    embed, capture = EmbedRows(64, 4, 6), FeatureCapture(64, 3, 4, 6)
+    assert not any("verified" in compiled_text(kernel.spec) for kernel in (embed, capture))
 
 
 def test_what_is_compiled_for_a_cache_in_bfloat16_has_nothing_of_codes() -> None:
-    for kernel in (Attention(Heads(8, 2, 64, 500), 4), PrefillHeads(8, 2, 64)):
-        plain, *narrow = (compiled_text(kernel.spec.source, Switches(kv=kv)) for kv in MODES)
-        assert all("fp8_code" in text for text in narrow) and "fp8_code" not in plain
-        assert "BlockScale" in narrow[1] and "BlockScale" not in narrow[0]
-        assert not re.search("scale_of|dequantised|E4M3|BlockScale", re.sub(r"//[^\n]*", "", plain))
-        assert not any(name.startswith("KV_") and name != "KV_HEADS" for name, _ in kernel.spec.constants)
+    for plain, *narrow in (
+        [Attention(replace(HEADS, kv=kv), 4).spec for kv in MODES],
+        [PrefillHeads(8, 2, 64, kv=kv).spec for kv in MODES],
+    ):
+        text, *coded = map(compiled_text, (plain, *narrow))
+        assert all("fp8_code" in of for of in coded) and "fp8_code" not in text
+        assert "BlockScale" in coded[1] and "BlockScale" not in coded[0]
+        assert not re.search("scale_of|dequantised|E4M3|BlockScale", text)
+        assert not any(name.startswith("KV_") and name != "KV_HEADS" for name, _ in plain.constants)
 
 
 def test_no_two_kernel_files_have_the_same_name() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, LayerPages, Workspace
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
@@ -44,9 +45,16 @@ class Paged(Cache):
         return turned[: h.heads], turned[h.heads :], parts[h.heads + h.kv_heads :]
 
 
-def workspace(kernel: Attention | WideAttention, slots: int, device: str) -> tuple[Tensor, Tensor]:
-    outputs, stats = (torch.full(shape, float("nan"), device=device) for shape in kernel.partial_shapes(slots))
-    return outputs, stats
+class Standing(NamedTuple):
+    """Where rows stand: of each slot, before its row 0."""
+
+    block_table: Tensor
+    length: Tensor
+    offset: int = 0
+
+
+def workspace(kernel: Attention | WideAttention, slots: int, device: str) -> Workspace:
+    return Workspace(*(torch.full(shape, float("nan"), device=device) for shape in kernel.partial_shapes(slots)))
 
 
 def seen_by(q: Tensor, keys: Tensor, values: Tensor, positions: Sequence[int]) -> Tensor:
@@ -81,11 +89,11 @@ def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
     kernel = Attention(shape, rows, config=FmhaConfig(kv_tile=128, warps=4, stages=2), kept=kept)
     out = torch.full((len(lengths) * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
     kernel(
-        *(out, workspace(kernel, len(lengths), device), cache.k, cache.v, qkv.flatten(0, 1), cache.rope, cache.table),
-        counted(lengths, device),
-        rows_of(range(len(lengths)), rows, len(lengths), device),
-        offset=0,
-        kept=(lists.to(device), dropped),
+        *(out, qkv.flatten(0, 1), rows_of(range(len(lengths)), rows, len(lengths), device)),
+        *(workspace(kernel, len(lengths), device), LayerPages(cache.k, cache.v), cache.rope),
+        Standing(cache.table, counted(lengths, device)),
+        kept=lists.to(device),
+        dropped=dropped,
     )
     for slot, length in enumerate(lengths):
         keys, values = (x.cpu() for x in cache.text(slot, length + rows))
@@ -121,8 +129,10 @@ def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queri
     out = torch.full((slots * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
     queries = torch.zeros(slots, number, heads, head_dim, dtype=torch.bfloat16, device=device)
     kernel(
-        *(out, workspace(kernel, slots, device), cache.k, cache.v, queries, qkv.flatten(0, 1), cache.rope, cache.table),
-        *(counted(first, device), counted(length, device), rows_of(range(slots), rows, slots, device)),
+        *(out, qkv.flatten(0, 1), rows_of(range(slots), rows, slots, device), workspace(kernel, slots, device)),
+        *(LayerPages(cache.k, cache.v), cache.rope, Standing(cache.table, counted(length, device))),
+        first=counted(first, device),
+        asked=queries,
     )
     for slot, begin in enumerate(first):
         keys, values = (x.cpu() for x in cache.text(slot, begin + rows))
@@ -163,8 +173,10 @@ def test_rows_of_a_full_pass_have_the_keys_and_values_that_the_usual_attention_g
     out = torch.full((slots * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
     queries = torch.zeros(slots, rows, heads, head_dim, dtype=torch.bfloat16, device=device)
     kernel(
-        *(out, workspace(kernel, slots, device), cache.k, cache.v, queries, qkv.flatten(0, 1), cache.rope, cache.table),
-        *(counted(first, device), counted(first, device), rows_of(range(slots), rows, slots, device)),
+        *(out, qkv.flatten(0, 1), rows_of(range(slots), rows, slots, device), workspace(kernel, slots, device)),
+        *(LayerPages(cache.k, cache.v), cache.rope, Standing(cache.table, counted(first, device))),
+        first=counted(first, device),
+        asked=queries,
     )
     assert torch.equal(cache.k, pages[0]) and torch.equal(cache.v, pages[1])
     assert relative_error(out.view(usual.shape), usual) < 6e-3

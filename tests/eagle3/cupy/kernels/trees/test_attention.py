@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import MOST_NODES, Attention, NodeTensors, TreeNodes
+from specgate.backends.eagle3.cupy.kernels.attention.attention import (
+    MOST_NODES,
+    Attention,
+    LayerPages,
+    NodeTensors,
+    TreeNodes,
+    Workspace,
+)
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.eagle3.lib.kv.modes import KvMode
@@ -62,22 +69,22 @@ class Cache:
         """[S, rows, N·D]. It changes the cache. `partial` becomes what is joined and rounded to that."""
         slots, rows, coded = len(lengths), kernel.rows_per_slot, self.scales is not None
         scales = self.node_scales[:, :, : masks.shape[1]].contiguous() if coded and masks is not None else None
-        partial = tuple(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots))
+        work = Workspace(*(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots)))
         out = torch.full((slots * rows, self.heads.width), float("nan"), dtype=torch.bfloat16, device=self.device)
         kernel(
-            *(out, (partial[0], partial[1]), self.k, self.v, qkv.flatten(0, 1).contiguous(), self.rope, self.table),
-            counted(lengths, self.device),
-            rows_of(range(slots), rows, slots, self.device),
+            *(out, qkv.flatten(0, 1).contiguous(), rows_of(range(slots), rows, slots, self.device)),
+            *(work, LayerPages(self.k, self.v, self.scales), self.rope),
+            None if masks is None else NodeTensors(masks, scales),
+            block_table=self.table,
+            length=counted(lengths, self.device),
             offset=0,
-            nodes=None if masks is None else NodeTensors(masks, scales),
-            scales=self.scales,
             sinks=normal(self.heads.heads, scale=4.0, seed=3, device=self.device) if kernel.sinks else None,
             finished=self.finished if kernel.joins else None,
         )
         assert not self.finished.any()
         if scales is not None:
             self.node_scales[:, :, : scales.shape[2]] = scales
-        self.partial = partial[0].view(slots, rows, self.heads.heads, kernel.max_chunks, -1)
+        self.partial = work.partial.view(slots, rows, self.heads.heads, kernel.max_chunks, -1)
         return out.view(slots, rows, -1)
 
     @property
@@ -128,12 +135,16 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
     sums = cache.partial
     left = cache.copy()
     chain = of_layer(heads, levels + 1, window)  # what is behind a path's end does not reach it
-    for slot, length in enumerate(lengths):
-        for leaf in dice.sample(way_down(parents[slot]), k=min(3, rows)):
-            path = path_to(leaf, parents[slot])
-            cache.restored(before)
-            every = qkv[:, [*path, *[0] * (levels + 1 - len(path))]].contiguous()
-            alone = cache.attend(every, chain, lengths)
+    for leaves in zip(*(dice.sample(way_down(p), k=min(3, rows)) for p in parents), strict=True):
+        paths = [path_to(leaf, p) for leaf, p in zip(leaves, parents, strict=True)]
+        cache.restored(before)
+        alone = cache.attend(
+            torch.stack([qkv[slot, [*path, *[0] * (levels + 1 - len(path))]] for slot, path in enumerate(paths)]),
+            chain,
+            lengths,
+        )
+        cached = [cache.rows(slot, lengths[slot], len(path)) for slot, path in enumerate(paths)]
+        for slot, (length, path) in enumerate(zip(lengths, paths, strict=True)):
             assert torch.equal(alone[slot, : len(path)], got[slot, path]), (length, path)
             # Rounding hides most of what another order of additions would change: float32 sums do not.
             for depth, node in enumerate(path if not joins else ()):
@@ -141,12 +152,11 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
                 chunks = (length + depth) // CONFIG.kv_tile - first + 1
                 mine, chains = sums[slot, node, :, :chunks], cache.partial[slot, depth, :, :chunks]
                 assert torch.equal(mine, chains), (length, path, depth)
-            keys, values = cache.rows(slot, length, len(path))
-            if kv == "fp8":
-                for depth in range(-length % SCALE_POSITIONS, len(path)):
-                    assert torch.equal(cache.node_scales[slot, :, path[depth]], cache.scales_at(slot, length + depth))
-            cache.restored(left)
-            kept, kept_values = cache.rows(slot, length, rows)
+            for depth in range(-length % SCALE_POSITIONS, len(path)) if kv == "fp8" else ():
+                assert torch.equal(cache.node_scales[slot, :, path[depth]], cache.scales_at(slot, length + depth))
+        cache.restored(left)
+        for slot, (path, (keys, values)) in enumerate(zip(paths, cached, strict=True)):
+            kept, kept_values = cache.rows(slot, lengths[slot], rows)
             assert torch.equal(kept[path], keys) and torch.equal(kept_values[path], values)
     older = [cache.rows(slot, 0, length) for slot, length in enumerate(lengths)]
     scales = [] if cache.scales is None else [cache.scales.clone()]
