@@ -137,15 +137,18 @@ def changed_since(settings: Asked, software: Mapping[str, str | None]) -> bool:
 
 
 def is_installed(backend: str, settings: Asked, result: TwoBuilds) -> bool:
-    """True if every process of the new side was of this interpreter, and imported the back end and specgate from where
-    runs import them.
+    """True if every process of the new side was of this interpreter, and imported the engine and specgate from where
+    runs import them. An engine lies beside its back end or in a folder below.
     """
     entry = plugins.registered("specgate.backends").get(backend)
     spec = find_spec(entry.module) if entry is not None else None
     origins = [p.origin for p in result.processes if p.side == "new"]
     if spec is None or spec.origin is None or not origins or settings.sides["new"].python is not None:
         return False
-    here = (Path(spec.origin).resolve(), Path(specgate.__file__).resolve())
+    backend_folder, harness = Path(spec.origin).resolve().parent, Path(specgate.__file__).resolve()
     return all(
-        o is not None and (Path(o.backend_file).resolve(), Path(o.specgate_file).resolve()) == here for o in origins
+        o is not None
+        and Path(o.backend_file).resolve().is_relative_to(backend_folder)
+        and Path(o.specgate_file).resolve() == harness
+        for o in origins
     )

@@ -157,8 +157,8 @@ def test_a_mixture_with_windows_and_sinks_is_verified_in_part() -> None:
                 text = slots.out[slot, : int(slots.emitted[slot])].tolist()
                 for row in range(before[slot] - verified[slot] + 1):
                     seen = tuple(text[: verified[slot] - length + 1 + row])
-                    rows.append((slot, seen, made.b.target.layer.logits[slot * per + row].float()))
-        near = [torch.cosine_similarity(made._logits_after(s, seen).float(), got, dim=0) for s, seen, got in rows]
+                    rows.append((slot, seen, made.b.target.layer.logits[slot * per + row].clone()))  # overwritten
+        near = [torch.cosine_similarity(made._logits_after(s, seen), got, dim=0) for s, seen, got in rows]
     assert len(rows) > 3 * kinds.count(FULL) and min(near) > 0.99
     first, again = (made.decode(Role(k), Budget(steps=STEPS), ()) for _ in range(2))
     assert (first.tokens, first.accepted, first.counters) == (again.tokens, again.accepted, again.counters)

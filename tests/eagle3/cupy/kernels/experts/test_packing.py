@@ -97,19 +97,12 @@ def test_on_the_meta_device_only_shapes_are_made() -> None:
 
 @pytest.mark.gpu
 def test_a_packed_target_holds_little_more_memory_than_its_weights() -> None:
-    """torch keeps the memory of what was freed, and a packed matrix fits into no block of an unpacked one.
-
-    While it is packed, too: beside the weights there are one packed matrix of all experts, 0.3 GB, and what a few of
-    them take in between, 0.15 GB each.
-    """
+    """torch keeps the memory of what was freed, and a packed matrix fits into no block of an unpacked one."""
     geometry = published(6, 32)
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_reserved()
     target, _ = random_pair(Geometry(geometry, None, ()), 4096, "cuda")
-    peak = torch.cuda.max_memory_reserved() - before
     torch.cuda.empty_cache()  # what is wholly free goes back to the driver in an engine, too, once memory is short
     growth = torch.cuda.memory_reserved() - before
     weights = weight_bytes(target_tensors(geometry), torch.bfloat16)
     assert len(target.weights.layers) == 6 and weights < growth < 1.1 * weights
-    assert peak < weights + 2**31
