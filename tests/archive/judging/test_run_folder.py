@@ -87,7 +87,7 @@ def test_by_its_own_policy_the_verdicts_are_the_stored_ones(vllm: Path) -> None:
 
 def test_a_run_ends_where_its_own_policy_ended_it(tmp_path: Path) -> None:
     """A look that decided nothing under another policy takes no samples away, nor does one that would have."""
-    folder = unpacked("2026-11-27-engines-h200/run-120b-32k.tar.xz", tmp_path)
+    folder = unpacked("2026-11-30-h200/run-120b-32k.tar.xz", tmp_path)
     stored = RunFolder.open(folder).read_run()
     again = judged_anew(folder, policy(tmp_path, '- {id: s, gate: speed, required: true, role: "spec-*", min: 9.0}'))
     assert again.ended_early == stored.ended_early
