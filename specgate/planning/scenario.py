@@ -375,8 +375,7 @@ def override(
         runs = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
         raise UsageError(f"{scenario.name}: {runs}", hint=f"at most {REPEATS} of each")
     if perf_mode is not None:
-        off = (scenario.perf_mode or scenario.perf_mode_off) and not perf_mode
-        scenario = replace(scenario, perf_mode=perf_mode, perf_mode_off=off)
+        scenario = replace(scenario, perf_mode=perf_mode, perf_mode_off=not perf_mode)
     changed = replace(scenario, schedule=schedule, baseline=scenario.baseline and baseline)
     if changed.rounds * scenario.workload.prompt_sets % 2:
         raise UsageError(

@@ -85,12 +85,12 @@ def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("required", "in_file", "state"),
-    [(True, True, State.NOT_JUDGED), (True, False, State.SKIPPED), (False, True, State.SKIPPED)],
+    ("required", "option", "state"),
+    [(True, False, State.NOT_JUDGED), (True, None, State.SKIPPED), (False, False, State.SKIPPED)],
 )
-def test_a_required_rule_is_not_judged_where_an_option_turned_perf_mode_off_that_the_file_asks_for(
-    required: bool, in_file: bool, state: State
+def test_a_required_rule_is_not_judged_where_an_option_turned_perf_mode_off(
+    required: bool, option: bool | None, state: State
 ) -> None:
-    plan = plan_of(override(replace(scenario(), perf_mode=in_file), perf_mode=False))
+    plan = plan_of(override(scenario(), perf_mode=option))
     judgements = list(GATE.judge(replace(RULE, required=required), run_of(plan, blocks_of(plan))))
     assert [(v.state, v.reason_code) for v in judgements] == [(state, "perf_mode_off")] * 2

@@ -109,8 +109,9 @@ def gpt_oss_120b(draft_vocab: int) -> Traffic:
     """gpt-oss-120b in bfloat16 with experts in MXFP4, and a draft of the published sizes."""
     rope = RopeSpec("yarn", 150000.0, 64, factor=32.0, original_positions=4096, truncate=False)
     target = TargetGeometry(
-        36, 2880, 2880, 64, 8, 64, 201088, 1e-5, rope, 131072, False, (200002,), None, ExpertGeometry(128, 4, True),
-        tuple(None if layer % 2 else 128 for layer in range(36)), biases=True, sinks=True,
+        36, 2880, 2880, 64, 8, 64, 201088, 1e-5, rope, 131072, False, (200002,), None,
+        experts=ExpertGeometry(128, 4, True), windows=tuple(None if layer % 2 else 128 for layer in range(36)),
+        biases=True, sinks=True,
     )  # fmt: skip
     draft = DraftGeometry(2880, 2880, 3, 17280, 64, 8, 64, 201088, draft_vocab, 1e-5, rope, 131072)
     return pair_traffic(target, draft, torch.bfloat16)

@@ -115,7 +115,8 @@ def attention(
         return masked_attention(q, k_cache, v_cache, visible, scale)
     rows, positions, k, v = q.shape[2], k_cache.shape[2], of_heads(k_cache, q), of_heads(v_cache, q)
     if causal and rows < positions:
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(rows, positions), scale=scale)
+        last = causal_lower_right(rows, positions)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=last, scale=scale, enable_gqa=not q.is_cuda)
     else:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=not q.is_cuda)
     return out.transpose(1, 2).flatten(2)

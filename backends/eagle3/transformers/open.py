@@ -17,6 +17,7 @@ from specgate.backends.eagle3.lib.layout import draft_details
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.playback import details_of
+from specgate.backends.eagle3.lib.refusals import refuse_pairs
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.facts import not_the_pairs
@@ -259,6 +260,7 @@ def open_engine(request: OpenRequest) -> TransformersEngine:
     """
     options, pair = Options.parse(request.options), request.pair
     device = pick_device(options.device)
+    refuse_pairs(request.options, "transformers", request.sampling)
     instead, playback = what_drafts(request)
     for folder in (pair.target, *([pair.draft] if pair.draft and request.max_k and not instead else [])):
         if from_seed(read_config(folder)):

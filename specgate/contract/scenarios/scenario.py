@@ -123,7 +123,7 @@ class Scenario(LeavesOut):
     perf_mode: bool = False
     """Whether a profiler checks the decode loop, outside the timed blocks."""
     perf_mode_off: Annotated[bool, FILLED_IN] = False
-    """Whether a command line has turned off the PERF_MODE that the file asks for."""
+    """Whether a command line has turned PERF_MODE off."""
     rope: Rope | None = None
     """RoPE scaling that overrides the target's, with the keys of its Hugging Face config."""
     default: bool = True

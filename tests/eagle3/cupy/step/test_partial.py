@@ -59,7 +59,8 @@ def by_hand(made: Decoder) -> Hand:
     assert isinstance(w, TargetWeights)
 
     def exact(part: Any) -> Any:
-        return replace(part, **{name: getattr(part, name).float() for name in part.__dataclass_fields__})
+        tensors = {name: getattr(part, name) for name in part.__dataclass_fields__}
+        return replace(part, **{name: t.float() for name, t in tensors.items() if t is not None})
 
     layers: Any = type(w.layers)([exact(layer) for layer in w.layers])
     whole = replace(w, embed=w.embed.float(), norm=w.norm.float(), lm_head=w.lm_head.float(), layers=layers)

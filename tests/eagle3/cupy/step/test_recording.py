@@ -47,7 +47,7 @@ def test_a_recorded_call_has_its_arguments_by_name_and_repeats_its_launches(monk
     launched = no_launches(monkeypatch)
     stage = staged(3)
     call = next(call for call in stage.calls if call.path == "verify.layer.attention")
-    assert {"out", "qkv", "rows", "offset", "counts"} <= set(call.named) and "self" not in call.named
+    assert {"out", "qkv", "rows", "groups", "operands"} <= set(call.named) and "self" not in call.named
     assert [launch.name for launch in call.launches] == ["attention", "attention_combine"]
     assert all(launch.kernel is call.kernel is stage.cycle.kernels()[call.path] for launch in call.launches)
     launched.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,7 +148,7 @@ def test_operands_that_the_launcher_was_not_made_for_are_refused(device: str) ->
     rows = several(ALL)
     b, slots = rows.buffers(device)
     operands = (rows.logits.to(device), b.best, b.best, b.finished, b.history, slots, slots.rows(3, 4))
-    settings = {"repetition": 1.1, "presence": 0.0, "frequency": 0.0}
+    settings: dict[str, Any] = {"repetition": 1.1, "presence": 0.0, "frequency": 0.0}
     with pytest.raises(ValueError, match="penalise_rows: bias is missing: the kernel is compiled for BIASED"):
         PenaliseRows(VOCAB, 4, **settings, biased=True)(*operands)
     with pytest.raises(ValueError, match=r"logits: .* \[12, 3001\] is needed"):
