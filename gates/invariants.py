@@ -15,8 +15,10 @@ class Invariants(CellGate):
         tokens to the host, which breaks I6; the verdict says how much there is of it. `I2:untuned_rows` accepts I2
         where it breaks for this reason alone, whoever shows it. What is broken in any other way stays INVALID.
 
-    All others must be observed to hold; otherwise the cell is INVALID. If the scenario asks for no PERF_MODE, the rule
-    is SKIPPED; if the command line turned it off, a required rule is NOT_JUDGED. Load scenarios have no PERF_MODE.
+    `where_asked`: a scenario that asks for no PERF_MODE is SKIPPED, or none.
+
+    All others must be observed to hold; otherwise the cell is INVALID. Without PERF_MODE a required rule is NOT_JUDGED,
+    also with `where_asked` if the command line turned PERF_MODE off. Load scenarios have none.
     """
 
     name = "invariants"
@@ -24,6 +26,7 @@ class Invariants(CellGate):
     params: Mapping[str, type | UnionType] = {
         "accept_unseen": str,
         "accept_broken": str | None,
+        "where_asked": bool | None,
     }
 
     def concerns(self, result: CellResult, run: RunView) -> bool:
@@ -34,7 +37,8 @@ class Invariants(CellGate):
         scenario = run.scenarios[result.cell.point.scenario]
         if scenario.perf_mode:
             return super().judge_planned(rule, result, run)
-        state = State.NOT_JUDGED if rule.required and scenario.perf_mode_off else State.SKIPPED
+        skipped = not rule.required or (rule.params.get("where_asked") and not scenario.perf_mode_off)
+        state = State.SKIPPED if skipped else State.NOT_JUDGED
         message, step = "PERF_MODE is off, so no invariant was looked at", "--perf-mode, or perf_mode: true"
         return verdict(rule, result.cell.key, state, "perf_mode_off", message, next_step=step)
 

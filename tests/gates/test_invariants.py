@@ -85,12 +85,19 @@ def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("required", "option", "state"),
-    [(True, False, State.NOT_JUDGED), (True, None, State.SKIPPED), (False, False, State.SKIPPED)],
+    ("required", "option", "params", "state"),
+    [
+        (True, None, {}, State.NOT_JUDGED),
+        (True, None, {"where_asked": True}, State.SKIPPED),
+        (True, False, {"where_asked": True}, State.NOT_JUDGED),
+        (False, False, {}, State.SKIPPED),
+    ],
 )
-def test_a_required_rule_is_not_judged_where_an_option_turned_perf_mode_off(
-    required: bool, option: bool | None, state: State
+def test_a_required_rule_is_not_judged_without_perf_mode_unless_it_is_for_scenarios_that_ask_for_it(
+    required: bool, option: bool | None, params: dict[str, bool], state: State
 ) -> None:
     plan = plan_of(override(scenario(), perf_mode=option))
-    judgements = list(GATE.judge(replace(RULE, required=required), run_of(plan, blocks_of(plan))))
+    judgements = list(
+        GATE.judge(replace(RULE, required=required, params={**RULE.params, **params}), run_of(plan, blocks_of(plan)))
+    )
     assert [(v.state, v.reason_code) for v in judgements] == [(state, "perf_mode_off")] * 2
