@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +89,7 @@ class Reported:
     max_requests: int | None = None
 
 
-class Adapter:
+class Adapter(ABC):
     """An engine's flags, formats and conventions: by default those that most engines have.
 
     An adapter has no state. What is known of a running server is in its `Server`.
@@ -132,8 +133,8 @@ class Adapter:
     """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...] = ()
 
-    def command(self, launch: Launch) -> Command:
-        raise NotImplementedError
+    @abstractmethod
+    def command(self, launch: Launch) -> Command: ...
 
     def version(self, client: Client) -> str:
         return UNTOLD
@@ -158,27 +159,28 @@ class Adapter:
 
     def forget(self, client: Client) -> None:
         """Make a server that someone else started drop its cached prefixes. Where that cannot be, cache hits show."""
+        return
 
+    @abstractmethod
     def request(self, ask: Ask) -> tuple[str, Json]:
         """(path, body) of a streamed completion."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         """Read one event of the stream, after `tokens_so_far` tokens. A malformed event raises KeyError, TypeError or
         ValueError.
         """
-        raise NotImplementedError
 
     def chat_fields(self, ask: Ask) -> Json:
         """Fields of a chat request (`adapters/chat.py`) that other engines do not have."""
         return {}
 
-    def meter(self) -> Meter:
-        raise NotImplementedError
+    @abstractmethod
+    def meter(self) -> Meter: ...
 
+    @abstractmethod
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         """The auxiliary hidden-state layers that this engine feeds to this draft, by its own reading of the config."""
-        raise NotImplementedError
 
 
 def part(event: Json, key: str) -> Mapping[str, object]:
