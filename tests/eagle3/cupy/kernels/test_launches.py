@@ -221,7 +221,7 @@ def test_a_struct_holds_addresses_and_numbers() -> None:
     tensor = torch.arange(3, dtype=torch.int32)
     declared = "struct Given {\n    int* values;\n    int* missing;  // or null\n    int count;\n    float eps;\n};\n"
     operands = Operands.of("sum", f"{declared}__global__ void sum(const Given args) {{}}", ())
-    made = operands.packed(operands.arguments((), {"values": tensor, "count": -3, "eps": 0.5}))
+    made = operands.packed(operands.arguments((), {"values": tensor, "count": -3, "eps": 0.5})[0])
     assert bytes(made) == struct.pack("@PPif", tensor.data_ptr(), 0, -3, 0.5)
 
 

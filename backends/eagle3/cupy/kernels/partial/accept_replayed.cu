@@ -14,7 +14,7 @@
 #include "middle.cuh"
 #include "slots.cuh"
 
-struct AcceptReplayedArguments {
+struct AcceptReplayedArguments {  // launched on [S] with 32 threads
     int* accepted;            // [S]
     int* target_tokens;       // [S, MAX_ROWS]
     int* verified;            // [S]

@@ -10,7 +10,7 @@
 #include "dependent.cuh"
 #include "middle.cuh"
 
-struct BlockBoundsArguments {
+struct BlockBoundsArguments {  // launched on [MOST, KV_HEADS, LAYERS * S] with HEAD_DIM threads
     bf16* bounds;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
     const bf16* k_pages;      // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
     const int* block_table;   // [S, MAX_BLOCKS]

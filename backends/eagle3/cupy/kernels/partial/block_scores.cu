@@ -14,7 +14,7 @@
 const int HEADS_PER_KV = HEADS / KV_HEADS, QUERIES = HEADS_PER_KV * QUERY_ROWS, QUERY_TILES = (QUERIES + 15) / 16;
 const int LOADS_32 = HEAD_DIM / 32;
 
-struct BlockScoresArguments {
+struct BlockScoresArguments {  // launched on [(STRIDE - 1) / (8 * WARPS) + 1, KV_HEADS, LAYERS * S] with 32 * WARPS threads
     float* scores;            // [LAYERS * S, KV_HEADS, STRIDE]
     const bf16* bounds;       // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
     const bf16* asked;        // [LAYERS, SLOTS, ASKED_ROWS, HEADS, HEAD_DIM]

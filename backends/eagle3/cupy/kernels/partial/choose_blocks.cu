@@ -13,7 +13,7 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "THREADS must be whole warps
 
 const int WARPS = THREADS / 32, EACH = (STRIDE + THREADS - 1) / THREADS;
 
-struct ChooseBlocksArguments {
+struct ChooseBlocksArguments {  // launched on [KV_HEADS, LAYERS * S]
     int* kept;                // [LAYERS, SLOTS, KV_HEADS, RETRIEVED]
     const float* scores;      // [LAYERS * S, KV_HEADS, STRIDE]
     const int* length;        // [S]

@@ -4,7 +4,7 @@
 // One block per active slot, a thread for each of its newest tokens: pending [slot][MAX_ROWS], of which there are counts[slot].
 #include "dependent.cuh"
 
-struct CountTokensArguments {
+struct CountTokensArguments {  // launched on [S] with MAX_ROWS threads
     int* history;             // [S, VOCAB]
     const int* pending;       // [S, MAX_ROWS]
     const int* counts;        // [S]

@@ -17,7 +17,7 @@
 #define FULL_WARP 0xffffffffu
 #define NO_TOKEN -1
 
-struct PenaliseRowsArguments {
+struct PenaliseRowsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
     float* logits;            // [R, VOCAB]
     Choice* choices;          // [R]
     Choice* best;             // [R]

@@ -14,9 +14,9 @@
 
 static_assert(DRAFT_VOCAB <= VOCAB, "DRAFT_VOCAB must be at most VOCAB: a draft's row has no more blocks");
 
-struct SumRowsArguments {
+struct SumRowsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, 2 * S * DRAFTS] for DRAFTS + 1 rows of a slot
     double* sums;               // [2 * S * DRAFTS]
-    double* partial;            // [2 * S * DRAFTS, BLOCKS]
+    double* partial;            // [2 * S * DRAFTS, (VOCAB - 1) / (THREADS * COLUMNS) + 1]
     int* finished;              // [2 * S * DRAFTS]
     const float* logits;        // [R, VOCAB]
     const Choice* choices;      // [R]

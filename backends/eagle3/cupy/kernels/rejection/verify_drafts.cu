@@ -13,7 +13,7 @@
 #include "last_block.cuh"
 #include "winner.cuh"
 
-struct VerifyDraftsArguments {
+struct VerifyDraftsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, S] for DRAFTS + 1 rows of a slot
     Choice* choices;            // [R]
     Choice* best;               // [S]
     int* finished;              // [S]

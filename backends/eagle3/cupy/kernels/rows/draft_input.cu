@@ -7,7 +7,7 @@
 #include "dependent.cuh"
 #include "draft_row.cuh"
 
-struct DraftInputArguments {
+struct DraftInputArguments {  // launched on [R]
     bf16* input;                 // [R, 2 * HIDDEN]
     float* stream;               // [S, HIDDEN]
     const float* hidden;         // [R, HIDDEN]

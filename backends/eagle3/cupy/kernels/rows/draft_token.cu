@@ -15,7 +15,7 @@
 #include "draft_row.cuh"
 #include "slots.cuh"
 
-struct DraftTokenArguments {
+struct DraftTokenArguments {  // launched on [S]
     int* drafts;                 // [S, MAX_ROWS]
     bf16* input;                 // [S, 2 * HIDDEN] or null
     float* stream;               // [S, HIDDEN]

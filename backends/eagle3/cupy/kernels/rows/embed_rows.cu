@@ -16,7 +16,7 @@
 
 static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
 
-struct EmbedRowsArguments {
+struct EmbedRowsArguments {  // launched on [R]
     float* x;                 // [R, HIDDEN]
     bf16* normed;             // [R, HIDDEN]
     float* squares;           // [R, HIDDEN / 8]

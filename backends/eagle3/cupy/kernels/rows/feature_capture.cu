@@ -11,7 +11,7 @@
 #define REPLAYS 0
 #endif
 
-struct FeatureCaptureArguments {
+struct FeatureCaptureArguments {  // launched on [R]
     bf16* features;           // [S, MAX_ROWS, FEATURES * HIDDEN]
     const float* x;           // [R, HIDDEN]
     const int* active;        // [S]

@@ -9,7 +9,7 @@
 
 static_assert(NORM == 0 || NORM == 1 || NORM == 2, "NORM: 0 none, 1 each stream, 2 all streams");
 
-struct FeatureRowsArguments {
+struct FeatureRowsArguments {  // launched on [R]
     bf16* out;                // [R, FEATURES * HIDDEN]
     const bf16* features;     // [S, MAX_ROWS, FEATURES * HIDDEN]
     const bf16* weight;       // [FEATURES * HIDDEN] if NORM

@@ -8,7 +8,7 @@
 
 #define FULL_WARP 0xffffffffu
 
-struct BiasRowsArguments {
+struct BiasRowsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
     float* logits;            // [R, VOCAB]
     Choice* choices;          // [R]
     Choice* best;             // [R]

@@ -16,7 +16,7 @@
 
 #define AT_ONCE 8
 
-struct CutRowsArguments {
+struct CutRowsArguments {  // launched on [(TOP_K > 0 || TOP_P < 1) * ((VOCAB - 1) / (THREADS * COLUMNS)) + 1, R]
     Choice* cuts;             // [R]
     const long long* edges;   // [R, 3] if TOP_K || TOP_P < 1
     Rank* listed;             // [R, LISTED] if TOP_K || TOP_P < 1

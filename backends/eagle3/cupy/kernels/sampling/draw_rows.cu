@@ -20,7 +20,7 @@
 
 static_assert(VOCAB <= 1 << COLUMN_BITS, "VOCAB must be at most 262144: a runner has 18 bits for its column");
 
-struct DrawRowsArguments {
+struct DrawRowsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
     Choice* choices;            // [R]
     Choice* best;               // [R]
     int* finished;              // [R]

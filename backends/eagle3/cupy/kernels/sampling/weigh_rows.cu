@@ -8,7 +8,7 @@
 #include "dependent.cuh"
 #include "last_block.cuh"
 
-struct WeighRowsArguments {
+struct WeighRowsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
     long long* edges;         // [R, 3]
     long long* sums;          // [R, 2048]
     int* finished;            // [R]

@@ -6,7 +6,7 @@
 #include "dependent.cuh"
 #include "slots.cuh"
 
-struct AcceptArguments {
+struct AcceptArguments {  // launched on [1] with S threads
     int* accepted;            // [S]
     int* target_tokens;       // [S, MAX_ROWS]
     Choice* choices;          // [R]

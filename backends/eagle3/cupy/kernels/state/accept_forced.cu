@@ -8,7 +8,7 @@
 #include "dependent.cuh"
 #include "slots.cuh"
 
-struct AcceptForcedArguments {
+struct AcceptForcedArguments {  // launched on [1] with S threads
     int* accepted;            // [SLOTS]
     int* target_tokens;       // [SLOTS, MAX_ROWS]
     Choice* choices;          // [R]

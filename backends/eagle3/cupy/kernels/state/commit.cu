@@ -16,7 +16,7 @@
 #define MOST_EMITTED MAX_ROWS
 #endif
 
-struct CommitArguments {
+struct CommitArguments {  // launched on [1] with SLOTS threads
     int* length;      // [SLOTS]
     int* last_token;  // [SLOTS]
     int* emitted;     // [SLOTS]

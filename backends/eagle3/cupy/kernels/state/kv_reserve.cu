@@ -9,7 +9,7 @@
 #include "kv_blocks.cuh"
 #include "slots.cuh"
 
-struct KVReserveArguments {
+struct KVReserveArguments {  // launched on [1] with SLOTS threads
     int* block_table;   // [SLOTS, MAX_BLOCKS]
     int* held;          // [SLOTS]
     int* owner;         // [BLOCKS]

@@ -20,7 +20,7 @@ const int USED = BEGIN + SOURCES * TOP;                // candidates of this tre
 const int EACH = (USED + THREADS - 1) / THREADS;       // candidates of a thread
 const int LAST = LEVELS > 1 ? (LEVELS - 2) * TOP : 0;  // number of the first row that the draft ran on for the last level
 
-struct TreeChooseArguments {
+struct TreeChooseArguments {  // launched on [S] for SOURCES rows of a slot
     int* drafts;               // [S, MAX_ROWS]
     int* parents;              // [S, MAX_ROWS]
     long long* masks;          // [S, MAX_ROWS]

@@ -18,7 +18,7 @@
 static_assert(SOURCES == 1 ? ROWS == TOP : SOURCES == ROWS && TOP == ROWS, "a level has as many rows as a row has candidates");
 static_assert(SOURCES <= 32, "a lane of a warp has the candidates of one row");
 
-struct TreeGrowArguments {
+struct TreeGrowArguments {  // launched on [S * ROWS] for SOURCES rows of a slot
     uint2* pool;                 // [S, POOL, 2]
     int* entries;                // [S, FOREST]
     float* scores;               // [S, FOREST]

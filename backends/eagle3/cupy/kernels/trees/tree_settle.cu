@@ -51,7 +51,7 @@ static_assert(MOVED * NUMBERS <= 32, "a lane finds one place of what is moved");
 static_assert(WIDTH % 8 == 0 && BLOCK % NUMBERS == 0 && ROWS <= BLOCK,
               "pieces cross neither rows nor blocks, and lie in two at most");
 
-struct TreeSettleArguments {
+struct TreeSettleArguments {  // launched on [LAYERS * KV_HEADS + (WIDTH - 1) / (8 * HEAD_DIM) + 1, S]
     unsigned char* k_pages;    // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if KV_FP8
     unsigned char* v_pages;    // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if KV_FP8
     float* scales;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK / 16, 2] only if KV_FP8

@@ -17,7 +17,7 @@
 #include "likeliest.cuh"
 #include "slots.cuh"
 
-struct TreeTokenArguments {
+struct TreeTokenArguments {  // launched on [S * NODES] for SOURCES rows of a slot
     int* drafts;                 // [S, MAX_ROWS]
     bf16* input;                 // [S * ROWS, 2 * HIDDEN]
     float* next_stream;          // [S * ROWS, HIDDEN]
