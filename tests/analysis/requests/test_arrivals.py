@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, length_counts, length_values, total_of
 from specgate.analysis.requests.arrivals import request_records, step_ms, step_unit
+from specgate.analysis.requests.joint_decoding import joint_decoding
 from specgate.contract import BASELINE, Block, Finish, Role, Served, ServedRequest
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.references import StepUnit
@@ -119,6 +120,10 @@ def test_the_step_time_of_a_batch_does_not_move_with_its_texts_or_the_prefill_of
     if stagger * len(sizes) < STEP_MS * 40:
         assert step_unit([block]) is StepUnit.JOINT_ARRIVAL
         assert step_ms(block, StepUnit.JOINT_ARRIVAL) == pytest.approx(STEP_MS)
+        unknown, joint = replace(block, counters={JOINED_OUTPUTS: 1}), joint_decoding(block)
+        assert joint is not None and step_unit([block, unknown]) is StepUnit.JOINT_TOKEN
+        per_token = STEP_MS * sum(joint.arrivals) / sum(joint.tokens)
+        assert step_ms(block, StepUnit.JOINT_TOKEN) == pytest.approx(per_token), "no prefill of others is inside"
 
 
 def joined(sizes: Sequence[int]) -> Block:
