@@ -115,7 +115,7 @@ def begin(
         "env_after": None,
     }
     memory = bandwidth_of(request.out)
-    beyond = check_reachable(config, plan, request.out, environment, memory)
+    beyond = check_reachable(config.policy, plan)
     tree = software.facts["source_tree_sha256"]
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
