@@ -125,7 +125,7 @@ def check(file: Path, policy: str | None, baseline: Path | None, scenario: str |
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
     if policy is None:
-        hint = f"--policy FILE|NAME; one with the floors that it keeps: specgate policy init {file}"
+        hint = "--policy FILE|NAME; specgate policy init RUN writes one with the floors that a run keeps"
         raise UsageError(f"no policy to judge {file} by", hint=hint)
     if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):
         sys.exit(check_beside(file, baseline, policy))

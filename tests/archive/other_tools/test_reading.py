@@ -100,18 +100,6 @@ def lengths(run: Run) -> dict[str, float | None]:
     return {c.cell.role.name: c.values["acceptance_length"].value for c in run.cells}
 
 
-def record(start: float, latency: float, tokens: int, **more: object) -> dict[str, Any]:
-    """A line of AIPerf's `profile_export.jsonl`. Times in ms."""
-    metrics = {
-        "request_latency": {"value": latency, "unit": "ms"},
-        "time_to_first_token": {"value": 10.0, "unit": "ms"},
-        "output_sequence_length": {"value": tokens, "unit": "tokens"},
-        "inter_chunk_latency": {"value": [1.0, 2.0], "unit": "ms"},
-    }
-    times = {"request_start_ns": start * 1e6, "request_end_ns": (start + latency) * 1e6}
-    return {"metadata": {**times, "benchmark_phase": "profiling"}, "metrics": metrics, "error": None, **more}
-
-
 @pytest.mark.parametrize(
     ("text", "tool", "figures", "k", "length"),
     [
@@ -151,25 +139,6 @@ def test_benchmarks_of_one_guidellm_file_are_told_apart_by_their_strategy(tmp_pa
     one, eight = results_at(write(tmp_path, GUIDELLM))
     assert one.figures["mean_e2e_ms"] == [1250] and eight.figures["p99_e2e_ms"] == [2000]
     assert (one.asked["streams"], eight.asked["streams"], eight.failed, eight.speculates) == ("1", "8", 1, None)
-
-
-def test_records_of_requests_are_one_result_as_their_own_summary_would_be(tmp_path: Path) -> None:
-    drafts = {"num_spec_steps": 10, "num_draft_tokens": 30, "num_accepted_draft_tokens": 12}
-    records = [
-        record(0, 100, 22, spec_decode_acceptance=drafts),
-        record(50, 150, 18, spec_decode_acceptance={**drafts, "num_accepted_draft_tokens": 8}),
-        {**record(0, 900, 99), "error": {"code": 499}},
-        {**record(0, 900, 99), "metadata": {"benchmark_phase": "warmup"}},
-    ]
-    file = write(tmp_path, "\n".join(map(json.dumps, records)), "profile_export.jsonl")
-    (result,) = results_at(file)
-    assert result.figures["output_tok_s"] == pytest.approx([40 / 0.2])
-    assert result.figures["p50_e2e_ms"] == [125] and result.figures["p99_ttft_ms"] == [10]
-    assert (result.k, result.length) == (3, 2.0)
-    write(tmp_path, AIPERF, "profile_export_aiperf.json")
-    write(tmp_path, "Metric,avg\nTTFT,60\n", "profile_export_aiperf.csv")
-    write(tmp_path, {"data": [{"session_id": "x", "payloads": []}]}, "inputs.json")
-    assert [r.length for r in results_at(tmp_path)] == [pytest.approx(1 + 281 / 128)], "records stand beside a summary"
 
 
 def test_tests_of_llama_bench_keep_their_repetitions_whatever_the_format(tmp_path: Path) -> None:
