@@ -15,7 +15,7 @@ from typing import Final
 
 from specgate.contract import AcceptanceRecord, Block, Cell
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget, LengthLimit
-from specgate.contract.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
+from specgate.contract.routing import ExpertUse, RowUse, SlotRows
 from specgate.contract.traffic import ExpertTraffic, Slot, Traffic, draft_bytes, pass_bytes
 
 
@@ -86,9 +86,6 @@ def passes_with(rows: Sequence[tuple[int, ...]]) -> Rows:
     return Counter(tuple(sorted(of, reverse=True)) for of in rows if of)
 
 
-TENTH: Final = 0.1
-
-
 def use_of(blocks: Sequence[Block], experts: ExpertTraffic) -> ExpertUse | None:
     """The figures over all `blocks` of a cell; None where no pass had a row."""
     rows = passes_with(tuple(chain.from_iterable(map(rows_of_steps, blocks))))
@@ -108,8 +105,6 @@ def use_of(blocks: Sequence[Block], experts: ExpertTraffic) -> ExpertUse | None:
         bytes_per_pass=touched * experts.layers * experts.expert_bytes,
         overlap=cell_overlap(experts, rows, touched, by_row) if counted else None,
         slots=tuple(SlotRows(of, n) for of, n in sorted(rows.items(), reverse=True)),
-        by_layer=tuple(in_layers(counts, experts.layers)) if counted else (),
-        by_rows=tuple(rows_in_passes(counts)) if counted else (),
         by_row=by_row,
     )
 
@@ -123,43 +118,6 @@ def cell_overlap(experts: ExpertTraffic, rows: Rows, touched: float, by_row: Seq
     if len(rows) > 1 or len(only := next(iter(rows))) > 1:
         return None
     return overlap_of(experts, only[0], touched)
-
-
-def in_layers(counts: Sequence[ExpertCounts], layers: int) -> Iterator[float]:
-    """Layer → experts that a pass touches there, the mean."""
-    for layer in range(layers):
-        touched_counts = Counter[int]()
-        for passes in chain.from_iterable(c.passes for c in counts):
-            touched_counts.update(dict(enumerate(passes.layers[layer])))
-        yield mean_of(touched_counts)
-
-
-def mean_of(values: Counter[int]) -> float:
-    """The mean of `values`, each with how often it occurs."""
-    return sum(value * times for value, times in values.items()) / values.total()
-
-
-def rows_in_passes(counts: Sequence[ExpertCounts]) -> Iterator[RowsUse]:
-    """The passes by their number of rows, in ascending order."""
-    by_rows: dict[int, Counter[int]] = {}
-    passes = Counter[int]()
-    for entry in chain.from_iterable(c.passes for c in counts):
-        passes[entry.rows] += sum(entry.layers[0])
-        for layer in entry.layers:
-            by_rows.setdefault(entry.rows, Counter()).update(dict(enumerate(layer)))
-    for rows, touched in sorted(by_rows.items()):
-        low, high = quantile(touched, TENTH), quantile(touched, 1 - TENTH)
-        yield RowsUse(rows, passes[rows], mean_of(touched), low, high)
-
-
-def quantile(values: Counter[int], share: float) -> int:
-    """The least value that at least `share` of `values` do not exceed."""
-    cumulated = 0
-    for value in sorted(values):
-        cumulated += values[value]
-        if cumulated >= share * values.total():
-            return value
-    return 0
 
 
 def rows_in_slots(blocks: Sequence[Block], experts: ExpertTraffic) -> Iterator[RowUse]:
