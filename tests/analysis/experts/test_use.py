@@ -139,25 +139,3 @@ def test_the_floor_of_the_targets_pass_is_dense_weights_rows_and_the_experts_tou
     assert budget.experts is not None and verify.moved is not None and verify.floor_ms is not None
     assert verify.moved.weights == pytest.approx(3e9 + 4 * 8192 + budget.experts.bytes_per_pass)
     assert verify.floor_ms == pytest.approx(verify.moved.total / MEMORY.bytes_per_s * 1e3)
-
-
-# ── shorter drafts ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_longest_length_is_the_cell_itself_and_shorter_ones_keep_their_own_drafts() -> None:
-    budget, _ = spec_of(run_with(0.5, 2.0))
-    one, two, three = budget.lengths
-    assert budget.waterfall is not None and budget.limit is not None and budget.floor_ms is not None
-    assert three.acceptance == pytest.approx(budget.waterfall.acceptance)
-    assert three.floor_ms == pytest.approx(budget.floor_ms, rel=1e-3)
-    assert three.at_floors == pytest.approx(budget.limit.at_floors, rel=0.01)
-    # Accepted are 3, 1, 2, 0, 3, 2: five cycles of six keep one draft, four a second, two a third.
-    assert [one.acceptance, two.acceptance] == pytest.approx([1 + 5 / 6, 1 + 9 / 6])
-    assert budget.experts is not None
-    assert [of.touched for of in budget.lengths] == pytest.approx([of.touched for of in budget.experts.by_row[1:]])
-    assert one.floor_ms < two.floor_ms < three.floor_ms
-
-
-def test_lengths_are_left_out_where_the_overlap_is_not_known() -> None:
-    assert spec_of(budgeted(split, traffic=ROUTED))[0].lengths == ()
-    assert spec_of(budgeted(split))[0].lengths == ()
