@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specgate.archive.judging.result_file import judged_file
+from specgate.archive.judging.other_results import judged_results
 from specgate.archive.other_tools.cells import merged, with_scenarios
 from specgate.archive.other_tools.reading import results_at
 from specgate.contract import Run, State
@@ -185,7 +185,7 @@ def test_the_counts_of_vllm_bench_serve_give_the_acceptance_length(
     tmp_path: Path, changes: dict[str, Any], role: str | None, k: int
 ) -> None:
     file = write(tmp_path, {**SPECULATIVE, **changes})
-    run = judged_file(file, ACCEPTANCE, scenario="full-16k-b4", role=role)
+    run = judged_results(file, ACCEPTANCE, scenario="full-16k-b4", role=role)
     assert lengths(run) == {f"spec-{k}": 1 + 5400 / 4000}
 
 
@@ -194,18 +194,18 @@ def test_repetitions_are_one_cell_and_decide_its_speed(tmp_path: Path) -> None:
         return write(tmp_path, "\n".join(json.dumps({**result, "output_throughput": s}) for s in speeds), name)
 
     spec, base = (side("s", SPECULATIVE, [94, 95, 96, 94.5]), side("b", PLAIN, [60, 60.5, 59.5]))
-    run = judged_file(spec, ACCEPTANCE, baseline=base, scenario="full-16k-b4")
+    run = judged_results(spec, ACCEPTANCE, baseline=base, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert len(run.cells) == 1 and speed.state is State.PASS
     low, ratio, high = (float(speed.evidence[k] or 0) for k in ("ci_low", "speedup_vs_ar_ratio", "ci_high"))
     assert low < 94.875 / 60 < high and ratio == pytest.approx(94.872 / 59.999, rel=1e-3)
     copies = side("c", PLAIN, [60, 60, 60])
-    run = judged_file(spec, ACCEPTANCE, baseline=copies, scenario="full-16k-b4")
+    run = judged_results(spec, ACCEPTANCE, baseline=copies, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert (speed.state, speed.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time"), "one result, three times"
     assert speed.next_step and "specgate micro URL,URL" in speed.next_step
     other = side("o", {**PLAIN, "max_concurrency": 1}, [60, 60.5, 59.5])
-    run = judged_file(spec, ACCEPTANCE, baseline=other, scenario="full-16k-b4")
+    run = judged_results(spec, ACCEPTANCE, baseline=other, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert speed.message == "the baseline was asked otherwise: max_concurrency 1 for max_concurrency 8"
 
@@ -228,7 +228,7 @@ def test_its_counts_and_means_are_held_against_each_other(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidResult, match=message):
-        judged_file(write(tmp_path, {**SPECULATIVE, **changes}), ACCEPTANCE, scenario="full-16k-b4")
+        judged_results(write(tmp_path, {**SPECULATIVE, **changes}), ACCEPTANCE, scenario="full-16k-b4")
 
 
 def without(path: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def without(path: str, data: dict[str, Any]) -> dict[str, Any]:
 )
 def test_what_cannot_be_read_is_a_matter_of_the_command_line(tmp_path: Path, text: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        judged_file(write(tmp_path, text), ACCEPTANCE, scenario="full-16k-b4")
+        judged_results(write(tmp_path, text), ACCEPTANCE, scenario="full-16k-b4")
 
 
 @pytest.mark.parametrize(
@@ -276,6 +276,6 @@ def test_draft_lengths_that_contradict_each_other_are_not_chosen_from(
         "throughput_tokens_per_sec": {"mean": 812.0},
         "eagle_speculation": counts,
     }
-    assert lengths(judged_file(write(tmp_path, result), POLICY, role="spec-3"))
+    assert lengths(judged_results(write(tmp_path, result), POLICY, role="spec-3"))
     with pytest.raises((UsageError, InvalidResult), match=message):
-        judged_file(write(tmp_path, {**result, **changes}), POLICY, role=role)
+        judged_results(write(tmp_path, {**result, **changes}), POLICY, role=role)
