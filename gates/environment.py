@@ -194,17 +194,18 @@ def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Itera
     """
     comparison = gpu.common_clocks
     shifts = apart(gpu, comparison, limit, own_power)
-    if any(shift.beyond(limit) for shift in shifts):
-        clocks = "; ".join(
-            [compared_in_words(comparison), *power_in_words(comparison, [s for s in shifts if s.beyond(limit)])]
-        )
+    step = "measure again, longer blocks"
+    if beyond := [shift for shift in shifts if shift.beyond(limit)]:
+        clocks = "; ".join([compared_in_words(comparison), *power_in_words(comparison, beyond)])
+        if all(shift.of_power for shift in beyond):
+            step = "a policy whose rule says `own_power: true` takes it for a part of the cost"
     elif not shifts or (whole := clock_shift(gpu)) is None or whole <= limit:
         return
     else:
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
         if gpu.prefill_clock_mhz:
             clocks += "; in prefill " + ", ".join(f"{r} {mhz:.0f} MHz" for r, mhz in gpu.prefill_clock_mhz.items())
-    yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
+    yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", step)
 
 
 def apart(gpu: GpuConditions, comparison: ClockComparison, limit: float, own_power: bool = False) -> list[ClockShift]:
