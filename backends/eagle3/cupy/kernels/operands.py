@@ -76,14 +76,14 @@ class Operand:
         """Raises ValueError for a line that declares no operands, or another number of them than of shapes."""
         declared, _, text = line.partition("//")
         fields = [FIELD.fullmatch(field) for field in declared.strip().removesuffix(";").split(";")]
-        said = OPERAND.fullmatch(text)
-        shapes = re.findall(r"\[(.*?)\]", said["shapes"]) if said else []
+        remark = OPERAND.fullmatch(text)
+        shapes = re.findall(r"\[(.*?)\]", remark["shapes"]) if remark else []
         for field in fields:
             known = field and (field["pointer"] or field["type"] in NUMBERS)
-            if not field or not known or not said or len(shapes) not in (0, 1, len(fields)):
+            if not field or not known or not remark or len(shapes) not in (0, 1, len(fields)):
                 raise ValueError(f"not fields of a kernel's struct: {line.strip()}")
-            condition, shape = said["condition"], shapes[len(shapes) > 1 and fields.index(field)] if shapes else None
-            present = constants.hold(condition) if condition else None if said["null"] else True
+            condition, shape = remark["condition"], shapes[len(shapes) > 1 and fields.index(field)] if shapes else None
+            present = constants.hold(condition) if condition else None if remark["null"] else True
             kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
             dtype = ELEMENTS[field["type"]] if field["pointer"] else None
             yield cls(field["name"], kind, dtype, shape, present, condition)
@@ -149,8 +149,8 @@ class Operands:
             numbers.setdefault(name, eval(python(value), {}, numbers))
         numbers["_"] = 1
         fields = tuple(field for line in struct["fields"].splitlines() if line for field in Operand.of(line, numbers))
-        said = (f"({struct['grid']},)" if struct["grid"] else None, struct["threads"] or "THREADS", struct["rows"])
-        launch = tuple(compile(python(each), function, "eval") if each else None for each in said)
+        texts = (f"({struct['grid']},)" if struct["grid"] else None, struct["threads"] or "THREADS", struct["rows"])
+        launch = tuple(compile(python(each), function, "eval") if each else None for each in texts)
         return cls(function, fields, numbers, launch)
 
     @cached_property

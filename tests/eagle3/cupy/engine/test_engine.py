@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.engine import decoding
-from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, IdleWatch, StopRule, run
+from specgate.backends.eagle3.cupy.engine import decode_run, decoding
+from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, SlotWatch, StopRule, run
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
@@ -157,9 +157,9 @@ def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.Monke
     made.prefill(random_prompts(RAGGED[:1]), draft=True)
     (text,) = tokens(made, 0, Budget(new_tokens=300))
 
-    def counted(*args: Any) -> tuple[int, ...]:
-        launched.append(run(*args))
-        return launched[-1]
+    def counted(*args: Any, **named: Any) -> Any:
+        launched.append((result := run(*args, **named))[0])
+        return result
 
     monkeypatch.setattr(decoding, "run", counted)
     stop = text[40]
@@ -170,11 +170,45 @@ def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.Monke
         assert with_work <= len(launched[-1]) <= with_work + AHEAD
 
 
+@pytest.mark.parametrize("late_ns", [decode_run.LATE_NS, 1])
+def test_where_slots_have_ended_steps_for_fewer_slots_emit_the_same_tokens(
+    monkeypatch: pytest.MonkeyPatch, late_ns: int
+) -> None:
+    """In graphs of several steps, and one by one where the host is taken to be on time always."""
+    made, replayed = engine(), list[tuple[int, int]]()
+    made.prefill(random_prompts(RAGGED), draft=True)
+    text = tokens(made, 0, Budget(new_tokens=200))
+    stops = {next(t for t in own[40:] if t not in text[-1]) for own in text[:-1]}
+    budget, step = Budget(new_tokens=200, ignore_eos=False), made.step
+
+    def noted(k: int, count: int, kinds: tuple[Any, ...]) -> Any:
+        replay = step(k, count, kinds)
+
+        def replay_noted() -> None:
+            replayed.append((count, len(kinds)))
+            replay()
+
+        return replay_noted
+
+    monkeypatch.setattr(decode_run, "LATE_NS", late_ns)
+    monkeypatch.setattr(made, "step", noted)
+    for k in (1, 3, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "widths", lambda count, rows: (count,))
+            want = made.decode(Role(k), budget, [*stops])
+        replayed.clear()
+        block = made.decode(Role(k), budget, [*stops])
+        assert (block.tokens, block.accepted, block.finish) == (want.tokens, want.accepted, want.finish)
+        counts = [count for count, _ in replayed]
+        assert counts == sorted(counts, reverse=True) and {*counts} <= {*decode_run.widths(8, k + 1)}
+        assert (counts[-1] < 8) == (k > 1) and {n for _, n in replayed[AHEAD:]} <= ({1, 8} if late_ns > 1 else {1})
+
+
 def test_whole_requests_are_watched_on_another_stream_than_their_steps_run_on() -> None:
     """torch hands out 32 streams again and again: on the steps' own the host would wait for all that is enqueued."""
-    assert all(made._idle._stream != made.stream.torch for made in (engine() for _ in range(3)))
+    assert all(made._watch._stream != made.stream.torch for made in (engine() for _ in range(3)))
     new_stream: Any = torch.cuda.Stream
-    assert all(IdleWatch(stream)._stream != stream for stream in [new_stream() for _ in range(70)])
+    assert all(SlotWatch(stream)._stream != stream for stream in [new_stream() for _ in range(70)])
 
 
 def test_logits_are_shown_up_to_where_the_room_for_whole_requests_ends() -> None:
