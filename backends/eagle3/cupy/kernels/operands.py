@@ -52,7 +52,7 @@ SEVERAL: Final = re.compile(r"^( *(?:const )?[\w ]+?) (\*?)(\w+(?:, \*?\w+)+);",
 FIELD: Final = re.compile(r" *(?:const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+)")
 OPERAND: Final = re.compile(r"(?P<shapes>(?:,? ?\[[^]]*\])*)(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*")
 LAUNCH: Final = (
-    r"(?:  // launched on \[(?P<grid>[^]]*)\](?: with (?P<threads>[\w *]+) threads)?"
+    r"(?: *// launched on \[(?P<grid>[^]]*)\](?: with (?P<threads>[\w *]+) threads)?"
     r"(?: for (?P<rows>[\w +]+) rows of a slot)?)?"
 )
 

@@ -10,10 +10,9 @@
 static_assert(INTERMEDIATE % 8 == 0, "INTERMEDIATE must be a multiple of 8");
 
 struct PrefillSwigluArguments {
-    bf16* act;           // [pairs, INTERMEDIATE]
-    const bf16* both;    // [pairs, 2 * INTERMEDIATE]
-    const bf16* bias;    // [EXPERTS, 2 * INTERMEDIATE]
-    const int* experts;  // [pairs]
+    bf16* act;                // [pairs, INTERMEDIATE]
+    const bf16 *both, *bias;  // [pairs, 2 * INTERMEDIATE], [EXPERTS, 2 * INTERMEDIATE]
+    const int* experts;       // [pairs]
     int pairs;
 };
 

@@ -12,10 +12,8 @@
 static_assert(EXPERTS <= THREADS, "a thread has an expert");
 
 struct PrefillRowGroupsArguments {
-    int* row_groups;       // [ROW_GROUPS, 4 + ROW_GROUP]
-    int* row_group_count;  // [1]
-    int* place;            // [R, PER_TOKEN]
-    const int* chosen;     // [R, PER_TOKEN]
+    int *row_groups, *row_group_count, *place;  // [ROW_GROUPS, 4 + ROW_GROUP], [1], [R, PER_TOKEN]
+    const int* chosen;                          // [R, PER_TOKEN]
     int pairs;
 };
 
