@@ -28,7 +28,7 @@ from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.sampling.keys import Keys
 from specgate.sampling.rejection import verify_by_rejection
 from tests.sampling import acceptance
-from tests.support.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
+from tests.sampling.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from specgate.errors import BackendError, UsageError
 from specgate.sampling.rejection import IMPOSSIBLE
 from tests.eagle3.reference.test_engine import PROMPTS
 from tests.pairs.tiny import write_random_pair
-from tests.support.small_chains import FAULTS
+from tests.sampling.small_chains import FAULTS
 
 SPEC = Role(3)
 SOURCE = np.random.default_rng(6)
