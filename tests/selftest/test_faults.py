@@ -8,7 +8,6 @@ import pytest
 
 from specgate import plugins
 from specgate.contract import Rule, Run, State, Verdict
-from specgate.machine import inventory, selftest_stamp
 from specgate.selftest import small_chains
 from specgate.selftest.faults import FAULTS, GREEN, PROCESSES, Fault, injected, newest, outcomes, sampling, scripted
 from specgate.selftest.small_chains import RIGHT, SURE, USUAL, distribution_verdicts
@@ -44,18 +43,6 @@ def test_a_gate_that_objects_to_what_is_not_its_own_is_found_out(tmp_path: Path)
     fault = Fault("one wrong token", {"wrong_token_at": "9"}, "tokens", "token_mismatch")
     (outcome,) = injected([fault], tmp_path)
     assert outcome.wrong == "invariants, speed objected too"
-
-
-def test_runs_say_when_the_self_test_was_last_green_and_on_which_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert selftest_stamp.last_green(tmp_path) == "never beside these runs"
-    selftest_stamp.write(tmp_path, 22)
-    assert "all 22 checks, this source tree" in selftest_stamp.last_green(tmp_path)
-    monkeypatch.setattr(inventory, "source_tree_sha256", lambda: "0" * 64)
-    assert "another source tree" in selftest_stamp.last_green(tmp_path)
-    (tmp_path / selftest_stamp.NAME).write_text("{")
-    assert "cannot be read" in selftest_stamp.last_green(tmp_path)
 
 
 @pytest.fixture(scope="module")

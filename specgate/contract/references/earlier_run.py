@@ -18,14 +18,20 @@ class StepUnit(StrEnum):
     STEP = "step"
     JOINT_ARRIVAL = "arrival while all requests decode"
     ARRIVAL = "arrival"
+    JOINT_TOKEN = "output token while all requests decode"
     TOKEN = "output token"
+
+    @property
+    def of_tokens(self) -> bool:
+        """True if nothing tells which arrivals are steps."""
+        return self in (StepUnit.JOINT_TOKEN, StepUnit.TOKEN)
 
     @property
     def words(self) -> str:
         """What follows "step time" in a sentence; empty of an engine's own steps."""
         if self is StepUnit.STEP:
             return ""
-        return f" per {self}" + (", since its arrivals are not its steps" if self is StepUnit.TOKEN else "")
+        return f" per {self}" + (", since its arrivals are not its steps" if self.of_tokens else "")
 
 
 @dataclass(frozen=True, slots=True)

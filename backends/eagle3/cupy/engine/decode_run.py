@@ -283,13 +283,11 @@ def read(
     graphs: Sequence[int],
     elapsed_ns: Sequence[int],
     touched: torch.Tensor | None = None,
-    rows: Sequence[int] | None = None,
 ) -> tuple[Decoded, Fault]:
     """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
 
     Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. `touched` int32 [steps, layers]: how many
-    experts of each layer each step reached, of a target that has them. `rows`: of a slot's verification
-    in each step, k + 1 if not given.
+    experts of each layer each step reached, of a target that has them.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
@@ -306,19 +304,16 @@ def read(
         truncated=tuple(slots.truncated[:count].tolist()),
         finish=text.finish,
         counters=speculation_counters(accepted, text.finish, drafted) if k else {},
-        experts=None if touched is None else experts_of(touched[:steps], accepted, rows or [k + 1] * steps),
+        experts=None if touched is None else experts_of(touched[:steps], accepted),
         phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
     )
     return decoded, Fault(int(slots.fault))
 
 
-def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], rows: Sequence[int]) -> ExpertCounts:
-    """The counts of a run with so many rows per slot in each step, from `touched` [steps, layers]; a slot that is done
-    accepts -1.
-    """
-    of_step = [per_slot * sum(a >= 0 for a in row) for per_slot, row in zip(rows, accepted, strict=False)]
-    by_step = [layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), of_step, strict=True)]
-    return counts_of(by_step, of_step)
+def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]]) -> ExpertCounts:
+    """The counts of a run, from `touched` [steps, layers]; a slot that is done accepts -1."""
+    active = [any(a >= 0 for a in row) for row in accepted]
+    return counts_of([layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), active, strict=False)])
 
 
 def text_of(slots: Slots, count: int) -> Text:

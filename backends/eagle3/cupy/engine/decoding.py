@@ -32,7 +32,7 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
 from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN, Kind
+from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
@@ -261,8 +261,7 @@ class DecodingEngine:
             lengths_of, elapsed_ns = run(graphs, launch, self.stream.torch, seen, narrows=len(narrow) > 1)
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            rows = [self.sizes.rows_in(k, full=kind == FULL) for kind in kinds]
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, rows)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
