@@ -95,6 +95,8 @@ class DecodingEngine:
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log = tuned, shape_log
+        self.shared_chunk = 0
+        """Tokens of a chunk that prompts share, with those before them in the cache, too; 0: only equal prompts do."""
         self.parts = parts_of(sizes, asked_plan, lengths, playback, phase_trace)
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
@@ -136,6 +138,7 @@ class DecodingEngine:
         self._check_fit(prompts, draft)
         for part in self.parts:
             part.meet(prompts)
+        cached = self.prefilled.cached(draft=draft) if self.prefilled and self.shared_chunk else ()
         self._forget_prompts()
         self._last_role = None
         heads = [self._cycle(0, len(prompts), rank).verify for rank in self.ranks]
@@ -149,7 +152,7 @@ class DecodingEngine:
                 if len(self.ranks) > 1:
                     rank.load(0, len(prompts))
             began = time.perf_counter_ns()
-            layout = assign_blocks(prompts, self.sizes)
+            layout = assign_blocks(prompts, self.sizes, self.shared_chunk, cached)
             if self._prefill is None:
                 last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.mode)]
             else:

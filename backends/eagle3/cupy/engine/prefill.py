@@ -5,6 +5,11 @@ else is done chunk by chunk. So only the stream, one layer's q, k and v, what at
 are as long as the prompt. A chunk goes through the rest of its layer and into the next layer's q, k and v at once.
 
 Of the last layer only keys, values and the last row are needed, and no other row goes through it.
+
+A prompt may begin with chunks of another of its length, whose keys and values are in the cache. Then only the chunks
+behind them are computed. Every product has the rows that it has without the others, and attention is over the whole
+prompt with queries of zeros in their place. So each call of a library has the same shape, and its rows the same bits:
+a row depends on its own operands alone, and on keys and values, which are the same.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
 )
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import PrefillDown, PrefillGateUp, PrefillRowGroups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
-from specgate.backends.eagle3.cupy.memory.coded_pages import held, made_pages
+from specgate.backends.eagle3.cupy.memory.coded_pages import by_head, held, made_pages
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
@@ -109,11 +114,13 @@ def prefill_target(
     boundaries: tuple[int, ...],
     chunk: int = CHUNK,
     mode: PrefillMode | None = None,
+    start: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run `tokens` (int64 [P]) and fill the cache blocks `blocks` (int64, in order of position).
+    """Run `tokens` (int64 [P]) from position `start` on, and fill the cache blocks `blocks` (int64, in order of
+    position), which hold what is before it. `start`: so many whole chunks.
 
-    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H]. Where no
-    boundary lies behind the last layer, only the last row of the stream has gone through it.
+    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H], from `start`
+    on. Where no boundary lies behind the last layer, only the last row of the stream has gone through it.
     """
     g, w = target.geometry, target.weights
     assert isinstance(w, TargetWeights)
@@ -121,26 +128,35 @@ def prefill_target(
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
     qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
-    for rows in chunks(len(tokens), chunk):
+    qkv[:start] = 0  # queries that nobody reads
+    captured = None if features is None else features[start:]
+
+    def cache_layer(index: int) -> None:
+        if start:
+            read_pages(pages, index, blocks[: start // BLOCK], *split_heads(qkv[:start], heads)[1:])
+        norms = w.layers[index].head_norms
+        cache_heads(qkv, target.rope, pages, index, blocks, heads, mode, chunk, norms, start)
+
+    for rows in chunks(len(tokens), chunk, start):
         normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, mode)
         project(normed, w.layers[0].qkv, qkv[rows])
-    capture(features, x, boundaries, 0)
+    capture(captured, x[start:], boundaries, 0)
     for i, layer in enumerate(w.layers[:-1]):
-        cache_heads(qkv, target.rope, pages, i, blocks, heads, mode, chunk, layer.head_norms)
+        cache_layer(i)
         mixed, following = mode.attention(*split_heads(qkv, heads)), w.layers[i + 1]
-        for rows in chunks(len(tokens), chunk):
+        for rows in chunks(len(tokens), chunk, start):
             normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, mode)
             project(normed, following.qkv, qkv[rows])
-        capture(features, x, boundaries, i + 1)
+        capture(captured, x[start:], boundaries, i + 1)
         del mixed  # before the next layer's is made
     last, final = w.layers[-1], x[-1:].clone()
-    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, heads, mode, chunk, last.head_norms)
+    cache_layer(g.layers - 1)
     q, k, v = split_heads(qkv, heads)
     if g.layers in boundaries:
         mixed = mode.attention(q, k, v)
-        for rows in chunks(len(tokens), chunk):
+        for rows in chunks(len(tokens), chunk, start):
             finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, mode)
-        capture(features, x, boundaries, g.layers)
+        capture(captured, x[start:], boundaries, g.layers)
     # By itself in either case: its bits must not depend on whether a draft reads the other rows.
     finish_layer(final, attend_last(q[-1:], k, v), last, w.norm, g.rms_eps, mode)
     x[-1:] = final
@@ -155,21 +171,23 @@ def prefill_draft(
     features: Tensor,
     chunk: int = CHUNK,
     mode: PrefillMode | None = None,
+    start: int = 0,
 ) -> None:
-    """Fill the draft's cache for all positions whose next token is known, which are all but the prompt's last.
+    """Fill the draft's cache for all positions from `start` on whose next token is known, which are all but the
+    prompt's last.
 
     Keys and values of a draft of one layer depend on features and tokens alone, so nothing else is computed.
     """
     g, w, count = draft.geometry, draft.weights, len(tokens) - 1
-    if count == 0:
+    if count <= start:
         return
     mode, heads = mode or PrefillMode.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
     kv = features.new_empty(count, heads.qkv_width)
-    for rows in chunks(count, chunk):
+    for rows in chunks(count, chunk, start):
         hidden = F.linear(feature_norms(features[rows], draft), w.fc)
         mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], mode)
         project(mixed, w.layer.qkv[g.heads * g.head_dim :], kv[rows])
-    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, chunk)
+    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, chunk, start=start)
 
 
 def workspace_bytes(
@@ -282,8 +300,8 @@ def draft_kernel(hidden: int) -> PrefillDraft:
     return PrefillDraft(hidden)
 
 
-def chunks(count: int, chunk: int) -> Iterator[slice]:
-    return (slice(start, min(start + chunk, count)) for start in range(0, count, chunk))
+def chunks(count: int, chunk: int, start: int = 0) -> Iterator[slice]:
+    return (slice(first, min(first + chunk, count)) for first in range(start, count, chunk))
 
 
 def project(x: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -373,10 +391,12 @@ def cache_heads(
     mode: PrefillMode,
     chunk: int,
     norms: Tensor | None = None,
+    start: int = 0,
 ) -> None:
-    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, after their `norms` [2, D], if the
-    heads have them. Write k and v into the cache. Where that is narrower, they become what it holds of them.
+    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions `start` … P − 1, after their `norms` [2, D], if
+    the heads have them. Write k and v into the cache. Where that is narrower, they become what it holds of them.
     """
+    qkv, blocks, table = qkv[start:], blocks[start // BLOCK :], (table[0][start:], table[1][start:])
     if mode.fused:
         kernel = heads_kernel(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer), norms)
@@ -425,6 +445,21 @@ def write_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) 
         of_layers[layer, used] = of_blocks
     for t, numbers in zip((k, v), held(pages.kv, *made), strict=True):
         t.copy_(numbers.flatten(0, 1)[: len(t)])
+
+
+def read_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) -> None:
+    """Read keys and values of whole blocks from the cache into k, v [P', G, D], as `cache_heads` has left them. Not of
+    NVFP4. A chunk's blocks at a time, so that no more memory is taken than by a chunk's products.
+    """
+    for rows in chunks(len(k), CHUNK):
+        some = blocks[rows.start // BLOCK : rows.stop // BLOCK]
+        keys, values = pages.k[layer, some], pages.v[layer, some]
+        if pages.scales is None:
+            numbers = by_head(keys), values.permute(0, 3, 1, 2)
+        else:
+            numbers = held(pages.kv, keys, values, pages.scales[layer, some])
+        for t, of_blocks in zip((k, v), numbers, strict=True):
+            t[rows] = of_blocks.flatten(0, 1)
 
 
 def capture(features: Tensor | None, x: Tensor, boundaries: tuple[int, ...], boundary: int) -> None:

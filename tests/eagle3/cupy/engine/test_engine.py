@@ -10,8 +10,11 @@ import torch
 from specgate.backends.eagle3.cupy.engine import decode_run, decoding
 from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, SlotWatch, StopRule, run
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.memory.buffers import tensors_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.lib.logit_watch import digest_of
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError
@@ -62,6 +65,40 @@ def test_equal_prompts_share_blocks_and_emit_equal_tokens() -> None:
     alone = made.decode(Role(3), Budget(steps=STEPS), ())
     assert alone.tokens[0] == block.tokens[0]
     assert [row[0] for row in alone.accepted] == [row[2] for row in block.accepted]
+
+
+@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+@pytest.mark.parametrize("geometry", [(8, 2, 64), (16, 2, 128)], ids=["heads of 64", "heads of 128"])
+def test_prompts_that_begin_alike_have_the_cache_and_the_texts_that_each_has_alone(
+    geometry: tuple[int, int, int], kv: KvMode
+) -> None:
+    """By the libraries of a prefill, within a call and from the call before."""
+    sizes = Sizes(slots=3, positions=9000, max_rows=4, kv=KvModes(kv, kv))
+    made = engine_of(*checkpoints(shape(*geometry)), sizes)
+    whole, other, last = random_prompts([8300] * 3)
+    prompts = [whole, [*whole[:4200], *other[4200:]], [*whole[:8193], *last[8193:]]]
+
+    def left(slot: int) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
+        assert made.prefilled is not None
+        blocks = list(made.prefilled.layout.blocks[slot])
+        caches = [t[:, blocks].clone() for pages in made.b.pages for t in tensors_of(pages)]
+        rows = [*tensors_of(made.prefilled.last[slot])]
+        made.stream.wait()
+        return [*caches, *rows], [made.decode(Role(k), Budget(steps=STEPS), ()).tokens[slot] for k in (0, 3)]
+
+    alone = []
+    for prompt in prompts:
+        made.prefill([prompt], draft=True)
+        alone.append(left(0))
+    made.prefill([prompts[0]], draft=True)
+    made.shared_chunk = CHUNK
+    for call, starts in (([1, 2, 0], (4096, 8192, 8192)), ([2, 1], (8192, 4096))):
+        made.prefill([prompts[of] for of in call], draft=True)
+        assert made.prefilled is not None and made.prefilled.layout.start == starts
+        assert made.decode(BASELINE, Budget(steps=1), ()).counters["cache_hit_tokens"] == sum(starts)
+        for slot, of in enumerate(call):
+            (tensors, texts), (want, wanted) = left(slot), alone[of]
+            assert texts == wanted and all(torch.equal(*pair) for pair in zip(tensors, want, strict=True))
 
 
 def test_one_damaged_cache_block_changes_the_tokens() -> None:
