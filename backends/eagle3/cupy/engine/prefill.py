@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,6 @@ from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
     PrefillGate,
     PrefillHeads,
     PrefillMixture,
-    PrefillMixtureSum,
     PrefillRoute,
     PrefillStream,
     PrefillSwiglu,
@@ -47,9 +47,9 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import Prefi
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.coded_pages import by_head, held, made_pages
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
-from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
@@ -224,80 +224,31 @@ def kernels(
     if (experts := target.experts) is None:
         yield gate_kernel(target.intermediate)
     else:
-        yield route_kernel(experts)
+        yield route_kernel(experts.count, experts.per_token)
         yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
-        yield swiglu_kernel(target.intermediate, experts)
+        yield swiglu_kernel(target.intermediate, experts.alpha, experts.limit)
         if packed:
-            yield row_groups_kernel(experts)
+            yield row_groups_kernel(experts.count, experts.per_token)
             yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
             yield packed_down_kernel(target.hidden, target.intermediate, experts)
-        yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
+        yield mixture_kernel(target.hidden, experts.per_token, 1 if ranks > 1 else None)
     if draft is not None:
         yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
         yield draft_kernel(draft.hidden)
 
 
-@cache
-def stream_kernel(hidden: int) -> PrefillStream:
-    return PrefillStream(hidden)
-
-
-@cache
-def heads_kernel(
-    heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16", norm_eps: float = 0.0
-) -> PrefillHeads:
-    return PrefillHeads(heads, kv_heads, head_dim, kv=kv, norm_eps=norm_eps)
-
-
-@cache
-def gate_kernel(intermediate: int) -> PrefillGate:
-    return PrefillGate(intermediate)
-
-
-@cache
-def route_kernel(experts: ExpertGeometry) -> PrefillRoute:
-    return PrefillRoute(experts)
-
-
-@cache
-def decode_kernel(rows: int, columns: int, order: Order) -> PrefillDecode:
-    return PrefillDecode(rows, columns, order)
-
-
-@cache
-def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
-    return PrefillSwiglu(intermediate, experts)
-
-
-@cache
-def row_groups_kernel(experts: ExpertGeometry) -> PrefillRowGroups:
-    return PrefillRowGroups(experts)
-
-
-@cache
-def packed_gate_up_kernel(intermediate: int, hidden: int, experts: ExpertGeometry) -> PrefillGateUp:
-    return PrefillGateUp(intermediate, hidden, experts)
-
-
-@cache
-def packed_down_kernel(hidden: int, intermediate: int, experts: ExpertGeometry) -> PrefillDown:
-    return PrefillDown(hidden, intermediate, experts)
-
-
-@cache
-def mixture_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixture:
-    return PrefillMixture(hidden, experts)
-
-
-@cache
-def mixture_sum_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixtureSum:
-    return PrefillMixtureSum(hidden, experts)
-
-
-@cache
-def draft_kernel(hidden: int) -> PrefillDraft:
-    return PrefillDraft(hidden)
+stream_kernel: Final = cache(PrefillStream)
+heads_kernel: Final = cache(PrefillHeads)
+gate_kernel: Final = cache(PrefillGate)
+route_kernel: Final = cache(PrefillRoute)
+decode_kernel: Final = cache(PrefillDecode)
+swiglu_kernel: Final = cache(PrefillSwiglu)
+row_groups_kernel: Final = cache(PrefillRowGroups)
+packed_gate_up_kernel: Final = cache(PrefillGateUp)
+packed_down_kernel: Final = cache(PrefillDown)
+mixture_kernel: Final = cache(PrefillMixture)
+draft_kernel: Final = cache(PrefillDraft)
 
 
 def chunks(count: int, chunk: int, start: int = 0) -> Iterator[slice]:
@@ -313,7 +264,7 @@ def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: flo
     """Begin the stream x float32 [R, H] with the embeddings of `tokens`. Returns its norm, bfloat16 [R, H]."""
     if mode.fused:
         normed = torch.empty_like(x, dtype=torch.bfloat16)
-        stream_kernel(x.shape[-1])(normed, x, (embedding, tokens), weight, eps)
+        stream_kernel(x.shape[-1])(normed=normed, x=x, embedding=embedding, tokens=tokens, weight=weight, eps=eps)
         return normed
     x.copy_(embedding[tokens])
     return rms_norm(x, weight, eps)
@@ -325,7 +276,7 @@ def add(
     """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]: `normed`, if given."""
     normed = torch.empty_like(added) if normed is None else normed
     if mode.fused:
-        stream_kernel(x.shape[-1])(normed, x, added, weight, eps)
+        stream_kernel(x.shape[-1])(normed=normed, x=x, added=added, weight=weight, eps=eps)
         return normed
     x += added
     return normed.copy_(rms_norm(x, weight, eps))
@@ -361,7 +312,7 @@ def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, mode: PrefillMode)
     g, w = draft.geometry, draft.weights
     if mode.fused:
         out = hidden.new_empty(len(hidden), 2 * g.hidden)
-        draft_kernel(g.hidden)(out, hidden, tokens, draft.input, g.rms_eps)
+        draft_kernel(g.hidden)(draft.input, input=out, hidden=hidden, tokens=tokens, eps=g.rms_eps)
         return out
     embedded = rms_norm(w.embed[tokens].float(), w.layer.input_norm, g.rms_eps)
     return torch.cat((embedded, rms_norm(hidden.float(), w.feature_norm, g.rms_eps)), dim=-1)
@@ -375,7 +326,7 @@ def gated(gate_up: Tensor, mode: PrefillMode) -> Tensor:
     """SiLU(gate) · up of bfloat16 [R, 2F], in float32; the result [R, F] is rounded once."""
     if mode.fused:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[-1] // 2)
-        gate_kernel(out.shape[-1])(out, gate_up)
+        gate_kernel(out.shape[-1])(out=out, gate_up=gate_up)
         return out
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate.float()) * up.float()).bfloat16()

@@ -6,10 +6,11 @@ A field is the one declaration of an operand. A launch finds, checks and packs b
 
 The C type is a number's, or gives the dtype of a tensor, which must be contiguous. Its shape is written in constants
 that the kernel is compiled with, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step,
-and others that the launch names. The first axis may be longer; `_` is any size. A tensor without a shape may have any.
-An operand with `if` is null unless the condition holds; one with `or null` may be. One with `only if` is a field only
-where that condition holds of the constants that a launcher compiles with: see `with_fields`. A line may declare several
-fields of a type, with one shape for all or one for each.
+and others that the launch names. A size that it does not name is the length of the first input that begins with it. The
+first axis may be longer; `_` is any size. A tensor without a shape may have any. An operand with `if` is null unless the
+condition holds; one with `or null` may be. One with `only if` is a field only where that condition holds of the
+constants that a launcher compiles with: see `with_fields`. A line may declare several fields of a type, with one shape
+for all or one for each.
 
 The first line of the struct says how many blocks a launch has, of how many threads, in the same words; THREADS without.
 It may say how many rows of a slot a launch is for:
@@ -49,7 +50,7 @@ NUMBERS: Final[Mapping[str, Any]] = {"int": ctypes.c_int, "float": ctypes.c_floa
 STRUCT: Final = re.compile(r"^struct \w+Arguments \{.*?^\};", re.DOTALL | re.MULTILINE)
 SEVERAL: Final = re.compile(r"^( *(?:const )?[\w ]+?) (\*?)(\w+(?:, \*?\w+)+);", re.MULTILINE)
 """Several fields of a type."""
-FIELD: Final = re.compile(r" *(?:const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+)")
+FIELD: Final = re.compile(r" *(?P<const>const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+)")
 OPERAND: Final = re.compile(r"(?P<shapes>(?:,? ?\[[^]]*\])*)(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*")
 LAUNCH: Final = (
     r"(?: *// launched on \[(?P<grid>[^]]*)\](?: with (?P<threads>[\w *]+) threads)?"
@@ -65,6 +66,7 @@ class Operand:
     """
 
     name: str
+    read_only: bool
     type: Any
     dtype: torch.dtype | None
     shape: str | None
@@ -86,7 +88,7 @@ class Operand:
             present = constants.hold(condition) if condition else None if remark["null"] else True
             kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
             dtype = ELEMENTS[field["type"]] if field["pointer"] else None
-            yield cls(field["name"], kind, dtype, shape, present, condition)
+            yield cls(field["name"], field["const"] is not None, kind, dtype, shape, present, condition)
 
 
 class Constants(dict[str, float]):
@@ -177,6 +179,14 @@ class Operands:
         """Numbers of the struct that its shapes name."""
         return tuple(field.name for field in self.fields if field.name in self.shapes.co_names)
 
+    @cached_property
+    def measured(self) -> tuple[tuple[str, str], ...]:
+        """(size, operand) for each input whose shape begins with a size, the last one first."""
+        shaped = (
+            (field.name, field.shape.partition(",")[0]) for field in self.tensors if field.read_only and field.shape
+        )
+        return tuple((size, name) for name, size in shaped if size.isidentifier() and size not in self.constants)[::-1]
+
     def arguments(
         self, groups: Sequence[object], operands: Mapping[str, ARGUMENT]
     ) -> tuple[dict[str, ARGUMENT], dict[str, Any]]:
@@ -186,20 +196,19 @@ class Operands:
         Names in capitals are sizes. Raises ValueError, with kernel and operand, for what the kernel does not take.
         """
         arguments = dict[str, ARGUMENT]()
+        for name in (field.name for field in self.fields):
+            known = [operands[name]] if name in operands else (getattr(group, name, None) for group in groups)
+            arguments[name] = next((value for value in known if value is not None), None)
+        lengths = {size: len(given) for size, name in self.measured if isinstance(given := arguments[name], Tensor)}
         for field in self.fields:
-            name, value = field.name, None
-            if name in operands:
-                value = operands[name]
-            else:
-                for group in groups:
-                    if (value := getattr(group, name, None)) is not None:
-                        break
+            name = field.name
+            value = lengths.get(name) if arguments[name] is None else arguments[name]
             if field.given is (value is None):
                 if field.given or name in operands:
                     raise ValueError(f"{self.function}: {name} is {'missing' if field.given else 'given'}{why(field)}")
                 value = None
             arguments[name] = value
-        sizes = self.sizes(groups, operands, arguments)
+        sizes = lengths | self.sizes(groups, operands, arguments)
         self.check(arguments, sizes)
         return arguments, sizes
 

@@ -4,7 +4,7 @@
 #include "dependent.cuh"
 #include "eights.cuh"
 
-struct PrefillDraftArguments {
+struct PrefillDraftArguments {                  // launched on [R]
     bf16* input;                                // [R, 2 * HIDDEN]
     const bf16 *hidden, *embedding;             // [R, HIDDEN], [_, HIDDEN]
     const long long* tokens;                    // [R]
