@@ -7,8 +7,8 @@ A field is the one declaration of an operand. A launch finds, checks and packs b
 The C type is a number's, or gives the dtype of a tensor, which must be contiguous. Its shape is written in constants
 that the kernel is compiled with, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step,
 and others that the launch names. A size that it does not name is the length of the first input that begins with it. The
-first axis may be longer; `_` is any size. A tensor without a shape may have any. An operand with `if` is null unless the
-condition holds; one with `or null` may be. One with `only if` is a field only where that condition holds of the
+first axis may be longer; `_` is any size. A tensor without a shape may have any. An operand with `if` is null unless
+the condition holds; one with `or null` may be. One with `only if` is a field only where that condition holds of the
 constants that a launcher compiles with: see `with_fields`. A line may declare several fields of a type, with one shape
 for all or one for each.
 
