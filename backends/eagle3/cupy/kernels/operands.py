@@ -120,7 +120,12 @@ def with_fields(source: str, constants: Sequence[tuple[str, str]]) -> str:
         if " only if " in line:
             field, _, condition = line.partition(" only if ")
             lines[number] = field.removesuffix(",") if numbers.hold(condition.partition(":")[0]) else ""
-    return STRUCT.sub(lambda struct: SEVERAL.sub(apart, struct[0]), "\n".join(lines))
+    return one_by_one("\n".join(lines))
+
+
+def one_by_one(source: str) -> str:
+    """`source` as the compiler gets it: each field of a struct of arguments in a line of its own."""
+    return STRUCT.sub(lambda struct: SEVERAL.sub(apart, struct[0]), source)
 
 
 def apart(several: re.Match[str]) -> str:

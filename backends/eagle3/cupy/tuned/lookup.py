@@ -15,6 +15,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.launchers import EXPERT_GATE_
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.loader import OPTIONS, with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.eagle3.cupy.kernels.operands import one_by_one
 from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms
 
 SHIPPED: Final = Path(__file__).parent
@@ -32,7 +33,7 @@ def code_sha256(kernel: str = KERNEL) -> str:
     """Hash of a kernel's code, its headers and the compiler's options. Comments and white space do not count, because
     they change no machine code.
     """
-    words = NOT_CODE.sub(" ", with_headers(kernel)).split()
+    words = NOT_CODE.sub(" ", one_by_one(with_headers(kernel))).split()
     return hashlib.sha256(" ".join((*OPTIONS, *words)).encode()).hexdigest()
 
 
