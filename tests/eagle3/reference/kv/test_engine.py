@@ -43,9 +43,7 @@ def opened(pair: PairRef, options: Mapping[str, str], sampling: Sampling | None 
     return open_engine(request)
 
 
-@pytest.mark.parametrize(
-    ("mode", "draft"), [("bf16", None), ("fp8", "nvfp4"), ("nvfp4", "fp8")], ids=str
-)
+@pytest.mark.parametrize(("mode", "draft"), [("bf16", None), ("fp8", "nvfp4"), ("nvfp4", "fp8")], ids=str)
 def test_every_spec_n_emits_tokens_and_logits_of_the_baseline_of_its_mode(
     mode: str, draft: str | None, pair: PairRef
 ) -> None:

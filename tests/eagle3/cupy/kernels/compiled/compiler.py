@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -85,11 +86,13 @@ def run_compiler(sources: Sequence[Mapping[str, Any]]) -> list[Outcome]:
     return [Outcome(**outcome) for outcome in json.loads(done.stdout)]
 
 
+@cache
 def nvrtc_version() -> str:
     """Major and minor: releases between them bring no other code."""
     return ".".join(version("nvidia-cuda-nvrtc").split(".")[:2])
 
 
+@cache
 def key_of(spec: Spec) -> str:
     """Return the kernel's name, and a hash of its source with all headers, its options and the compiler's version.
     Comments and white space do not count, because they change no machine code.
