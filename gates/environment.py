@@ -18,7 +18,6 @@ from specgate.analysis.machine.clock_comparison import (
     untold_in_words,
     untold_parts,
 )
-from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
@@ -138,10 +137,8 @@ def quiet(rule: Rule, conditions: Conditions, gpu: bool) -> tuple[State, str, st
             if gpu
             else "nothing tells what disturbed the host"
         )
-    pace = uneven(conditions.cpu_pace)
     notes = [
         *(asides(host) if host else ()),
-        *([pace] if pace else ()),
         *(clock_asides(rule, conditions.gpu) if gpu else ()),
     ]
     return state, code, "; ".join([message, *notes])
@@ -197,17 +194,18 @@ def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Itera
     """
     comparison = gpu.common_clocks
     shifts = apart(gpu, comparison, limit, own_power)
-    if any(shift.beyond(limit) for shift in shifts):
-        clocks = "; ".join(
-            [compared_in_words(comparison), *power_in_words(comparison, [s for s in shifts if s.beyond(limit)])]
-        )
+    step = "measure again, longer blocks"
+    if beyond := [shift for shift in shifts if shift.beyond(limit)]:
+        clocks = "; ".join([compared_in_words(comparison), *power_in_words(comparison, beyond)])
+        if all(shift.of_power for shift in beyond):
+            step = "a policy whose rule says `own_power: true` takes it for a part of the cost"
     elif not shifts or (whole := clock_shift(gpu)) is None or whole <= limit:
         return
     else:
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
         if gpu.prefill_clock_mhz:
             clocks += "; in prefill " + ", ".join(f"{r} {mhz:.0f} MHz" for r, mhz in gpu.prefill_clock_mhz.items())
-    yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
+    yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", step)
 
 
 def apart(gpu: GpuConditions, comparison: ClockComparison, limit: float, own_power: bool = False) -> list[ClockShift]:
@@ -294,7 +292,6 @@ def evidence_of(rule: Rule, conditions: Conditions, gpu: bool) -> dict[str, floa
         "other_cpu_share": conditions.other_cpu_share,
         "clock_jump_s": conditions.clock_jump_s,
         **(evidence_of_blocks(conditions.host) if conditions.host else {}),
-        **({"cpu_slow_share": conditions.cpu_pace.slow_share} if conditions.cpu_pace else {}),
     }
     if not gpu:
         return evidence

@@ -5,8 +5,7 @@ decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
@@ -19,7 +18,7 @@ from specgate.analysis.stats import (
     Pairs,
     planned_interim_looks,
 )
-from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView, TimeEnd
+from specgate.contract import BetweenRuns, CellResult, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME
 
 Evidence = Mapping[str, float | int | str | None]
@@ -88,21 +87,6 @@ def level_of(decision: Decision) -> Evidence:
         "correlation": interval.correlation if interval else None,
         **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
-
-
-def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[int]) -> float | None:
-    """The share of the width of the interval that goes where every prefill of a role takes the same time.
-
-    What is left is the interval of the same look over `Comparison.even_prefill`. None where there is no interval, or
-    prefill is not in the pairs.
-    """
-    interval, between = decision.interval, decision.between
-    if not comparison.even_prefill or interval is None:
-        return None
-    even = replace(Pairs.of(comparison), log_ratios=comparison.even_prefill).until(looks[decision.look - 1])
-    left = over_runs.interval(even, between, decision.alpha, decision.alpha_below)
-    width = interval.high - interval.low
-    return None if left is None or not width else max(0.0, 1 - (left.high - left.low) / width)
 
 
 def span(decision: Decision, interval: Interval) -> str:

@@ -28,9 +28,7 @@ from specgate.contract.metrics import BATCH_SPEEDUPS
 from specgate.gates.samples import (
     decision_on,
     evidence_of,
-    looks_of,
     more_pairs,
-    prefill_share,
     smallest_effect,
     span,
 )
@@ -83,11 +81,10 @@ class Speed(CellGate):
         log_floor = math.log(floor) if floor > 0 else -math.inf
         decision = decision_on(Pairs.of(comparison), rule, result, run, log_floor)
         mde = run.mde.get(key)
-        share = prefill_share(comparison, decision, looks_of(result, run))
-        beside = {} if share is None else {"prefill_share": share}
+        beside: dict[str, float] = {}
         joint = result.values.get("joint_decode_share") if value.metric == "joint_decode_speedup_ratio" else None
         if joint is not None and joint.value is not None:
-            beside = {**beside, joint.metric: joint.value}
+            beside = {joint.metric: joint.value}
         others = other_speedups(comparison)
         evidence = {value.metric: value.value, **others, "min": floor, **evidence_of(decision, mde), **beside}
         interval = decision.interval
@@ -96,9 +93,8 @@ class Speed(CellGate):
             step = more_pairs(decision, floor, result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
-        from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
         in_words = ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio:.3f}x" for name, ratio in others.items())
-        summary = span(decision, interval) + while_all + from_prefill
+        summary = span(decision, interval) + while_all
         here = f" {THESE}" if from_a_file(run.prompts.get(comparison.cell.point.key, {})) else ""
         behind = here + smallest_effect(mde) + (f"; {in_words}" if in_words else "")
         if decision.side == "above":

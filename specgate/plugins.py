@@ -86,7 +86,6 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.views", "engines", "specgate.reports.views.engines:VIEW"),
     ("specgate.views", "acceptance", "specgate.reports.views.acceptance:VIEW"),
     ("specgate.views", "ab", "specgate.reports.views.two_builds:VIEW"),
-    ("specgate.views", "parity", "specgate.reports.views.parity:VIEW"),
     ("specgate.views", "history", "specgate.reports.views.trends:VIEW"),
 )
 

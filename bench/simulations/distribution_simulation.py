@@ -27,8 +27,8 @@ from specgate.contract import BASELINE, Role
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.sampling.keys import Keys
 from specgate.sampling.rejection import verify_by_rejection
-from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 from tests.sampling import acceptance
+from tests.sampling.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 
 Floats = NDArray[np.float64]
 

@@ -15,9 +15,7 @@ from specgate.reports.common.summary import QUIET
 from specgate.reports.common.tables import all_figures, title
 from specgate.reports.pictures import (
     acceptance,
-    active_slots,
     cycle,
-    depth,
     latency,
     machine,
     uptime,
@@ -89,11 +87,6 @@ def pictures(key: str, run: Run, point: Point) -> Iterator[Picture]:
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)
     yield uptime.over_requests(key, drafted)
-    own_lengths = run.scenarios[point.scenario].workload.own
-    yield depth.by_depth(key, [r for r in results if r.by_depth], own_lengths=own_lengths)
-    if any(len(result.by_active) > 1 for result in results):
-        shown = [result for result in results if result.by_active]
-        yield active_slots.by_active(key, shown, active_slots.batches_alone(run, point))
     yield latency.ecdf(key, "tpot_ms", quoted)
     if any("itl_ms" in result.distributions for result in quoted):
         yield latency.ecdf(key, "itl_ms", quoted)

@@ -4,9 +4,7 @@ forest.py        every speed-up of a run in one picture, beside what the policy 
 load.py          a server under load: where speculation stops paying, throughput against latency
 acceptance.py    how many drafts were accepted, and up to which position
 uptime.py        acceptance against the requests that the engine had answered
-cycle.py         the budget of a cycle, its experts, and parity stage by stage
-active_slots.py  step time by how many slots still decode
-depth.py         acceptance length and step time against how far a request has come
+cycle.py         the budget of a cycle, and its experts
 latency.py       how the times of single requests are spread
 machine.py       what the machine did while the pairs of a point were timed
 effects.py       changes from one run or build to another, each with its interval and the margin that is let through

@@ -72,7 +72,6 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
         )
     yield from waterfall_lines(budget)
     yield from limit_lines(run, result.cell, budget)
-    yield from length_lines(budget)
     yield from wrapped(advice(result.cell, budget), 2)
 
 
@@ -187,18 +186,6 @@ def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
         )
     for ceiling in budget.ceilings:
         yield from wrapped(f"{ceiling.rule} (min {ceiling.min:g}×): {asked(run, cell, budget, ceiling)}", 2)
-
-
-def length_lines(budget: CycleBudget) -> Iterator[str]:
-    """Yield a table of the speed-ups that drafts of every length could give."""
-    if budget.lengths:
-        yield "  step and cycle at their floors, by draft length, at this overlap:"
-        yield f"    {'drafts':8}{'AL':>7}{'experts':>10}{'floor ms':>11}{'speed-up':>11}"
-    for of in budget.lengths:
-        yield (
-            f"    {f'spec-{of.k}':8}{of.acceptance:>7.2f}{of.touched:>10.1f}{number(of.floor_ms):>11}"
-            f"{ratio(of.at_floors):>11}"
-        )
 
 
 def asked(run: Run, cell: Cell, budget: CycleBudget, ceiling: Ceiling) -> str:

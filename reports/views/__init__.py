@@ -4,7 +4,6 @@ builds.py        two runs: every figure, what changed, and the verdicts
 engines.py       engines side by side
 acceptance.py    acceptance over many requests, by engine, class of prompts, context and draft position
 differences.py   in what two runs differ besides their figures
-parity.py        `specgate diagnose parity`: two engines stage by stage
 two_builds.py    `specgate ab`: an old and a new build of an engine
 trends.py        figures over a history, with their chart
 """

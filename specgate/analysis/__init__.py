@@ -16,7 +16,6 @@
     cell_figures.py         those of a cell
     load/                   a server under load: figures of a level, and up to which level speculation pays
     requests/               times of single requests: percentiles with intervals, goodput, how they are spread
-    context_depth.py        step times by context depth and by active slots
     cycle_accounting.py     where the time of a cycle goes: cycle budgets
     experts.py             what a mixture of experts costs: experts touched, and how far neighbours share them
     speedup_limits.py       how fast a pair could be here, and what acceptance length a gate would take

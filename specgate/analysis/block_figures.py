@@ -14,7 +14,6 @@ from specgate.analysis.requests.joint_decoding import decodes_in_company, joint_
 from specgate.analysis.requests.timing import TimedRequest, requests_of
 from specgate.contract import Block
 from specgate.contract.metrics import per_request
-from specgate.contract.references import StepUnit
 
 PHASES: Final = ("draft", "verify", "accept", "commit")
 Figures = dict[str, Callable[[Block], float]]
@@ -73,7 +72,7 @@ def step_figures(blocks: Sequence[Block]) -> Figures:
 def served_figures(blocks: Sequence[Block]) -> Figures:
     """Figures of a server. It has a step time if its arrivals are its steps."""
     unit = step_unit(blocks)
-    steps: Figures = {} if unit is StepUnit.TOKEN else {"step_ms": partial(step_ms, unit=unit)}
+    steps: Figures = {} if unit.of_tokens else {"step_ms": partial(step_ms, unit=unit)}
     return {"prefill_tok_s": prefill_tok_s, **steps}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
-from specgate.analysis.experts import length_limits, use_of
+from specgate.analysis.experts import use_of
 from specgate.analysis.speedup_limits import limit_of
 from specgate.analysis.waterfall import sums_of, waterfall
 from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
@@ -60,10 +60,6 @@ def cycle_budgets(
             split = waterfall(speedup, length or 1.0, budgets[base], budgets[cell], *sums)
             limit = limit_of(split, budgets[base], budgets[cell], sums[0].prefill_share)
             budgets[cell] = replace(budgets[cell], waterfall=split, limit=limit)
-            engine = engines.get(cell.point.key)
-            if limit and record and engine and engine.traffic and bandwidth:
-                shorter = length_limits(record, cell, budgets[base], budgets[cell], engine.traffic, bandwidth)
-                budgets[cell] = replace(budgets[cell], lengths=tuple(shorter))
     return {cell.key: budget for cell, budget in budgets.items()}
 
 

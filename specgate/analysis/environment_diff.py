@@ -10,7 +10,6 @@ from typing import Final
 MOMENTARY: Final = (
     "env_before",
     "env_after",
-    "selftest",
     "host.load_average",
     "gpus[].sm_clock_mhz",
     "gpus[].temperature_c",

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
-from specgate.contract import AcceptanceRecord, Block, Cell
-from specgate.contract.cycle_budget import Bandwidth, CycleBudget, LengthLimit
-from specgate.contract.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
-from specgate.contract.traffic import ExpertTraffic, Slot, Traffic, draft_bytes, pass_bytes
+from specgate.contract import Block
+from specgate.contract.routing import ExpertUse, RowUse, SlotRows
+from specgate.contract.traffic import ExpertTraffic
 
 
 def rows_of_steps(block: Block) -> tuple[tuple[int, ...], ...]:
@@ -86,9 +85,6 @@ def passes_with(rows: Sequence[tuple[int, ...]]) -> Rows:
     return Counter(tuple(sorted(of, reverse=True)) for of in rows if of)
 
 
-TENTH: Final = 0.1
-
-
 def use_of(blocks: Sequence[Block], experts: ExpertTraffic) -> ExpertUse | None:
     """The figures over all `blocks` of a cell; None where no pass had a row."""
     rows = passes_with(tuple(chain.from_iterable(map(rows_of_steps, blocks))))
@@ -108,8 +104,6 @@ def use_of(blocks: Sequence[Block], experts: ExpertTraffic) -> ExpertUse | None:
         bytes_per_pass=touched * experts.layers * experts.expert_bytes,
         overlap=cell_overlap(experts, rows, touched, by_row) if counted else None,
         slots=tuple(SlotRows(of, n) for of, n in sorted(rows.items(), reverse=True)),
-        by_layer=tuple(in_layers(counts, experts.layers)) if counted else (),
-        by_rows=tuple(rows_in_passes(counts)) if counted else (),
         by_row=by_row,
     )
 
@@ -125,43 +119,6 @@ def cell_overlap(experts: ExpertTraffic, rows: Rows, touched: float, by_row: Seq
     return overlap_of(experts, only[0], touched)
 
 
-def in_layers(counts: Sequence[ExpertCounts], layers: int) -> Iterator[float]:
-    """Layer → experts that a pass touches there, the mean."""
-    for layer in range(layers):
-        touched_counts = Counter[int]()
-        for passes in chain.from_iterable(c.passes for c in counts):
-            touched_counts.update(dict(enumerate(passes.layers[layer])))
-        yield mean_of(touched_counts)
-
-
-def mean_of(values: Counter[int]) -> float:
-    """The mean of `values`, each with how often it occurs."""
-    return sum(value * times for value, times in values.items()) / values.total()
-
-
-def rows_in_passes(counts: Sequence[ExpertCounts]) -> Iterator[RowsUse]:
-    """The passes by their number of rows, in ascending order."""
-    by_rows: dict[int, Counter[int]] = {}
-    passes = Counter[int]()
-    for entry in chain.from_iterable(c.passes for c in counts):
-        passes[entry.rows] += sum(entry.layers[0])
-        for layer in entry.layers:
-            by_rows.setdefault(entry.rows, Counter()).update(dict(enumerate(layer)))
-    for rows, touched in sorted(by_rows.items()):
-        low, high = quantile(touched, TENTH), quantile(touched, 1 - TENTH)
-        yield RowsUse(rows, passes[rows], mean_of(touched), low, high)
-
-
-def quantile(values: Counter[int], share: float) -> int:
-    """The least value that at least `share` of `values` do not exceed."""
-    cumulated = 0
-    for value in sorted(values):
-        cumulated += values[value]
-        if cumulated >= share * values.total():
-            return value
-    return 0
-
-
 def rows_in_slots(blocks: Sequence[Block], experts: ExpertTraffic) -> Iterator[RowUse]:
     """The rows of a slot's pass one by one, over all slots and steps; nothing where one block has not counted them.
 
@@ -175,29 +132,3 @@ def rows_in_slots(blocks: Sequence[Block], experts: ExpertTraffic) -> Iterator[R
     for place, fresh in enumerate(map(sum, zip_longest(*counted, fillvalue=0))):
         touched += fresh / (places[place] * experts.layers) if places[place] else 0.0
         yield RowUse(place + 1, touched, overlap_of(experts, place + 1, touched))
-
-
-def length_limits(
-    record: AcceptanceRecord, cell: Cell, base: CycleBudget, spec: CycleBudget, traffic: Traffic, memory: Bandwidth
-) -> Iterator[LengthLimit]:
-    """For every draft length up to the cell's own, its speed-up with the baseline's step and its cycle at their floors:
-    acceptance length × floor of the step / floor of the cycle, all slots being active at the cell's mean depth.
-
-    Nothing for a target without experts, and where the overlap of these or the floor of the baseline is not known.
-    """
-    experts, use = traffic.target.experts, spec.experts
-    if experts is None or use is None or use.overlap is None or base.floor_ms is None or not any(record.hist):
-        return
-    rows = {of.rows: of.passes for of in use.slots}
-    independence = independence_of(experts, rows, use.overlap, use.touched)
-    depth, batch = round(spec.depth), cell.point.batch
-    for k in range(1, cell.role.k + 1):
-        length = 1 + sum(min(accepted, k) * n for accepted, n in enumerate(record.hist)) / sum(record.hist)
-        overlap = use.by_row[k].overlap if len(use.by_row) > k else use.overlap
-        touched = mean_touched(experts, {(k + 1,) * batch: 1}, overlap or 0.0, independence)
-        moved = pass_bytes(traffic.target, [Slot(depth, k + 1)] * batch, touched=touched * experts.layers)
-        if traffic.draft:
-            unread = round(length)  # tokens that the draft's first pass has not seen yet
-            moved += draft_bytes(traffic.draft, [Slot(max(0, depth - unread), unread)] * batch, [k] * batch)
-        floor_ms = moved.total / memory.bytes_per_s * 1e3
-        yield LengthLimit(k, length, touched, floor_ms, length * base.floor_ms / floor_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from specgate.analysis.intervals.between_runs import ASSUMED
@@ -58,7 +58,7 @@ def compare(
         throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens),
         like_these(pairs, whole),
     )
-    return Comparison(cell, tokens, *columns, whole, beside, tuple(even_prefill(block_pairs)))
+    return Comparison(cell, tokens, *columns, whole, beside)
 
 
 def paired(plan: Plan, block_pairs: Sequence[tuple[Block, Block]], log_ratios: Sequence[float]) -> Pairs:
@@ -116,16 +116,6 @@ def mean_e2e_ns(block: Block) -> float:
     """The mean E2E latency of a server's block."""
     assert block.served is not None
     return statistics.fmean(request.e2e_ns for request in block.served.requests)
-
-
-def even_prefill(pairs: Sequence[tuple[Block, Block]]) -> Iterator[float]:
-    """ln(spec / baseline) of whole requests, had every prefill of a role taken the mean time of that role's."""
-    if not pairs:
-        return
-    base_ns, spec_ns = (statistics.fmean(pair[side].prefill_ns for pair in pairs) for side in (0, 1))
-    for baseline, spec in pairs:
-        tokens = [sum(map(len, block.tokens)) for block in (spec, baseline)]
-        yield math.log(tokens[0] / (spec_ns + spec.elapsed_ns)) - math.log(tokens[1] / (base_ns + baseline.elapsed_ns))
 
 
 def throughput_ratio(

@@ -49,14 +49,14 @@ def total_of(blocks: Iterable[Block]) -> AcceptanceRecord:
     return summed(records)
 
 
-def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
+def by_prompt(blocks: Sequence[Block], apart: bool = True) -> PromptRecords:
     """(prompt set, prompt) → its record over all rounds. Where the arrivals of a server's block do not tell its
-    requests apart (`counted_by_request`), all of them are prompt 0.
+    requests apart (`counted_by_request`), or `apart` is False, all of them are prompt 0.
     """
     of_prompt: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
     stepwise: dict[tuple[int, int], list[Block]] = defaultdict(list)
     by_request = [request_records(block) for block in blocks]
-    apart = all(block.served is None or records is not None for block, records in zip(blocks, by_request, strict=True))
+    apart &= all(block.served is None or records is not None for block, records in zip(blocks, by_request, strict=True))
     for block, records in zip(blocks, by_request, strict=True):
         if block.served is not None and block.served.acceptance is not None:
             if not apart or records is None:
@@ -86,10 +86,19 @@ def once_each(of: PromptRecords, lines: Mapping[tuple[int, int], int], batch: in
     return {place: reduce(add, same) for place, same in records.items()}
 
 
-def length_counts(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(prompt set, prompt) → (accepted + steps, steps), whose ratio is its acceptance length, where it had a draft."""
-    records = by_prompt(blocks).items()
-    return {prompt: (r.accepted + r.counted_steps, r.counted_steps) for prompt, r in records if r.counted_steps}
+LengthCounts = dict[tuple[int, int], tuple[int, int]]
+"""(prompt set, prompt) → (accepted + steps, steps), whose ratio is its acceptance length, where it had a draft."""
+
+
+def length_counts(*sides: Sequence[Block]) -> list[LengthCounts]:
+    """The counts of each side's spec blocks: by request where the drafts of each are known on every side, so that
+    sides can be paired.
+    """
+    apart = all(map(counted_by_request, sides))
+    return [
+        {prompt: (r.accepted + r.counted_steps, r.counted_steps) for prompt, r in records.items() if r.counted_steps}
+        for records in (by_prompt(blocks, apart) for blocks in sides)
+    ]
 
 
 def counted_by_request(blocks: Sequence[Block]) -> bool:

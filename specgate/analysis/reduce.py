@@ -20,7 +20,6 @@ from specgate.analysis.cell_figures import (
 )
 from specgate.analysis.checks.contradictions import UNKNOWN, CheckFacts, Contradiction, contradictions
 from specgate.analysis.checks.served import clock_values
-from specgate.analysis.context_depth import by_active, by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.figures import load_values
 from specgate.analysis.load.sweeps import compared
@@ -139,7 +138,7 @@ def measure(
     `known`: what earlier calls over the same blocks and `check_facts` have left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
     `between`: `Run.between_runs`.
-    `brief`: cells have what gates judge alone. What only pages show (`by_depth`, `distributions`, …) is left out.
+    `brief`: cells have what gates judge alone. What only pages show (`series_ms`, `distributions`) is left out.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
@@ -332,7 +331,5 @@ def reduce_cell(
         result,
         values=values,
         series_ms=series(rounds, clocked),
-        by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
-        by_active=by_active(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         distributions={} if withhold else distributions(chain.from_iterable(requests)),
     )

@@ -1,19 +1,13 @@
-"""Limits of a pair's speed on this device, and the acceptance length that a speed gate would need.
-
-After a run that follows from its budgets (`limit_of`, `ceiling`). Before one it follows from what an earlier run showed
-of the same point (`PointTimes`), however the run to come turns out: a cycle emits at most K + 1 tokens, and takes no
-less time than a plain step, since it holds a pass over the target.
-"""
+"""Limits of a pair's speed on this device, and the acceptance length that a speed gate would need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specgate.analysis.experts import independence_of, needed_overlap
-from specgate.contract import SPEEDUP, Cell, Floor, Point, Rule, Run, Traffic
-from specgate.contract.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
-from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
+from specgate.contract import SPEEDUP, Cell, Floor, Point, Rule, Run
+from specgate.contract.cycle_budget import Ceiling, CycleBudget, Limit, Waterfall
 
 
 def limit_of(split: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefill: float) -> Limit | None:
@@ -95,68 +89,3 @@ def overlap_at(run: Run, point: Point, budget: CycleBudget) -> OverlapAt:
         return needed_overlap(experts, rows, use.touched + more, independence)
 
     return overlap
-
-
-# ── before anything is measured ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class PointTimes:
-    """Times of the baseline at one point, as an earlier run measured them.
-
-    `run`: its name.
-    `prefill_s`: seconds that a prefill of all slots takes.
-    `step_s`: seconds of a decode step.
-    `traffic`: what the engine's passes must move; None where it does not say.
-    """
-
-    run: str
-    prefill_s: float
-    step_s: float
-    traffic: Traffic | None
-
-
-def least_cycle_s(times: PointTimes, context: int, batch: int, k: int, memory: Bandwidth | None) -> float:
-    """Seconds that a cycle of `k` drafts takes at least: no less than a step of the baseline, and no less than its
-    bytes at the read bandwidth of the memory, where that is known.
-
-    A cycle reads what a pass over K + 1 tokens per slot and the draft's K passes read, at the context's own depth. What
-    fits the caches in front of the memory is left out, since it need not be read from there. Of experts, it reads those
-    of one token, as if all tokens chose the same.
-    """
-    if memory is None or times.traffic is None or times.traffic.draft is None:
-        return times.step_s
-    experts = times.traffic.target.experts
-    fewest = experts.layers * experts.active if experts else None
-    slots = [Slot(context, k + 1)] * batch
-    verify = pass_bytes(times.traffic.target, slots, touched=fewest)
-    draft = draft_bytes(times.traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
-    read = (verify + draft).total - (memory.cache_bytes or 0)
-    return max(times.step_s, read / memory.bytes_per_s)
-
-
-def most_of_steps(k: int, step_s: float, cycle_s: float) -> float:
-    """The highest speed-up where prefill is left out: K + 1 tokens in the least time of a cycle."""
-    return (k + 1) * step_s / cycle_s
-
-
-def most_of_requests(k: int, step_s: float, cycle_s: float, prefill_s: float, new_tokens: int) -> float:
-    """The highest speed-up of whole requests: (P + n·s) / (P + n·c/(K + 1)) with prefill P, step s, least cycle c.
-
-    `n` is one less than `new_tokens`, since the first one comes from the prefill. A request that ends before its limit
-    has a larger share of prefill, and so a lower bound.
-    """
-    n = new_tokens - 1
-    return (prefill_s + n * step_s) / (prefill_s + n * cycle_s / (k + 1))
-
-
-def tokens_for(floor: float, k: int, step_s: float, cycle_s: float, prefill_s: float) -> float | None:
-    """New tokens from which on `most_of_requests` is `floor`; None where no number would do."""
-    gain = step_s - floor * cycle_s / (k + 1)
-    return 1 + (floor - 1) * prefill_s / gain if gain > 0 else None
-
-
-def prefill_for(floor: float, k: int, step_s: float, cycle_s: float, new_tokens: int) -> float | None:
-    """Seconds of prefill at which `most_of_requests` is `floor`, which is above 1; None where none would do."""
-    gain = step_s - floor * cycle_s / (k + 1)
-    return (new_tokens - 1) * gain / (floor - 1) if gain > 0 else None

@@ -16,12 +16,11 @@ from typing import Final
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
-from specgate.planning.gates import floors_of, near_ties, verdicts_of
+from specgate.planning.gates import floors_of, verdicts_of
 from specgate.planning.policy import POLICIES, parse_policy
 from specgate.planning.scenario import shipped
 from specgate.promotion.claim import digests
@@ -120,7 +119,7 @@ def check_passes(text: str, stored: Sequence[StoredRun], folder: Path) -> None:
     """Raise UsageError if a run, judged by the policy in `text`, does not pass."""
     policy = parse_policy(loads(text, folder / "policy.yaml"), plugins.gates())
     for one in stored:
-        run = judge(with_near_ties(one.run, near_ties(policy)), policy)
+        run = judge(one.run, policy)
         state, _ = overall(run)
         if state is not State.PASS:
             red = next((v for v in run.verdicts if v.required and v.state is state), None)

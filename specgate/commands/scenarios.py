@@ -129,7 +129,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     from specgate.planning.request import Request
     from specgate.planning.resolution import chosen_scenarios, one_role_at_a_time
     from specgate.planning.scenario import meant_for, override
-    from specgate.run.reachability import out_of_reach, required_floors
+    from specgate.run.reachability import out_of_reach
 
     take_servers(options)
     question, named = take_question(options), dict(key_value(o) for o in options.pop("options"))
@@ -154,7 +154,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     for line in lengths:
         echo(line)
     if policy:
-        for line in out_of_reach(list(required_floors(policy, planned)), planned, {}, None):
+        for line in out_of_reach(policy, planned):
             echo(line)
 
 

@@ -7,13 +7,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specgate.commands.runs.pin import anchor_lines
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.planning.request import Request
     from specgate.promotion.ledger import Entry
-    from specgate.promotion.standing import OtherRuns, PromotionStatus
+    from specgate.promotion.standing import PromotionStatus
 
 LAST = 10
 WIDTH = 80
@@ -36,7 +35,6 @@ def show_status(request: Request, *, as_json: bool) -> None:
 
 def plain(status: PromotionStatus) -> dict[str, object]:
     from specgate.machine import host
-    from specgate.promotion.fingerprint import measured_by
 
     green = status.green
     return {
@@ -57,19 +55,6 @@ def plain(status: PromotionStatus) -> dict[str, object]:
         "full_allowed": green.complete,
         "expires": green.expires.isoformat() if green.expires else None,
         "command": status.promotion.command,
-        "measured_by": measured_by(status.claim.fingerprint),
-        "others": [
-            {
-                "measured_by": measured_by(other.last.fingerprint),
-                "host": other.last.host,
-                "begun_here": other.begun_here,
-                "streak": other.green.length,
-                "full_allowed": other.begun_here and other.green.complete,
-                "expires": other.green.expires.isoformat() if other.green.expires else None,
-                "last": {"time": other.last.time, "run": other.last.run, "state": other.last.state.value},
-            }
-            for other in status.others
-        ],
         "last": [
             {
                 "time": e.time,
@@ -90,7 +75,6 @@ def plain(status: PromotionStatus) -> dict[str, object]:
 def lines(status: PromotionStatus) -> list[str]:
     from specgate.machine import host
     from specgate.promotion.admission import subject_in_words, what_is_missing
-    from specgate.promotion.pins import key_of
 
     green, history = status.green, status.history
     text = [f"ledger {status.ledger.file}: {len(history.entries) - len(history.cut)} entries, chain intact"]
@@ -105,46 +89,32 @@ def lines(status: PromotionStatus) -> list[str]:
         text.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
     text += wrapped(f"micro gates {', '.join(status.promotion.gates)} ({subject_in_words(status.claim)})")
     text += step_lines(green.steps[-LAST:])
-    text += wrapped(f"green micro runs in a row: {green.length} of {status.promotion.needed}{alone(status)}")
+    text += wrapped(f"green micro runs in a row: {green.length} of {status.promotion.needed}")
     if green.complete and green.expires:
         until = green.expires.isoformat(timespec="minutes")
         text += wrapped(f"full may begin until {until}, if software, weights and machine stay as they are")
     for line in what_is_missing(status.claim, status.promotion, green):
         # The command is for copying, so it stays on one line.
         text += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
-    here = key_of("micro", status.claim.subject, status.claim.fingerprint)
-    for line in anchor_lines(status.ledger, here, list(status.promotion.gates)):
+    for line in anchor_lines(status):
         text += wrapped(line, 2)
-    for other in status.others:
-        text += other_lines(other, status.promotion.needed)
     for entry in history.entries:
         text += wrapped(f"overridden: {entry.time} {entry.run}: {entry.override}") if entry.override else []
     return text
 
 
-def alone(status: PromotionStatus) -> str:
-    """Say whose green runs these are, where the ledger has runs of others."""
-    from specgate.promotion.fingerprint import measured_by_in_words
+def anchor_lines(status: PromotionStatus) -> Iterator[str]:
+    """Yield the last green run and the best one of each micro scenario, which the next run would be compared with."""
+    from datetime import UTC, datetime
 
-    return f" on this machine alone: {measured_by_in_words(status.claim.fingerprint)}" if status.others else ""
+    from specgate.run.references import earlier_of, key_of
 
-
-def other_lines(other: OtherRuns, needed: int) -> Iterator[str]:
-    """The green runs of a fleet or of another machine, its last run, and what may follow."""
-    from specgate.promotion.fingerprint import measured_by_in_words
-
-    who = measured_by_in_words(other.last.fingerprint)
-    if not other.begun_here and other.last.host and other.last.host not in who:
-        who += f", begun on host {other.last.host}"
-    yield from wrapped(f"green micro runs in a row: {other.green.length} of {needed} of {who}")
-    effect = next(effect_then for entry, effect_then in reversed(other.green.steps) if entry == other.last)
-    yield from wrapped(f"last: {other.last.state.value} {other.last.run} ({effect})", 2)
-    if other.green.complete and other.green.expires:
-        until = other.green.expires.isoformat(timespec="minutes")
-        may = (
-            "specgate full --on gpus may begin" if other.begun_here else "full may begin there, if nothing has changed,"
-        )
-        yield from wrapped(f"{may} until {until}", 2)
+    here = key_of("micro", status.claim.subject, status.claim.fingerprint)
+    earlier = earlier_of(here, list(status.promotion.gates), status.ledger, datetime.now(UTC))
+    for name, last in earlier.runs.items():
+        yield f"{name}: last green {last.run} ({last.time[:10]})"
+        for best in earlier.anchors.get(name, ()):
+            yield f"  best {best.run} ({best.time[:10]}, of {len(best.cells)} of {len(last.cells)} cells)"
 
 
 def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:

@@ -36,11 +36,9 @@ from specgate.contract.cycle_budget import Bandwidth, CycleBudget
 from specgate.contract.policy import Exemption, Policy, Rule, TokenChecks
 from specgate.contract.results import (
     AcceptanceDrift,
-    ActiveBin,
     BetweenRuns,
     CellResult,
     Comparison,
-    DepthBin,
     Distribution,
     Value,
 )
@@ -121,7 +119,6 @@ __all__ = [
     "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
-    "ActiveBin",
     "Bandwidth",
     "BaselineText",
     "BetweenRuns",
@@ -133,7 +130,6 @@ __all__ = [
     "Comparison",
     "CycleBudget",
     "DecodeRun",
-    "DepthBin",
     "Distribution",
     "Divergence",
     "DraftCheck",

@@ -41,38 +41,6 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthBin:
-    """The steps of a cell that began within one range of depth. Depth is the number of tokens in the cache beyond the
-    prompt.
-
-    `depth`: the mean over these steps.
-    `step_ms`: the median step time; None where times are withheld.
-    `drafted_steps`: request-steps that had a draft.
-    `acceptance_length`: over `drafted_steps`, with an interval over prompts; None where there were none.
-    """
-
-    depth: float
-    steps: int
-    step_ms: float | None
-    drafted_steps: int
-    acceptance_length: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveBin:
-    """The steps of a cell in which `active` slots still decoded.
-
-    `step_ms`: the median step time; None where times are withheld.
-    """
-
-    active: int
-    steps: int
-    step_ms: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class AcceptanceDrift:
     """Drift of a spec cell's acceptance length while its engine answers more and more requests.
 
@@ -117,10 +85,6 @@ class CellResult:
     values: Mapping[str, Value]
     series_ms: tuple[tuple[int, int, float], ...]
     """Per block: (round of the point in running order, position in round, decode milliseconds per emitted token)."""
-    by_depth: tuple[DepthBin, ...] = ()
-    """From the shallowest steps to the deepest."""
-    by_active: tuple[ActiveBin, ...] = ()
-    """From the fewest active slots to the most; empty of engines that show no steps."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
     """Quantity → times of single requests: `tpot_ms`; `ttft_ms` in full runs; `itl_ms`, of single output tokens."""
     rescored: ScoreCheck | None = None
@@ -152,11 +116,6 @@ class Comparison:
     """What a speed rule judges: the geometric mean over the pairs."""
     beside: tuple[Value, ...] = ()
     """Other ratios over the same pairs: of sums, as the field has throughput, and of decoding alone in a full run."""
-    even_prefill: tuple[float, ...] = ()
-    """`log_ratios` as they would be if every prefill of a role had taken the mean time of that role's prefills.
-
-    Empty in a micro run.
-    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,10 @@
     memory_in_use.py     how much memory the processes of an engine hold, on the host and on the GPU
     process_tree.py      the processes that a process has started
     cpu_counters.py      the kernel's counters of CPU time around one block
-    cpu_pace.py          how fast a CPU works: the CPU time of a fixed piece of work
     monitor.py           samples of host and GPU while a run goes on, taken by a process of its own
     doctor.py            is this machine fit to measure on?
     noise_profile.py    what this machine can tell apart, from runs of the same role in both places of every pair
     bandwidth.py         the read bandwidth of its memory: measured once, stored, used by every later run
-    selftest_stamp.py    when the self-test was last green, in a file beside the run folders
 
 Stable for engines from outside, as the built-in one uses them: `inventory` (which GPUs there are) and `tuned_gemms`
 (tuned configurations). The rest serves the harness and may change.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -17,7 +17,7 @@ from specgate.contract import Bandwidth, Rule
 from specgate.contract.conditions import THROTTLES, GpuReading, HostReading, MachineLimits, clock_events
 from specgate.machine import inventory
 from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
-from specgate.machine.nvml import GpuProbe, NvmlMissing, peers
+from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 LOOK_S = 0.5
 """Seconds for which the host is observed to see how much of its CPUs others use."""
@@ -27,8 +27,6 @@ LITTLE_MEMORY = 2 << 30
 """Bytes of free host memory below which a check warns."""
 STEADY_READS = 0.02
 """The largest spread (interquartile range over median) of memory reads on a machine at rest."""
-EQUAL_READS = 0.05
-"""How far the bandwidths of equal GPUs may lie apart. Two H200s were 2 % apart (docs/results)."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
 """GPU readings without which a disturbance cannot be detected."""
 
@@ -90,7 +88,7 @@ def examine(limits: Limits) -> list[Check]:
 
 
 def examine_gpus(probe: HostProbe, limits: Limits) -> Iterator[Check]:
-    """The checks of every GPU that CUDA programs see, and of several of them what lies between them."""
+    """Yield the checks of every GPU that CUDA programs see."""
     gpus = [gpu for gpu in inventory.visible_gpus() if isinstance(gpu["uuid"], str)]
     uuids = [str(gpu["uuid"]) for gpu in gpus]
     if len(uuids) < 2:
@@ -98,8 +96,6 @@ def examine_gpus(probe: HostProbe, limits: Limits) -> Iterator[Check]:
         return
     for number, uuid in enumerate(uuids):
         yield from (replace(check, gpu=number) for check in examine_gpu(probe, limits, uuid))
-    yield equality_check(gpus)
-    yield peer_check(uuids)
 
 
 def examine_gpu(probe: HostProbe, limits: Limits, uuid: str | None) -> Iterator[Check]:
@@ -188,66 +184,6 @@ def bandwidth_check(bandwidth: Bandwidth, gpu: int | None = None) -> Check:
     rate += f" (median of {bandwidth.repeats} reads of {bandwidth.size / 1e9:.1f} GB)" if gpu is None else ""
     level: Level = "ok" if bandwidth.spread <= STEADY_READS else "warn"
     return Check("read bandwidth", f"{rate}, quartiles {bandwidth.spread:.1%} apart", right, level, gpu)
-
-
-# ── between GPUs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def equality_check(gpus: Sequence[Mapping[str, object]]) -> Check:
-    """Check that GPUs are alike. One run may use any of them alone, so a policy does not reject it."""
-    unlike = []
-    for number, gpu in enumerate(gpus):
-        if key := next((key for key in ALIKE if gpu[key] != gpus[0][key]), None):
-            unlike.append(f"GPU {number}: {ALIKE[key](gpu[key])}, GPU 0: {ALIKE[key](gpus[0][key])}")
-    right = "all alike, to share a target (tp) or a run (fleet): CUDA_VISIBLE_DEVICES chooses"
-    return Check("equal GPUs", first_few(unlike) or f"all {len(gpus)} alike", right, "warn" if unlike else "ok")
-
-
-ALIKE: Final[Mapping[str, Callable[[Any], str]]] = {
-    "name": str,
-    "compute_capability": lambda version: f"compute capability {version}",
-    "memory_bytes": lambda n: f"{n / 2**30:.1f} GiB" if n else "memory not told",
-    "max_sm_clock_mhz": lambda n: f"at most {n} MHz" if n else "highest clock not told",
-    "power_limit_mw": lambda n: f"{n / 1000:.0f} W" if n else "power limit not told",
-}
-"""What GPUs that share work have in common (keys of `inventory.gpus`), and how it is said."""
-NAMED: Final = 4
-"""So many findings of one kind are named, the others counted."""
-
-
-def peer_check(uuids: Sequence[str]) -> Check:
-    """Check that every GPU reaches the memory of every other, as those have to that share a target."""
-    name, right = "peer access", "each reaches each other's memory (needed for tp): nvidia-smi topo -p2p rw"
-    try:
-        links = peers(uuids)
-    except NvmlMissing as missing:
-        return Check(name, str(missing), right, "warn")
-    if refused := [f"GPU {p.a} to {p.b}: {p.unread}" for p in links if p.unread]:
-        return Check(name, first_few(refused), right, "warn")
-    if cut := sorted({(min(p.a, p.b), max(p.a, p.b)) for p in links if not p.reached}):
-        pairs = [f"{a} and {b}" for a, b in cut]
-        none = "between no two GPUs" if 2 * len(cut) == len(links) else f"none between GPU {first_few(pairs, ', ')}"
-        return Check(name, none, right, "warn")
-    linked = sum(p.nvlink for p in links)
-    how = "over NVLink" if linked == len(links) else "not all over NVLink" if linked else "not over NVLink"
-    return Check(name, f"between all, {how}", right, "ok")
-
-
-def first_few(findings: Sequence[str], mark: str = "; ") -> str:
-    """The first findings, and how many more there are."""
-    more = f"{mark}{len(findings) - NAMED} more" if len(findings) > NAMED else ""
-    return mark.join(findings[:NAMED]) + more
-
-
-def equal_bandwidth_check(bandwidths: Sequence[Bandwidth]) -> Check:
-    """Check that the memories of several GPUs are read about equally fast. The slowest sets the pace of those that
-    share a target.
-    """
-    rates = [b.bytes_per_s for b in bandwidths]
-    apart = 1 - min(rates) / max(rates)
-    slowest = f"GPU {rates.index(min(rates))} is {apart:.1%} below GPU {rates.index(max(rates))}"
-    right = f"at most {EQUAL_READS:.0%} apart: look at what else GPU {rates.index(min(rates))} does"
-    return Check("equal bandwidth", slowest, right, "ok" if apart <= EQUAL_READS else "warn")
 
 
 # ── the host ─────────────────────────────────────────────────────────────────────────────────────────────────────────

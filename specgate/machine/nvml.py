@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import permutations
 from operator import or_
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from specgate.contract.conditions import ClockReading, GpuProcess, GpuReading
 
@@ -20,8 +19,6 @@ _SM_CLOCK, _GPU_SENSOR = 1, 0
 _POWER, _THERMAL = 0, 1
 _UNCORRECTED, _SINCE_DRIVER_LOAD = 1, 0
 _SLOWDOWN_THRESHOLD = 1
-_READ, _WRITE, _NVLINK = 0, 1, 2
-_REACHED = 0
 
 
 class NvmlMissing(Exception):
@@ -124,13 +121,6 @@ class GpuProbe:
         by_process = {process.pid: process.usedGpuMemory for process in listed if process.usedGpuMemory}
         return None if used is None else used.used, by_process
 
-    def reaches(self, other: GpuProbe, a: int, b: int) -> Peers:
-        """Check if this GPU, called `a`, reaches the memory of `other`, called `b`."""
-        query = _Asked(self._nvml, self._handle)
-        read, write, link = (query(str(way), "P2PStatus", other._handle, way) for way in (_READ, _WRITE, _NVLINK))
-        unread = next((query.refused[str(way)] for way in (_READ, _WRITE) if str(way) in query.refused), None)
-        return Peers(a, b, read == write == _REACHED, link == _REACHED, unread)
-
     def settings(self) -> dict[str, Any]:
         """Settings that do not change during a run; None if the driver does not tell."""
         query = _Asked(self._nvml, self._handle)
@@ -145,31 +135,6 @@ class GpuProbe:
             "pcie_width": query("pcie_width", "CurrPcieLinkWidth"),
             "max_pcie_width": query("max_pcie_width", "MaxPcieLinkWidth"),
         }
-
-
-class Peers(NamedTuple):
-    """Link from GPU `a` to the memory of GPU `b`: if it can be read and written, and if NVLink is the way.
-
-    `a`, `b`: positions in the list that was asked about. `unread`: the driver's reason for not telling.
-    """
-
-    a: int
-    b: int
-    reached: bool
-    nvlink: bool
-    unread: str | None = None
-
-
-def peers(uuids: Sequence[str]) -> list[Peers]:
-    """Links between every two of these GPUs, in either direction. Raises NvmlMissing where one is missing."""
-    probes: list[GpuProbe] = []
-    try:
-        for uuid in uuids:
-            probes.append(GpuProbe(uuid, lambda pid: GpuProcess(pid, "unseen")))
-        return [probes[a].reaches(probes[b], a, b) for a, b in permutations(range(len(probes)), 2)]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class GpuProbes:

@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 FLEET: Final = "fleet"
 """Key of the machines that a run on many of them began with."""
 PACKAGE: Final = "package:"
-NAMED: Final = 3
-"""So many machines of a fleet are named."""
 LISTED: Final = (PACKAGE, "plugin:")
 """How keys begin of which a fingerprint has as many as there are packages and plug-ins."""
 
@@ -50,29 +48,6 @@ def incomplete(then: Mapping[str, str | None], now: Mapping[str, str | None]) ->
     unlike = [key for key in (*now, *then) if key not in then or key not in now]
     names = dict.fromkeys("packages" if key.startswith(LISTED) else key for key in unlike)
     return f"its fingerprint is incomplete, without {', '.join(names)}" if names else None
-
-
-def measured_by(fingerprint: Mapping[str, str | None]) -> str | None:
-    """Return what tells those who measured from others: the machines of a fleet, the GPU, or without one the host. None
-    where none of these is known.
-    """
-    return fingerprint.get(FLEET) or fingerprint.get("gpu_uuid") or fingerprint.get("host")
-
-
-def measured_by_in_words(fingerprint: Mapping[str, str | None]) -> str:
-    """`a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more)`, `GPU-5a1e0000`, `host 3f…`."""
-    if fleet := fingerprint.get(FLEET):
-        count, _, listed = fleet.partition(": ")
-        names = [short_uuid(name) for name in listed.split(", ")]
-        more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-        return f"a fleet of {count} ({', '.join([*names[:NAMED], *more])})"
-    gpu = fingerprint.get("gpu_uuid")
-    return short_uuid(gpu) if gpu else f"host {fingerprint.get('host') or 'unknown'}"
-
-
-def short_uuid(identity: str) -> str:
-    """Of a GPU's UUID, as much as CUDA_VISIBLE_DEVICES needs."""
-    return re.sub(r"^(GPU-[0-9a-f]{8})-[0-9a-f-]{27}$", r"\1", identity)
 
 
 def short(value: str | None) -> str:

@@ -8,8 +8,8 @@ that the entry names, and its gates.json the one that the manifest lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,19 +21,16 @@ from specgate.machine import host
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
-from specgate.promotion.fingerprint import FLEET, measured_by
-from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs, relevant
+from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
 
 OTHER_MANIFEST: Final = f"its {MANIFEST} is not the one that the entry names"
 
 
-def doubts(ledger: Ledger, on_host: str | None = None) -> Callable[[Entry], str | None]:
-    """A function that says why a green entry of `ledger` is not believed, or None if it is. `on_host`: where that is
-    asked; on this host by default.
-    """
-    here = on_host or host.identity()
+def doubts(ledger: Ledger) -> Callable[[Entry], str | None]:
+    """Return a function that says why a green entry of `ledger` is not believed on this host, or None if it is."""
+    here = host.identity()
 
     def doubt(entry: Entry) -> str | None:
         folder = folder_of(entry, ledger)
@@ -78,30 +75,13 @@ def folder_of(entry: Entry, ledger: Ledger) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class PromotionStatus:
-    """The ledger and its entries, what has to be green, and how often in a row it has been green: on this machine, and
-    for the `others` whose runs the ledger has.
-    """
+    """The ledger and its entries, what has to be green, and how often in a row it has been green on this machine."""
 
     ledger: Ledger
     history: History
     claim: Claim
     promotion: Promotion
     green: GreenRuns
-    others: tuple[OtherRuns, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class OtherRuns:
-    """Green micro runs in a row of others than this machine alone.
-
-    `last`: their newest run. `begun_here`: a fleet whose runs were begun on this machine, so that its `full` could be
-    begun here; they are held to the software that is here now. The runs of others are held to what their last one
-    rested on, which is all that is known of them here.
-    """
-
-    green: GreenRuns
-    last: Entry
-    begun_here: bool
 
 
 def promotion_status(request: Request) -> PromotionStatus:
@@ -114,30 +94,8 @@ def promotion_status(request: Request) -> PromotionStatus:
     history = ledger.read()
     config = resolve(request)
     gates, command = micro_gates(request, config)
-    unloaded, now = claim_of(config, digests(gates), software_of(config)), datetime.now(UTC)
+    unloaded = claim_of(config, digests(gates), software_of(config))
     claim = assuming_last_engine(unloaded, history.entries, ENGINE_KEYS)
-    current = green_runs(history.entries, claim, now, doubts(ledger))
+    current = green_runs(history.entries, claim, datetime.now(UTC), doubts(ledger))
     promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=current.length, command=command)
-    return PromotionStatus(ledger, history, claim, promotion, current, tuple(others(ledger, history, unloaded, now)))
-
-
-def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherRuns]:
-    """Yield the green runs of others than this machine alone, those who measured last first.
-
-    `claim`: of this machine, without what only an engine knows.
-    """
-    of: dict[str, list[Entry]] = {}
-    for entry in relevant(history.entries, claim):
-        if (who := measured_by(entry.fingerprint)) and who != measured_by(claim.fingerprint):
-            of[who] = [*of.pop(who, []), entry]  # at the end, so that who measured last comes last
-    for theirs in reversed(of.values()):
-        last = theirs[-1]
-        here = FLEET in last.fingerprint and last.host == host.identity() and same_machine(last, claim)
-        known = {**claim.fingerprint, FLEET: last.fingerprint[FLEET]} if here else last.fingerprint
-        assumed = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
-        yield OtherRuns(green_runs(history.entries, assumed, now, doubts(ledger, last.host)), last, here)
-
-
-def same_machine(entry: Entry, claim: Claim) -> bool:
-    """Return whether an entry was made on the machine of the claim, for itself or for a fleet."""
-    return all(entry.fingerprint.get(key) == claim.fingerprint.get(key) for key in ("gpu_uuid", "host"))
+    return PromotionStatus(ledger, history, claim, promotion, current)

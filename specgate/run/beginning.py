@@ -17,7 +17,6 @@ from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_profile
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot
-from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software, plugin_commits
 from specgate.pairs.resolve import target_limits
 from specgate.planning.forced_acceptance import forced_of
@@ -110,12 +109,11 @@ def begin(
     environment = {
         **inventory.environment(),
         **({"plugins": commits} if (commits := plugin_commits(software)) else {}),
-        "selftest": last_green(request.out),
         "env_before": snapshot(run_gpus(config)),
         "env_after": None,
     }
     memory = bandwidth_of(request.out)
-    beyond = check_reachable(config, plan, request.out, environment, memory)
+    beyond = check_reachable(config.policy, plan)
     tree = software.facts["source_tree_sha256"]
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(

@@ -1,7 +1,6 @@
 """The self-test: known faults, and whether the judge sees them.
 
 faults.py        faults of the engine: each is injected into a scripted one, and exactly the matching gate must say so
-small_chains.py  texts of small chains, drawn with and without a fault
 demo.py          a first look: an honest scripted engine, and one with a wrong token
 stored.py        faults of what surrounds a run: the machine, the files that it left, the ledger
 """

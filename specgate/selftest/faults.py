@@ -20,7 +20,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate
 from specgate.run.session import carry_out
-from specgate.selftest import small_chains, stored
+from specgate.selftest import stored
 
 FOLDER: Final = Path(__file__).parent
 POLICY: Final = FOLDER / "policy.yaml"
@@ -152,7 +152,7 @@ class Outcome:
 
 
 def outcomes(folder: Path) -> Iterator[Outcome]:
-    """Check the engine without a fault, then with every fault, then verifies that draw, then what surrounds a run. Runs
+    """Check the engine without a fault, then with every fault, then what surrounds a run. Runs
     go into `folder`.
 
     First of all, the scripted engine is calibrated, since it is the same in every process: with what is assumed of real
@@ -166,7 +166,6 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
     yield clean(runs, "load")
     for _, faults in itertools.groupby(FAULTS, lambda fault: fault.run):
         yield from injected(tuple(faults), runs)
-    yield from sampling(unspoilt)
     yield from surroundings(unspoilt, runs)
 
 
@@ -195,17 +194,6 @@ def injected(faults: Sequence[Fault], folder: Path) -> Iterator[Outcome]:
         yield Outcome(fault.name, expected, summary, wrong)
 
 
-def sampling(unspoilt: Path) -> Iterator[Outcome]:
-    """Check verifies at a temperature: right ones, and those with faults. `unspoilt`: as in `surroundings`."""
-    for verifies, alpha, state, code in (
-        (small_chains.RIGHT, small_chains.USUAL, State.PASS, "distribution_kept"),
-        (small_chains.FAULTS, small_chains.SURE, State.INVALID, "not_the_targets"),
-    ):
-        for name, verify in verifies.items():
-            verdicts = small_chains.distribution_verdicts(unspoilt, verify, alpha)
-            yield seen_as(name, "distribution", state, code, verdicts)
-
-
 def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
     """Check the faults of what surrounds a run: machine, files and ledger.
 
@@ -217,6 +205,20 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
         verdicts = stored.environment_verdicts(unspoilt, disturbance.change)
         yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, verdicts)
     for name, gate, state, code, verdicts in (
+        (
+            "draws of the target",
+            "distribution",
+            State.PASS,
+            "distribution_kept",
+            stored.distribution_verdicts(unspoilt, stored.TARGET),
+        ),
+        (
+            "draws of the draft",
+            "distribution",
+            State.INVALID,
+            "not_the_targets",
+            stored.distribution_verdicts(unspoilt, stored.DRAFT),
+        ),
         ("steady memory", "memory", State.PASS, "at_most_max", stored.memory_verdicts(unspoilt, 0)),
         ("memory that grows", "memory", State.FAIL, "above_max", stored.memory_verdicts(unspoilt, 4 << 20)),
         (

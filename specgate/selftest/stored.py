@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.quality.scores import with_quality
 from specgate.archive.verification import verify
-from specgate.contract import Block, Rule, State
+from specgate.contract import BASELINE, Block, Rule, Sampling, State
 from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
+from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.contract.samples.answers import Answered
 from specgate.contract.samples.memory import MemoryUse
@@ -122,6 +126,34 @@ def quality_verdicts(run_folder: Path, lost: int) -> list[tuple[State, str]]:
     ]
     rule = Rule("answers", "quality", True, role="spec-*", params={"max_loss": 0.05})
     return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_quality(run.cells, answered)))]
+
+
+DRAWS: Final = 20_000
+TARGET: Final = (0.5, 0.3, 0.15, 0.05)
+"""The law of a text's only token."""
+DRAFT: Final = (0.4, 0.3, 0.2, 0.1)
+"""That of a verify which emits what the draft drew."""
+
+
+def distribution_verdicts(run_folder: Path, law: Sequence[float]) -> list[tuple[State, str]]:
+    """The verdicts of the gate `distribution` on a stored run, as (state, reason code), if its spec cells had drawn
+    their texts by `law`, and its baseline by the target's.
+    """
+    run, dice = RunFolder.open(run_folder).read_run(), random.Random(1)
+    tokens = tuple(range(len(TARGET)))
+
+    def drawn(weights: Sequence[float]) -> tuple[tuple[tuple[int, ...], int], ...]:
+        counts = Counter(dice.choices(tokens, weights, k=DRAWS))
+        return tuple(((token,), counts[token]) for token in tokens)
+
+    draws = {}
+    for cell in (result.cell for result in run.cells):
+        texts = {cell.role.name: drawn(law), BASELINE.name: drawn(TARGET)}
+        shown = DrawnTexts(cell.point.key, (0,), texts, (TokenLaw((), tokens, TARGET),), "the law", None, None, (0, 0))
+        draws[cell.key] = check_draws(shown, cell.role)
+    rule = Rule("drawn", "distribution", True, role="spec-*", params={"alpha": 1e-6, "min_draws": DRAWS})
+    scenarios = {name: replace(s, sampling=Sampling()) for name, s in run.scenarios.items()}
+    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, scenarios=scenarios, draws=draws))]
 
 
 def later_verdicts(run_folder: Path, slower: float) -> list[tuple[State, str]]:

@@ -56,7 +56,6 @@ def test_what_is_of_one_moment_is_no_difference() -> None:
             "host": {"load_average": [clock, 0, 0]},
             "gpus": [{"sm_clock_mhz": clock, "driver": driver}, {"temperature_c": clock}],
             "env_before": {"gpu": {"power_mw": clock}},
-            "selftest": str(clock),
         }
 
     assert list(differences(record(1, "580"), record(2, "581"))) == [("gpus[0].driver", "580", "581")]

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
@@ -55,18 +54,3 @@ def test_acceptance_of_a_text_that_differs_between_rounds_is_noise_and_stays_in_
     result = comparison(lambda block: by_text(block, other_round=2))
     assert fit_of(result).error > 0.05
     assert fit_of(result).mean - fit_of(comparison(by_text)).mean == pytest.approx(math.log(4) / 16)
-
-
-def test_even_prefill_has_the_mean_of_each_role_in_the_place_of_every_prefill() -> None:
-    def uneven(block: Block) -> Block:
-        at = 3 * block.prompt_set + block.round
-        return replace(block, prefill_ns=50_000_000 + 7_000_000 * at * (1 + block.role.k))
-
-    result = comparison(uneven, kind="full")
-    of_role = {k: [50_000_000 + 7_000_000 * (3 * s + r) * (1 + k) for s in range(4) for r in range(4)] for k in (0, 3)}
-    mean = {k: Fraction(sum(all_), len(all_)) for k, all_ in of_role.items()}
-    block = {b.role.k: b for b in blocks_of(plan_of(), jitter=0.0) if not b.warmup}
-    tokens = {k: len(b.tokens[0]) for k, b in block.items()}
-    speed = {k: tokens[k] / (mean[k] + block[k].elapsed_ns) for k in (0, 3)}
-    assert result.even_prefill == pytest.approx([math.log(speed[3] / speed[0])] * 16)
-    assert statistics.pstdev(result.log_ratios) > 0.01

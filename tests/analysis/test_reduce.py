@@ -80,7 +80,7 @@ def test_a_look_in_brief_has_the_same_figures_and_comparisons(
     (whole, of_whole), (brief, of_brief) = results[False], results[True]
     assert of_whole == of_brief
     for one, other in zip(whole, brief, strict=True):
-        bare = replace(one, values={}, series_ms=(), by_depth=(), by_active=(), distributions={})
+        bare = replace(one, values={}, series_ms=(), distributions={})
         assert replace(other, values={}) == bare and dict(other.values) == dict(one.values)
 
 

@@ -262,9 +262,9 @@ def test_a_full_run_holds(cli: Cli) -> None:
 
 
 def test_a_field_may_not_be_missing(run: Path) -> None:
-    change_json(run / "run.json", lambda data: data["cells"][0].pop("by_depth"))
+    change_json(run / "run.json", lambda data: data["cells"][0].pop("distributions"))
     mend(run)
-    assert "run.json: cells[0].by_depth: is missing" in differences(run)
+    assert "run.json: cells[0].distributions: is missing" in differences(run)
 
 
 def without_ledger(run: Path) -> list[str]:

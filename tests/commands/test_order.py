@@ -211,53 +211,12 @@ def test_a_ledger_that_was_copied_from_another_host_lets_nothing_pass(
     assert here(order, "full")[0] == 5
 
 
-def fleet_of(*gpus: int) -> str:
-    return f"{len(gpus)}: {', '.join(f'GPU-5a1e000{n}-0000-4000-8000-000000000001' for n in gpus)}"
-
-
-def test_status_names_the_green_runs_of_a_fleet_that_is_begun_here(order: Cli) -> None:
+def test_green_runs_of_a_fleet_count_apart(order: Cli) -> None:
     enter(order, 1)
-    enter(order, 3, by={"fleet": fleet_of(0, 1, 2, 3)})
+    enter(order, 3, by={"fleet": "2: GPU-5a1e0000, GPU-5a1e0001"})
     state = status(order)
-    assert (state["streak"], state["full_allowed"], state["measured_by"]) == (1, False, identity())
+    assert (state["streak"], state["full_allowed"]) == (1, False)
     assert state["last"][-1]["effect"] == "no change: a fleet measured it, whose green runs count apart"
-    (other,) = state["others"]
-    assert (other["measured_by"], other["streak"]) == (fleet_of(0, 1, 2, 3), 3)
-    assert other["begun_here"] is other["full_allowed"] is True
-    code, text = here(order, "full", "--status")
-    text = " ".join(text.split())
-    assert code == 0 and f"green micro runs in a row: 1 of 3 on this machine alone: host {identity()}" in text
-    fleet = "a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more)"
-    assert f"green micro runs in a row: 3 of 3 of {fleet} last: PASS" in text
-    assert "(one more) specgate full --on gpus may begin until " in text
-
-
-def test_another_fleet_has_green_runs_of_its_own_and_a_red_run_ends_it(order: Cli) -> None:
-    enter(order, 1, by={"fleet": fleet_of(0, 1)})
-    enter(order, 2, by={"fleet": fleet_of(2, 3)})
-    enter(order, 1, State.FAIL, by={"fleet": fleet_of(2, 3)})
-    assert [(o["measured_by"], o["streak"], o["last"]["state"]) for o in status(order)["others"]] == [
-        (fleet_of(2, 3), 0, "FAIL"),
-        (fleet_of(0, 1), 0, "PASS"),  # as the runs of another fleet ended it
-    ]
-    assert "may begin" not in here(order, "full", "--status")[1]
-
-
-def test_another_hosts_count_is_held_to_what_its_last_run_rested_on(order: Cli) -> None:
-    theirs = {"gpu_uuid": "GPU-5a1e0007-0000-4000-8000-000000000001", "host": None, "source_tree_sha256": "0" * 64}
-    enter(order, 3, by=theirs, host="0123456789abcdef")
-    (other,) = status(order)["others"]
-    assert (other["streak"], other["begun_here"], other["full_allowed"]) == (3, False, False)
-    text = " ".join(here(order, "full", "--status")[1].split())
-    assert "green micro runs in a row: 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in text
-    assert "full may begin there, if nothing has changed, until " in text
-    lines = here(order, "full", "--status")[1].split("\n")
-    assert max(len(line) for line in lines if not line.startswith("  run: ")) <= 80
-
-
-def test_without_runs_of_others_nothing_is_said_of_them(order: Cli) -> None:
-    enter(order, 1)
-    assert status(order)["others"] == []
     assert "green micro runs in a row: 1 of 3\n" in here(order, "full", "--status")[1]
 
 

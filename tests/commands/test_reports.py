@@ -146,14 +146,6 @@ def test_a_policy_of_ones_own_decides(runs: Path) -> None:
     assert code(invoke("runs", "compare", runs / "slow", runs / "a", "--policy", "mine.yaml")) == ExitCode.PASS
 
 
-def test_check_takes_a_policy_for_two_runs_where_the_other_run_is_named(runs: Path) -> None:
-    for other, expected in (("b", ExitCode.PASS), ("slow", ExitCode.FAIL)):
-        request = ("runs", "check", runs / other, "--policy", "compare", "--baseline", runs / "a")
-        assert code(invoke(*request)) == expected
-    alone = invoke("runs", "check", runs / "a", "--policy", "compare")
-    assert code(alone) == ExitCode.USAGE and "--baseline RUN" in str(alone.exception)
-
-
 def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
     file = runs / "b" / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "failures": {"run": "disk full"}}))

@@ -104,7 +104,7 @@ def test_calls_of_hip_are_judged_as_those_of_cuda(
         if copy:
             made.copy(copy, at + 90 * US, US, number, 16)
     recording = read_trace(made.write_chrome(tmp_path / "trace.json"))
-    invariant = quiet_loop(block_of(recording, loop_of(recording), None, None))
+    invariant = quiet_loop(block_of(recording, loop_of(recording), None))
     assert verdict.replace("hip", of("cuda")) in f"{invariant.id} {invariant.held}: {invariant.message}"
 
 
@@ -138,7 +138,6 @@ def test_what_is_no_trace_ends_with_2_and_without_a_traceback(cli: Cli) -> None:
     for arguments, text in (
         (["trace.json"], "no list traceEvents"),
         (["none.json"], "No such file"),
-        (["trace.json", "--cell", "x"], "no list traceEvents"),
         (["tiny.yaml"], "it begins with"),
     ):
         done = cli.run("diagnose", "trace", *arguments, pair=False)
@@ -146,7 +145,7 @@ def test_what_is_no_trace_ends_with_2_and_without_a_traceback(cli: Cli) -> None:
 
 
 @pytest.mark.slow("starts servers")
-def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_compared(cli: Cli) -> None:
+def test_a_run_on_a_server_that_profiles_itself_is_certified(cli: Cli) -> None:
     rule = "  - {id: perf-mode, gate: invariants, required: true, accept_unseen: I1 I2 I3 I4 I5, accept_broken: I6}\n"
     policy = (cli.folder / "policy.yaml").read_text() + rule
     cli.write("policy.yaml", policy)
@@ -166,22 +165,7 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_co
     sentence = "The policy accepts that I6 is broken in 3 cells: per step 1.00 copies to the host (16 bytes)"
     assert sentence in " ".join(done.stdout.split()) and sentence in (folder.path / "report.html").read_text()
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
-
-    trace = sorted(kept.glob("*.json.gz"))[-1]  # spec-3 is the last role
-    belongs = ("diagnose", "trace", trace, "--run", cli.newest(), "--cell")
-    own = cli.run(*belongs, spec, pair=False)
-    assert own.returncode == 1 and f"may be of {spec}" in own.stdout
-    other = cli.run(*belongs, spec.replace("spec-3", "baseline"), pair=False)
-    assert other.returncode == 6
-    assert (
-        "the trace is of another run: its steps run over 4 tokens of a request, those of baseline over 1"
-        in other.stderr
-    )
-    old = vllm_loop(steps=3, requests=2).write_chrome(cli.folder / "old.json")
-    done = cli.run("diagnose", "trace", old, "--run", cli.newest(), "--cell", spec, pair=False)
-    assert done.returncode == 6 and "it was recorded at 2026-11-23" in done.stderr
-    unknown = cli.run(*belongs, "nothing", pair=False)
-    assert unknown.returncode == 2 and "it has: " in unknown.stderr and spec in unknown.stderr
+    assert sorted(kept.glob("*.json.gz"))
 
 
 def test_only_a_back_end_that_comes_with_specgate_is_believed_to_have_read_a_servers_profile(

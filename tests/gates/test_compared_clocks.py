@@ -93,6 +93,7 @@ def test_the_power_cap_of_one_role_rejects_no_other_pair() -> None:
     assert list(different_clocks(conditions, 0.05, own_power=True)) == []
     (finding,) = different_clocks(conditions, 0.05, own_power=False)
     assert "the power cap lowers the clock of spec-5 (1,550 MHz" in finding.message
+    assert "own_power" in finding.next_step, "longer blocks would not change it"
 
 
 def test_a_role_that_is_slower_and_less_often_at_the_power_cap_is_rejected() -> None:

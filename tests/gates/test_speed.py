@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.contract import Bandwidth, BetweenRuns, Block, CycleBudget, Rule, Run, State, Verdict
+from specgate.contract import Bandwidth, BetweenRuns, CycleBudget, Rule, Run, State, Verdict
 from specgate.contract.cycle_budget import Ceiling, Limit
 from specgate.contract.routing.use import ExpertUse
 from specgate.contract.samples.counters import AS_TEXTS
@@ -235,45 +235,3 @@ def test_the_interval_beside_a_speed_up_allows_for_processes_too() -> None:
     value = drawn(jitter=0.0).comparisons[0].speedup
     assert value.value is not None and value.ci_low is not None
     assert math.log(value.value / value.ci_low) == pytest.approx(2.241403 * 0.0052, rel=1e-4)
-
-
-# ── what prefill does to the interval ─────────────────────────────────────────────────────────────────────────────────
-
-
-def whole_requests(stall_ns: int = 0) -> Run:
-    """Whole requests. One prefill of speculation takes `stall_ns` longer than the others, which all take 50 ms."""
-
-    def stalled(block: Block) -> Block:
-        late = block.role.speculative and (block.prompt_set, block.round) == (2, 1) and not block.warmup
-        return replace(block, prefill_ns=block.prefill_ns + stall_ns) if late else block
-
-    made = scenario(kind="full", prompt_sets=4, rounds=4)
-    plan = plan_of(made)
-    return run_of(plan, blocks_of(plan, jitter=0.001, change=stalled), kind="full")
-
-
-def test_a_verdict_on_whole_requests_says_how_much_of_its_interval_is_from_prefill() -> None:
-    stalled, steady = verdict(whole_requests(stall_ns=40_000_000), 1.2), verdict(whole_requests(), 1.2)
-    assert number(stalled, "prefill_share") > 0.5
-    assert f"{100 * number(stalled, 'prefill_share'):.0f} % of its width from prefill" in stalled.message
-    assert number(steady, "prefill_share") == pytest.approx(0, abs=1e-12)
-
-
-def test_without_the_stall_the_interval_is_as_narrow_as_the_verdict_says() -> None:
-    floor = whole_requests().comparisons[0].speedup.value  # too near to be told: both verdicts are of the last look
-    assert floor is not None
-    stalled, steady = verdict(whole_requests(stall_ns=40_000_000), floor), verdict(whole_requests(), floor)
-    assert stalled.evidence["look"] == steady.evidence["look"] == 2
-    expected = (1 - number(stalled, "prefill_share")) * width(stalled)
-    assert expected == pytest.approx(width(steady), rel=0.02) and width(stalled) > 1.3 * width(steady)
-
-
-def width(result: Verdict) -> float:
-    """The width of the interval, on the log scale."""
-    return math.log(number(result, "ci_high") / number(result, "ci_low"))
-
-
-def test_blocks_of_decoding_alone_say_nothing_of_prefill() -> None:
-    micro = plan_of(scenario(prompt_sets=4, rounds=4))
-    outcome = verdict(run_of(micro, blocks_of(micro)), 1.5)
-    assert "prefill_share" not in outcome.evidence

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from specgate.cli import cli
 from specgate.contract import Bandwidth
 from specgate.contract.conditions import HostReading
 from specgate.machine import bandwidth
-from specgate.machine.doctor import equality_check
-from tests.support.fake_nvml import NOT_SUPPORTED, Driver, Gpu
+from tests.support.fake_nvml import Driver, Gpu
 
 QUIET = HostReading(load_average=0.1, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
 CUT = (5, 5, 5)
@@ -53,7 +51,6 @@ def check(result: Result, name: str) -> tuple[str, str]:
 def test_gpus_that_are_alike_take_one_line_for_each_check(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     one, several = examined(monkeypatch, gpus(1)), examined(monkeypatch, gpus(count))
     assert several.exit_code == 0, several.output
-    assert f"all {count} alike" in several.output
     assert f"GPU {count - 1}  GPU-5a1e000{count - 1}-0000-4000-8000-000000000001  NVIDIA H200" in several.output
     lines = several.output.rstrip().split("\n")
     assert max(map(len, lines)) <= 80
@@ -64,7 +61,6 @@ def test_one_gpu_looks_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     record = json.loads(examined(monkeypatch, gpus(1), "--json").stdout)
     assert record.keys() == {"schema", "policy", "fit", "checks"}
     assert {key for c in record["checks"] for key in c} == {"name", "found", "right", "level"}
-    assert not {"equal GPUs", "peer access"} & {c["name"] for c in record["checks"]}
     assert "GPU 0" not in examined(monkeypatch, gpus(1)).output
 
 
@@ -95,45 +91,6 @@ def test_only_those_that_cuda_shows_are_looked_at_in_its_order(monkeypatch: pyte
     assert [g["uuid"][:12] for g in json.loads(result.stdout)["gpus"]] == ["GPU-5a1e0003", "GPU-5a1e0001"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "NVIDIA H100 80GB HBM3"}, "GPU 1: NVIDIA H100 80GB HBM3, GPU 0: NVIDIA H200"),
-        ({"capability": (9, 1)}, "GPU 1: compute capability 9.1, GPU 0: compute capability 9.0"),
-        ({"memory_total": 80 << 30}, "GPU 1: 80.0 GiB, GPU 0: 140.4 GiB"),
-        ({"max_sm_clock_mhz": 1755}, "GPU 1: at most 1755 MHz, GPU 0: at most 1980 MHz"),
-        ({"power_limit_mw": 650_000}, "GPU 1: 650 W, GPU 0: 700 W"),
-    ],
-)
-def test_unequal_gpus_are_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str) -> None:
-    first, second = gpus(2)
-    result = examined(monkeypatch, [first, replace(second, **change)], "--json")  # type: ignore[arg-type]  # each its own
-    assert check(result, "equal GPUs") == ("warn", message)
-
-
-def test_many_unequal_gpus_are_counted() -> None:
-    of = [{"name": name, "compute_capability": "9.0", "memory_bytes": None, "max_sm_clock_mhz": None,
-           "power_limit_mw": None} for name in "aBBBBBBB"]  # fmt: skip
-    assert equality_check(of).found.endswith("GPU 4: B, GPU 0: a; 3 more")
-
-
-def test_gpus_without_peer_access_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = gpus(4)
-    lines[0].reached_by = {lines[3].uuid: CUT}
-    assert check(examined(monkeypatch, lines, "--json"), "peer access") == ("warn", "none between GPU 0 and 3")
-    for gpu in lines:
-        gpu.reached_by = {other.uuid: CUT for other in lines}
-    assert check(examined(monkeypatch, lines, "--json"), "peer access") == ("warn", "between no two GPUs")
-    for gpu in lines:
-        gpu.reached_by = {other.uuid: (0, 0, 5) for other in lines}
-    assert check(examined(monkeypatch, lines, "--json"), "peer access") == ("ok", "between all, not over NVLink")
-    lines[0].reached_by = {}
-    assert check(examined(monkeypatch, lines, "--json"), "peer access")[1] == "between all, not all over NVLink"
-    lines[1].refuses["P2PStatus"] = NOT_SUPPORTED
-    level, text = check(examined(monkeypatch, lines, "--json"), "peer access")
-    assert level == "warn" and text.startswith("GPU 1 to 0: Not Supported")
-
-
 # ── the bandwidth of each ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -141,21 +98,17 @@ def read_at(uuid: str, bytes_per_s: float, spread: float = 0.001) -> Bandwidth:
     return Bandwidth("2026-11-26T09:00:00+00:00", "NVIDIA H200", uuid, 10**10, 30, bytes_per_s, spread)
 
 
-@pytest.mark.parametrize(("slowest", "level"), [(4.55e12, "ok"), (3e12, "warn")])
-def test_every_gpus_memory_is_read_and_stored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slowest: float, level: str
-) -> None:
-    rates = dict(zip([g.uuid for g in gpus(3)], (4.6e12, slowest, 4.6e12), strict=True))
+def test_every_gpus_memory_is_read_and_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rates = dict(zip([g.uuid for g in gpus(3)], (4.6e12, 4.5e12, 4.4e12), strict=True))
     monkeypatch.setattr(bandwidth, "measure_apart", lambda uuid: read_at(uuid, rates[uuid]))
     arguments = ("--bandwidth", "--out", str(tmp_path / "runs"))
     record = json.loads(examined(monkeypatch, gpus(3), *arguments, "--json").stdout)
     assert [b["bytes_per_s"] for b in record["bandwidths"]] == list(rates.values())
     assert record["bandwidth"] == record["bandwidths"][0]
-    assert [c["level"] for c in record["checks"] if c["name"] == "equal bandwidth"] == [level]
     assert sorted(f.name for f in (tmp_path / "noise").iterdir()) == [f"5a1e000{i}-bandwidth.json" for i in range(3)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     stored = bandwidth.bandwidth_of(tmp_path / "runs")
-    assert stored is not None and stored.bytes_per_s == slowest
+    assert stored is not None and stored.bytes_per_s == 4.5e12
 
 
 def test_a_gpu_is_read_in_a_process_that_sees_it_alone() -> None:

@@ -12,8 +12,8 @@ from specgate.errors import BackendError
 from specgate.sampling.distributions import check_distribution, over_target
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection, verify_coupled
-from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 from tests.sampling import acceptance
+from tests.sampling.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 
 SOURCE = np.random.default_rng(12)
 V, K, LENGTH, DRAWS = 5, 2, 4, 40_000

@@ -37,4 +37,4 @@ def with_counts(made: Block, *, overlap: float = 0.5, experts: ExpertTraffic = E
                 of_all |= mine
             touched.append(len(of_all))
         by_step.append(touched or [0] * experts.layers)
-    return replace(made, experts=counts_of(by_step, [sum(of) for of in rows], fresh if by_row else ()))
+    return replace(made, experts=counts_of(by_step, fresh if by_row else ()))

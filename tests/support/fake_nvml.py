@@ -63,8 +63,6 @@ class Gpu:
     mig: int = 0
     persistence: int = 1
     pcie_width: int = 16
-    reached_by: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    """UUID of another GPU → the status of reading, writing and NVLink between them; (0, 0, 0), all fine, for others."""
     refuses: dict[str, int] = field(default_factory=dict)
     """Call, without `nvmlDeviceGet` → the code that it fails with."""
 
@@ -190,5 +188,4 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "PersistenceMode": lambda g: g.persistence,
     "CurrPcieLinkWidth": lambda g: g.pcie_width,
     "MaxPcieLinkWidth": lambda g: 16,
-    "P2PStatus": lambda g, other, way: other.reached_by.get(g.uuid, (0, 0, 0))[way],
 }

@@ -9,7 +9,7 @@ from tests.support.command import ROOT
 
 RESULTS = ROOT / "docs" / "results"
 KEPT = tuple(sorted(file.relative_to(RESULTS).as_posix() for file in RESULTS.glob("*/run*.tar.xz")))
-"""Their names, such as `2026-11-26-planted-8b-h200/run-32k.tar.xz`: each archive holds one run folder."""
+"""Their names, such as `2026-11-30-h200/run-merge-32k.tar.xz`: each archive holds one run folder."""
 
 
 def unpacked(name: str, into: Path) -> Path:

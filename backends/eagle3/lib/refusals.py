@@ -9,7 +9,7 @@ from typing import Final
 from specgate.contract import Sampling
 from specgate.errors import UsageError
 
-USUAL: Final[Mapping[str, str]] = {"tp": "1", "drafter": "eagle3", "tile_stats": "off"}
+USUAL: Final[Mapping[str, str]] = {"tp": "1", "drafter": "eagle3", "tile_stats": "off", "prefix_cache": "off"}
 """Option → its value that is as good as leaving it out."""
 SAMPLING: Final = "sampling"
 EXPERTS: Final = "experts"
@@ -52,6 +52,9 @@ OF_NVFP4: Final = Pair(
     values=("nvfp4",),
     hint=f"fp8 for that cache; {ELSEWHERE}",
     engine="cupy",
+)
+OF_FIRST_BLOCK: Final = Pair(
+    *("prefix_cache", "kv", "its codes are made beside the prompt's first block"), values=("nvfp4",)
 )
 PAIRS: Final = (
     *each(
@@ -110,6 +113,12 @@ PAIRS: Final = (
     Pair("tile_stats", "tp", "tiles are counted on one GPU alone"),
     Pair("tile_stats", "specpv", "tiles of whole caches are counted"),
     Pair("capture", "drafter", "a stand-in looks at no stream"),
+    *each(
+        "prefix_cache",
+        {"tp": "prompts are prefilled in whole", EXPERTS: "prompts go through the layers together, in whole"},
+    ),
+    OF_FIRST_BLOCK,
+    replace(OF_FIRST_BLOCK, second="draft_kv"),
 )
 
 

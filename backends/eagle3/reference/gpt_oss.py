@@ -105,15 +105,14 @@ class ExpertCounter:
 
     def counts(self) -> ExpertCounts:
         """The counts of all passes, as many steps as `see` was called."""
-        by_step, rows, fresh = list[list[int]](), list[int](), list[list[int]]()
+        by_step, fresh = list[list[int]](), list[list[int]]()
         for start in range(0, len(self._chosen), STEPS):
             chosen = torch.stack(self._chosen[start : start + STEPS])
             active = torch.stack(self._active[start : start + STEPS])
             touched, new = reached(chosen, active, self.experts)
             by_step += touched.tolist()
-            rows += (active.sum(dim=1) * chosen.shape[3]).tolist()
             fresh.append(new.tolist())
-        return counts_of(by_step, rows, [sum(of) for of in zip(*fresh, strict=True)])
+        return counts_of(by_step, [sum(of) for of in zip(*fresh, strict=True)])
 
 
 def reached(chosen: Tensor, active: Tensor, experts: int) -> tuple[Tensor, Tensor]:

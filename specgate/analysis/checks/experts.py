@@ -1,12 +1,10 @@
 """Check an engine's counts of the experts that its passes touched against what routing allows.
 
 A pass of n tokens touches at least the k experts that a single token is sent to, and at most n·k of the E that there
-are, in every layer. Steps, layers and rows each give the same sum.
+are, in every layer. Steps and rows give the same sum.
 """
 
 from __future__ import annotations
-
-from collections import Counter
 
 from specgate.analysis.experts import rows_of_steps
 from specgate.contract import Block, EngineFacts
@@ -36,7 +34,6 @@ def check_experts(block: Block, facts: EngineFacts | None, where: str) -> None:
                 f"{where} step {step}: {touched} experts touched in {experts.layers} layers by {sum(of)} tokens of "
                 f"{experts.active} experts each: {experts.layers * least} to {experts.layers * most} are possible"
             )
-    check_passes(counts, [sum(of) for of in rows], experts, where)
     if counts.fresh:
         check_fresh(counts, rows, where)
 
@@ -44,26 +41,6 @@ def check_experts(block: Block, facts: EngineFacts | None, where: str) -> None:
 def bounds(experts: ExpertTraffic, tokens: int) -> tuple[int, int]:
     """The fewest and the most experts of a layer that `tokens` tokens can touch."""
     return (experts.active, min(tokens * experts.active, experts.count)) if tokens else (0, 0)
-
-
-def check_passes(counts: ExpertCounts, tokens: list[int], experts: ExpertTraffic, where: str) -> None:
-    """The counts by layer are those of the same passes as the counts by step. `tokens`: of every step."""
-    steps = Counter(n for n in tokens if n)
-    if [p.rows for p in counts.passes] != sorted(steps):
-        rows = [p.rows for p in counts.passes]
-        raise InvalidResult(f"{where}: experts counted of passes with {rows} tokens, but steps have {sorted(steps)}")
-    for entry in counts.passes:
-        place, count = f"{where}, passes of {entry.rows} tokens", steps[entry.rows]
-        if len(entry.layers) != experts.layers:
-            text = f"{place}: experts of {len(entry.layers)} layers, but the target has {experts.layers}"
-            raise InvalidResult(text)
-        if {*map(sum, entry.layers)} != {count}:
-            passes = [*map(sum, entry.layers)]
-            raise InvalidResult(f"{place}: layers have {passes} passes, but {count} steps have as many tokens")
-        by_step = sum(touched for touched, n in zip(counts.touched, tokens, strict=True) if n == entry.rows)
-        by_layer = sum(n * times for layer in entry.layers for n, times in enumerate(layer))
-        if by_step != by_layer:
-            raise InvalidResult(f"{place}: {by_step} experts touched by their steps, but {by_layer} by their layers")
 
 
 def check_fresh(counts: ExpertCounts, rows: tuple[tuple[int, ...], ...], where: str) -> None:

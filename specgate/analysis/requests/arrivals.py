@@ -51,10 +51,12 @@ def step_unit(blocks: Sequence[Block]) -> StepUnit:
     """
     if all(block.served is None for block in blocks):
         return StepUnit.STEP if all(block.step_ns for block in blocks) else StepUnit.TOKEN
-    if not all(block.served is not None and arrivals_are_steps(block, block.served) for block in blocks):
+    if not all(block.served is not None for block in blocks):
         return StepUnit.TOKEN
     together = all(len(block.tokens) > 1 and sent_together(block) and joint_decoding(block) for block in blocks)
-    return StepUnit.JOINT_ARRIVAL if together else StepUnit.ARRIVAL
+    if all(block.served is not None and arrivals_are_steps(block, block.served) for block in blocks):
+        return StepUnit.JOINT_ARRIVAL if together else StepUnit.ARRIVAL
+    return StepUnit.JOINT_TOKEN if together else StepUnit.TOKEN
 
 
 def arrivals_are_steps(block: Block, served: Served) -> bool:
@@ -75,10 +77,10 @@ def step_ns(block: Block, unit: StepUnit) -> float:
     """Nanoseconds per `unit` (`step_unit`) of a block that emitted something, as a mean."""
     if unit is StepUnit.STEP:
         return block.elapsed_ns / len(block.step_ns)
-    if unit is StepUnit.TOKEN or not block.role.speculative:
-        joint = joint_decoding(block) if unit is StepUnit.JOINT_ARRIVAL else None
+    joint = joint_decoding(block) if unit in (StepUnit.JOINT_ARRIVAL, StepUnit.JOINT_TOKEN) else None
+    if unit.of_tokens or not block.role.speculative:
         return sum(joint.ns) / sum(joint.tokens) if joint else block.decoding_ns / block.emitted
-    if unit is StepUnit.JOINT_ARRIVAL and (joint := joint_decoding(block)) is not None:
+    if joint is not None:
         return sum(joint.ns) / sum(joint.arrivals)
     assert block.served is not None
     return block.decoding_ns / sum(len(request.chunk_ns) - 1 for request in block.served.requests)

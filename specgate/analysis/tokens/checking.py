@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from specgate.analysis.tokens.comparison import (
     find_text_divergences,
 )
 from specgate.analysis.tokens.continuations import Departure, follow_check, left_again, parted_texts
-from specgate.analysis.tokens.near_ties import PARTED, REPEATED, Sight, Standing, law_of, least_x, sight
+from specgate.analysis.tokens.near_ties import PARTED, REPEATED, Sight, Standing, law_of, sight
 from specgate.contract import (
     BaselineText,
     Block,
@@ -139,16 +138,3 @@ def standing_at(d: Divergence, of: Sight, at: Standing, ties: NearTies) -> Diver
     d = replace(d.judged(of.gap, ties), x=at.x, sigma=at.sigma, rule=at.rule)
     d = replace(d, near_tie=not of.outside and (at.near or d.near_tie))
     return replace(d, rule="outside") if d.untold and NO_TOKEN in (d.expected, d.got) else d
-
-
-def rejudged(check: TokenCheck, ties: NearTies) -> TokenCheck:
-    """`check` under other near ties, from what it has stored."""
-    furthest = check.law.furthest_allowed if check.law is not None else math.inf
-
-    def anew(d: Divergence) -> Divergence:
-        near = d.rule != "outside" and d.judged(d.margin, ties).near_tie
-        d = replace(d, near_tie=near or (ties.by_law and d.x is not None and d.x <= furthest))
-        beyond = d.untold and ties.max_sigma is not None and least_x(Sight(d.margin), ties.max_sigma) > furthest
-        return replace(d, rule="outside") if beyond else d
-
-    return replace(check, divergences=tuple(map(anew, check.divergences)))

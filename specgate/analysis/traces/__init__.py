@@ -11,7 +11,6 @@
     steps.py        the decode loop in a trace, and its figures
     doubts.py       reasons why figures cannot be told
     families.py     families of kernels, and shapes of products
-    same_run.py     whether a trace can be one of a stored run's cell
 
 Times are nanoseconds of the profiler's clock. A file may be odd in any way: what cannot be read raises UsageError, and
 what was not recognised leaves its figures "not observable", never none.

@@ -60,10 +60,10 @@ MOST_EVENTS: Final = 3_000_000
 """Calls, ranges and pieces of work that are kept. Tracing a hundred decode steps gives some hundred thousand."""
 LONGEST_US: Final = 1e13
 """No time in a trace is further from its beginning: it is four months."""
+EPOCH_US: Final = 1e15
+"""Times up to four times this may count from 1970, as older versions wrote them."""
 MOST_US: Final = 1e30
 """What is not below this, infinity among it, is no number of microseconds."""
-EPOCH_US: Final = 1e15
-"""Times beyond this count from 1970: older versions wrote them so, without `baseTimeNanoseconds`."""
 CAUSES: Final = 5
 """Causes and categories that are named one by one."""
 
@@ -164,7 +164,6 @@ class Reader:
             work=self.work,
             marks=self.marks,
             devices=devices(facts),
-            begin_ns=begin_of(facts, self.calls, self.work),
             notes=tuple(notes),
             doubts=tuple(doubts),
             others=self.ranges,
@@ -304,12 +303,3 @@ def distributed(facts: Mapping[str, Any]) -> tuple[int, int] | None:
         return None
     rank, world = info.get("rank"), info.get("world_size")
     return (rank, world) if isinstance(rank, int) and isinstance(world, int) and world > 1 else None
-
-
-def begin_of(facts: Mapping[str, Any], calls: list[Call], work: list[Work]) -> int | None:
-    """Time at which the trace's clock is 0, in nanoseconds since 1970."""
-    base = facts.get("baseTimeNanoseconds")
-    if isinstance(base, int) and base > 0:
-        return base
-    first = next((entry.begin_ns for entries in (calls, work) for entry in entries), 0)
-    return 0 if first > EPOCH_US * 1000 else None

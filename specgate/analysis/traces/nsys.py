@@ -92,7 +92,7 @@ class Export:
         marks = [
             *self.kept("NVTX_EVENTS", "all", self.mark, "start", "end", "eventType", "text", "textId", "globalTid")
         ]
-        return Recording("nsys", calls, work, marks, self.devices(), self.begin_ns(), doubts=tuple(self.doubts()))
+        return Recording("nsys", calls, work, marks, self.devices(), doubts=tuple(self.doubts()))
 
     def kept(self, kind: str, about: About, read: Callable[[Row, str], T | None], *columns: str) -> Iterator[T]:
         """What `read` makes of each row of a kind's tables."""
@@ -169,10 +169,6 @@ class Export:
 
     def devices(self) -> tuple[str, ...]:
         return tuple(str(row["name"]) for row in self.rows("TARGET_INFO_GPU", "name") if row["name"])
-
-    def begin_ns(self) -> int | None:
-        begins = [row["utcEpochNs"] for row in self.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")]
-        return begins[0] if begins and isinstance(begins[0], int) else None
 
     @cached_property
     def copy_kinds(self) -> dict[int, str]:

@@ -76,8 +76,6 @@ class Recording:
     `others`: names of ranges that are not on a thread of the host, and how often: those over the time of a GPU.
     `doubts`: why there may be more than was read.
     `devices`: the names of the GPUs that it knows of.
-    `begin_ns`: when it began, in nanoseconds since 1970, for times of the recording that count from 0; None where it is
-        not told.
     `notes`: what whoever reads the figures should know.
     """
 
@@ -86,7 +84,6 @@ class Recording:
     work: Sequence[Work]
     marks: Sequence[Mark]
     devices: tuple[str, ...] = ()
-    begin_ns: int | None = None
     notes: tuple[str, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     others: Mapping[str, int] = field(default_factory=dict)

@@ -34,8 +34,6 @@ class Window:
     `told_by`: what tells the steps, as in a sentence.
     `ranges`: decode steps that ranges tell in the whole recording; None where there are no ranges.
     `run`: the steps of the window, and the one that ends it. `threads`: those on which steps are told in its time.
-    `requests`: the most requests of a step. `tokens`: the most tokens of a request that a step runs over: K + 1 where K
-        drafts are verified. None where ranges do not tell.
     """
 
     begin_ns: int
@@ -44,8 +42,6 @@ class Window:
     thread: str | None
     told_by: str
     ranges: int | None = None
-    requests: int | None = None
-    tokens: int | None = None
     run: tuple[Step, ...] = ()
     threads: frozenset[str] = frozenset()
 
@@ -65,8 +61,6 @@ def window_of(recording: Recording, stated: int | None = None) -> Window:
                 thread=run[0].thread,
                 told_by=told_by,
                 ranges=sum(step.decodes for step in steps),
-                requests=max((step.requests for step in run if step.requests is not None), default=None),
-                tokens=max((step.tokens for step in run if step.tokens is not None), default=None),
                 run=tuple(run),
                 threads=frozenset(step.thread for step in steps if run[0].begin_ns <= step.begin_ns < run[-1].begin_ns),
             )

@@ -66,7 +66,7 @@ def live_cell(cell: Both) -> Both:
 def cell_speed(blocks: Sequence[Block], side: SideSamples) -> CellSpeed:
     """The speed of one cell's blocks, which must not be empty. `side`: whose plan has the scenario under its name."""
     whole_requests = side.plan.scenarios[blocks[0].point.scenario].whole_requests
-    counts = length_counts(blocks) if blocks[0].role.speculative else {}
+    counts = length_counts(blocks)[0] if blocks[0].role.speculative else {}
     steps = sum(steps for _, steps in counts.values())
     length = sum(tokens for tokens, _ in counts.values()) / steps if steps else None
     return CellSpeed(throughput(blocks, whole_requests), length, tile_statistics([block.counters for block in blocks]))

@@ -188,7 +188,7 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
 
 def of_lengths(stated: Change, partners: Partners) -> Change:
     """`stated` with the interval of the ratio of two acceptance lengths, clustered by prompt."""
-    a, b = length_counts(partners.blocks_a), length_counts(partners.blocks_b)
+    a, b = length_counts(partners.blocks_a, partners.blocks_b)
     estimate, n = log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
     if estimate is None:
         return replace(stated, reason_code="few_samples" if n else "no_interval")

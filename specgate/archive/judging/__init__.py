@@ -1,5 +1,5 @@
 """A stored result judged by a policy that is asked for (`specgate runs check`).
 
-result_file.py    a run folder or a run.json, told by its content
+run_folder.py     a run, computed anew
 other_results.py  results of other tools
 """

@@ -23,6 +23,7 @@ from specgate.archive.other_tools.reading import Result, results_at
 from specgate.contract import ACCEPTANCE_LENGTH, SPEEDUP, Floor, Policy, Role, Rule, Run, State, Verdict
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import UsageError
+from specgate.files.run_folder import RUN
 from specgate.planning.gates import floor_of, kinds_of, marked
 from specgate.planning.rule_names import nowhere, with_elsewhere
 from specgate.run.recompute import meant_nothing
@@ -37,6 +38,8 @@ def judged_results(
     measured, if the results do not say so themselves. Raises UsageError if nothing can be read, or it is not known what
     was measured, InvalidResult if a result contradicts itself.
     """
+    if path.name == RUN:
+        raise UsageError(f"{path}: a run is judged by its samples", hint="name its folder")
     results = results_at(path)
     others = results_at(baseline) if baseline else results
     spec = speculative(path, results, policy, scenario, role)

@@ -1,6 +1,6 @@
 """What results of other tools hold: a declaration per tool, of dotted paths in its JSON.
 
-As read in November 2026: vLLM's `benchmarks/serve.py`, SGLang's `bench_serving.py`, AIPerf's JSON and record exports,
+As read in November 2026: vLLM's `benchmarks/serve.py`, SGLang's `bench_serving.py`, AIPerf's JSON export,
 GuideLLM's `benchmarks.json`, TensorRT-LLM's `bench/dataclasses/reporting.py`, llama.cpp's `llama-bench`.
 """
 
@@ -188,7 +188,7 @@ TOOLS: Final = (
         ),
         length="spec_decode_acceptance_length.avg",
         failed="error_request_count.avg",
-        form="`profile_export_aiperf.json`, or the records in `profile_export.jsonl`",
+        form="`profile_export_aiperf.json`",
     ),
     Tool(
         "GuideLLM",

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from specgate.archive.other_tools.declarations import (
     SCRIPTS,
@@ -17,21 +17,17 @@ from specgate.archive.other_tools.declarations import (
     Figure,
     Tool,
     at,
-    has,
     tool_of,
 )
 from specgate.archive.other_tools.numbers import Numbers
 from specgate.archive.other_tools.scripts import script_of, text_of
 from specgate.archive.other_tools.speculation import TOLERANCE, Drafting, drafting_of
-from specgate.contract.metrics import PERCENTILES
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.json_text import parse_json, read_bytes, shown
 from specgate.redaction import visible
 
 SUFFIXES: Final = (".json", ".jsonl", ".csv")
 """Of the files in a folder that are looked at."""
-RECORD: Final = "metrics.request_latency.value"
-"""The path that every record of a request has (AIPerf)."""
 RATES: Final = ("output_tok_s", "decode_tok_s", "prefill_tok_s")
 """The figures of which every result has one."""
 READ: Final = ", ".join(dict.fromkeys(tool.name for tool in TOOLS))
@@ -78,32 +74,21 @@ def results_at(path: Path) -> list[Result]:
 
 
 def results_below(folder: Path) -> Iterator[Result]:
-    """Yield the results of the files in `folder` and in its folders. Records beside their own summary are left out."""
+    """Yield the results of the files in `folder` and in its folders."""
     files = [f for f in sorted((*folder.glob("*"), *folder.glob("*/*"))) if f.suffix in SUFFIXES and f.is_file()]
     values = {file: contents(file) for file in files if file.suffix != ".csv" or is_rows(file)}
     known = {file: value for file, value in values.items() if any(True for _ in items_in(value))}
-    summed = {file.parent for file, value in known.items() if fits_aiperf(value)}
     if not known:
         message = f"{folder} is not a run folder (it has no config.resolved.yaml), and holds no result that is known"
         raise UsageError(message, hint=f"results are read of {READ}")
     for file, value in known.items():
-        if not (file.parent in summed and is_record(value)):
-            yield from results_in(file, value)
+        yield from results_in(file, value)
 
 
 def is_rows(file: Path) -> bool:
     """Tell whether a CSV file holds rows of llama-bench; other tools write theirs beside JSON with more in it."""
     with file.open("rb") as stream:
         return b"avg_ts" in stream.readline(1 << 16)
-
-
-def fits_aiperf(value: object) -> bool:
-    return has(value, "output_token_throughput.unit")
-
-
-def is_record(value: object) -> bool:
-    """Tell whether `value` is a list of records of single requests."""
-    return isinstance(value, list) and any(has(item, RECORD) for item in value)
 
 
 def contents(file: Path) -> object:
@@ -152,11 +137,8 @@ def results_in(file: Path, data: object) -> list[Result]:
 
 
 def items_in(data: object, name: str = "") -> Iterator[tuple[Tool, Mapping[str, Any], str]]:
-    """Yield every result in `data` with its tool, and its name in the file. Records of requests are one result."""
-    if is_record(data):
-        assert isinstance(data, list)
-        yield from items_in(summary([item for item in data if has(item, RECORD) and not at(item, "error")]), name)
-    elif isinstance(data, list):
+    """Yield every result in `data` with its tool, and its name in the file."""
+    if isinstance(data, list):
         for i, item in enumerate(data):
             yield from items_in(item, f"{name}[{i}]")
     elif isinstance(data, dict):
@@ -250,44 +232,3 @@ def flat(name: str, value: object) -> Iterator[tuple[str, object]]:
             yield from flat(str(key), inner)
     elif isinstance(value, str | int | float):
         yield name, value
-
-
-# ── records of requests ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def summary(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return AIPerf's records of answered requests in the form of its own summary.
-
-    Throughput is output tokens by the time from the first request's start to the last one's end.
-    """
-    measured = [r for r in records if at(r, "metadata.benchmark_phase") in (None, "profiling")]
-    names = dict.fromkeys(name for record in measured for name in record["metrics"])
-    values = {name: [v for r in measured if number(v := at(r, f"metrics.{name}.value"))] for name in names}
-    made: dict[str, Any] = {name: statistics_of(of) for name, of in values.items() if of}
-    times = (at(record, f"metadata.request_{end}_ns") for record in measured for end in ("start", "end"))
-    ends = [time for time in times if number(time)]
-    seconds = (max(ends) - min(ends)) / 1e9 if ends else 0.0
-    tokens = sum(values.get("output_sequence_length") or values.get("output_token_count") or ())
-    rate = tokens / seconds if seconds else None
-    made["output_token_throughput"] = {"unit": "tokens/sec", "avg": rate}
-    made["request_throughput"] = {"unit": "requests/sec", "avg": len(measured) / seconds if seconds else None}
-    counts = [c for record in measured if isinstance(c := record.get("spec_decode_acceptance"), Mapping)]
-    for total, part in (
-        ("total_spec_decode_steps", "num_spec_steps"),
-        ("total_draft_tokens", "num_draft_tokens"),
-        ("total_accepted_draft_tokens", "num_accepted_draft_tokens"),
-    ):
-        if counts:
-            made[total] = {"avg": sum(c[part] for c in counts if number(c.get(part)))}
-    return made
-
-
-def number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def statistics_of(values: Sequence[float]) -> Mapping[str, float]:
-    """Return mean and percentiles by linear interpolation, as numpy and AIPerf take them."""
-    import numpy as np
-
-    return {"avg": statistics.fmean(values), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}}

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from specgate.checkpoints.spec_config.files import document, file_text
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, vllm
-from specgate.checkpoints.spec_config.formats.stored_run import read_run
 from specgate.checkpoints.spec_config.tables import lmdeploy as lmdeploy_table
 from specgate.checkpoints.spec_config.tables import sglang as sglang_table
 from specgate.checkpoints.spec_config.tables import trtllm as trtllm_table
@@ -25,7 +24,6 @@ from specgate.files.panics import first_line
 
 LARGEST: Final = 1 << 20
 """Bytes of a config."""
-RUN: Final = "config.resolved.yaml"
 
 
 class Format(NamedTuple):
@@ -82,7 +80,7 @@ OWN_KEYS: Final = (
 
 
 def read_source(text: str) -> StatedConfig:
-    """The config that `text` names or is: a run folder, a draft folder of TurboMind, a JSON or YAML file, a file with
+    """The config that `text` names or is: a draft folder of TurboMind, a JSON or YAML file, a file with
     the command line of a server, JSON, or a command line. `ENGINE:` before it names the format.
 
     Raises UsageError with file, key and value for what cannot be read.
@@ -93,7 +91,7 @@ def read_source(text: str) -> StatedConfig:
     if isfile(place):
         return of_text(file_text(Path(place), LARGEST), engine, Path(place))
     if not body.lstrip().startswith(("{", "[", "-")) and len(body.split()) < 2:
-        hint = "a run folder, a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
+        hint = "a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
         raise UsageError(f"{body[:200]!r}: no such file or folder", hint=hint)
     return of_text(body, engine, None)
 
@@ -113,11 +111,9 @@ def named(text: str) -> tuple[str | None, str]:
 
 
 def of_folder(folder: Path) -> StatedConfig:
-    if (folder / RUN).is_file():
-        return read_run(folder, str(folder))
     if is_draft(folder):
         return lmdeploy.read_draft(folder)
-    raise UsageError(f"{folder}: neither {RUN} nor {CONFIG} is in it", hint="a run folder, or a draft of TurboMind")
+    raise UsageError(f"{folder}: {CONFIG} is not in it", hint="a folder is a draft of TurboMind")
 
 
 def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:

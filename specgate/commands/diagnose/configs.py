@@ -36,7 +36,7 @@ def configs(first: str, second: str, as_json: bool) -> None:
     A config is one of
 
     \b
-      a run folder, or a draft folder of TurboMind (config.yaml)
+      a draft folder of TurboMind (config.yaml)
       a file: JSON, YAML, or the command line of a server
       JSON such as '{"method": "eagle3", "num_speculative_tokens": 3}'
       flags such as '--speculative-num-steps 3 --speculative-eagle-topk 1'

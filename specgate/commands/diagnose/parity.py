@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -14,13 +13,11 @@ import click
 from specgate.commands.door import command
 from specgate.commands.numbers import Real, count
 from specgate.commands.options import key_value, take
-from specgate.commands.output import OUT_OPTION, rendered, write_files
 from specgate.errors import ExitCode, UsageError
-from specgate.terminal import echo
+from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.analysis.parity.comparison import Parity
-    from specgate.contract.protocols import Format
 
 WIDTH = 80
 
@@ -38,20 +35,12 @@ WIDTH = 80
 @click.option(
     "--dump", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write A's tensors to this file."
 )
-@click.option("--html", is_flag=True, help="Write parity.html.")
-@click.option("--md", is_flag=True, help="Write parity.md.")
-@click.option("--csv", is_flag=True, help="Write parity.csv, a row per stage.")
-@click.option("--json", "as_json", is_flag=True, help="Write parity.json.")
-@OUT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with every distance.")
 def parity(
     first: str,
     second: str | None,
     dump: Path | None,
-    html: bool,
-    md: bool,
-    csv: bool,
     as_json: bool,
-    out: Path,
     **wish: Any,
 ) -> None:
     """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
@@ -71,7 +60,6 @@ def parity(
     Exit code 0 if every stage agrees to within rounding, 1 if one departs, 2 if a side cannot be read or is of another
     prompt or model, 6 if the sides have no stage in common, 7 if an engine failed.
     """
-    from specgate import plugins
     from specgate.analysis.parity.comparison import compare
     from specgate.checkpoints.stages.file import write_dump
     from specgate.run.diagnose.parity import Wish, dumps_of, read_side
@@ -89,15 +77,14 @@ def parity(
     dumps = dumps_of(sides, settings, lambda text: echo(f"warning: {text}", err=True))
     if dump is not None:
         write_dump(dump, dumps[0])
-        echo(f"wrote {dump}: {len(dumps[0].prompt_ids)} prompt tokens, {', '.join(dumps[0].parts)}")
+        echo(f"wrote {dump}: {len(dumps[0].prompt_ids)} prompt tokens, {', '.join(dumps[0].parts)}", err=True)
     if second is None:
         return
     comparison = compare(dumps[0], dumps[1], factor)
-    echo("\n".join(lines(comparison)))
-    formats: dict[Format, bool] = {"html": html, "md": md, "csv": csv}
-    write_files(out, rendered(plugins.view("parity"), comparison, [format for format in formats if formats[format]]))
     if as_json:
-        write_files(out, [("parity.json", json.dumps(as_data(comparison), indent=1, ensure_ascii=False) + "\n")])
+        echo_json(as_data(comparison))
+    else:
+        echo("\n".join(lines(comparison)))
     sys.exit(ExitCode.PASS if comparison.agrees else ExitCode.FAIL)
 
 

@@ -51,7 +51,7 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     from specgate import plugins
     from specgate.machine import inventory
     from specgate.machine.bandwidth import measure_each, store
-    from specgate.machine.doctor import Limits, bandwidth_check, equal_bandwidth_check, examine
+    from specgate.machine.doctor import Limits, bandwidth_check, examine
     from specgate.planning.defaults import MACHINE_POLICY, machine_size
     from specgate.planning.gates import machine_limits
     from specgate.planning.policy import find_policy
@@ -61,7 +61,7 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     checks = examine(Limits.of(machine_limits(policy)))
     bandwidths = measure_each() if bandwidth else []
     if len(bandwidths) > 1:
-        checks += [*(bandwidth_check(b, i) for i, b in enumerate(bandwidths)), equal_bandwidth_check(bandwidths)]
+        checks += [bandwidth_check(b, i) for i, b in enumerate(bandwidths)]
     else:
         checks += map(bandwidth_check, bandwidths)
     if as_json:
@@ -80,8 +80,8 @@ def rejected(checks: Sequence[Check]) -> list[Check]:
 def as_data(
     policy: str, checks: Sequence[Check], bandwidths: Sequence[Bandwidth], gpus: Sequence[Mapping[str, object]]
 ) -> dict[str, object]:
-    """JSON-ready. With several GPUs, `gpus` has them as CUDA counts them, and a check says which it is about (`gpu`,
-    None for what they share). `bandwidth` is that of the first, which a run on one GPU uses.
+    """JSON-ready. With several GPUs, `gpus` has them as CUDA counts them, and a check says which it is about (`gpu`;
+    None for the host). `bandwidth` is that of the first, which a run on one GPU uses.
     """
     several, wrong = len(gpus) > 1, {c.gpu for c in rejected(checks)}
     plain = [asdict(c) for c in checks]

@@ -96,22 +96,21 @@ def end_where_it_differs(subject: str, check: Verification | BuildsVerification)
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    metavar="FILE|RUN",
-    help="What FILE is compared with: another tool's result without speculation; for policy `compare` a run.",
+    metavar="FILE",
+    help="Another tool's result without speculation, for the speed-up.",
 )
 @click.option("--scenario", metavar="NAME", help="Scenario of the policy that another tool's result measured.")
 @click.option("--role", metavar="spec-N", help="Role of another tool's result, if it does not state its draft length.")
 def check(file: Path, policy: str | None, baseline: Path | None, scenario: str | None, role: str | None) -> None:
-    """Judge FILE by a policy: a run folder, a run.json, or a result of another tool, such as `vllm bench serve`.
+    """Judge FILE by a policy: a run folder, or a result of another tool, such as `vllm bench serve`.
 
     \b
     Example: specgate runs check RUN --policy FILE
 
     A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
-    changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
+    changes. A policy that is chosen once the result is known proves less than one
     that was chosen before: such a verdict is not counted as a green run. A run that was cut short has none
-    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy
-    for two runs, such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
+    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here.
 
     docs/stored-runs.md lists the tools whose results are read. A folder of files are repetitions of one result. Speed
     is judged if FILE and --baseline hold three each. Gates that cannot be judged from it are named. A required gate
@@ -120,15 +119,14 @@ def check(file: Path, policy: str | None, baseline: Path | None, scenario: str |
     """
     from specgate import plugins
     from specgate.analysis.verdict import dead_rules, overall
-    from specgate.archive.judging.result_file import judged_anew, judged_file
+    from specgate.archive.judging.other_results import judged_results
+    from specgate.archive.judging.run_folder import judged_anew
     from specgate.files.run_folder import is_run
-    from specgate.planning.policy import FOR_CONTRASTS, find_policy
+    from specgate.planning.policy import find_policy
 
     if policy is None:
-        hint = f"--policy FILE|NAME; one with the floors that it keeps: specgate policy init {file}"
+        hint = "--policy FILE|NAME; specgate policy init RUN writes one with the floors that a run keeps"
         raise UsageError(f"no policy to judge {file} by", hint=hint)
-    if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):
-        sys.exit(check_beside(file, baseline, policy))
     rules = find_policy(policy, plugins.gates())
     if is_run(file):
         options = {"baseline": baseline, "scenario": scenario, "role": role}
@@ -138,7 +136,7 @@ def check(file: Path, policy: str | None, baseline: Path | None, scenario: str |
         run = judged_anew(file, rules)
         echo(plugins.report("details").render(run, rules))
     else:
-        run = judged_file(file, rules, baseline=baseline, scenario=scenario, role=role)
+        run = judged_results(file, rules, baseline=baseline, scenario=scenario, role=role)
         for line in (*figure_lines(run), *verdict_lines(run)):
             echo(line)
     if run.status == "interrupted":
@@ -148,21 +146,6 @@ def check(file: Path, policy: str | None, baseline: Path | None, scenario: str |
     word = code.name if code is ExitCode.BACKEND_ERROR else state.value
     echo(", ".join((f"verdict {word} (exit {int(code)})", *dead_rules(run))))
     sys.exit(code)
-
-
-def check_beside(run: Path, before: Path | None, policy: str) -> ExitCode:
-    """Judge a run beside the one before it by a policy for two runs. Raises UsageError where none is named."""
-    from specgate import plugins
-    from specgate.archive.stored_runs import load_runs
-    from specgate.commands.runs.compare import builds, of_other_tools, results
-
-    if before is None:
-        hint = "--baseline RUN names the other one, or: specgate runs compare A B"
-        raise UsageError(f"--policy {policy} judges a run beside another one", hint=hint)
-    both = [before, run]
-    contrast, code = results(both, policy) if of_other_tools(both) else builds(load_runs(both), policy)
-    echo(plugins.view("builds").render(contrast, "plain"))
-    return code
 
 
 def figure_lines(run: Run) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Sequential(Protocol):
 
     Such a gate is asked at the interim looks of a scenario (`stats.planned_interim_looks`). A point ends early at the
     first look where every such gate has decided. A cell then has its figures, its comparison and its drift. What only
-    pages show of it (`series_ms`, `by_depth`, `by_active`, `distributions`) is empty.
+    pages show of it (`series_ms`, `distributions`) is empty.
     """
 
     sequential: Literal[True]

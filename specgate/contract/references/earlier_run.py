@@ -18,14 +18,20 @@ class StepUnit(StrEnum):
     STEP = "step"
     JOINT_ARRIVAL = "arrival while all requests decode"
     ARRIVAL = "arrival"
+    JOINT_TOKEN = "output token while all requests decode"
     TOKEN = "output token"
+
+    @property
+    def of_tokens(self) -> bool:
+        """True if nothing tells which arrivals are steps."""
+        return self in (StepUnit.JOINT_TOKEN, StepUnit.TOKEN)
 
     @property
     def words(self) -> str:
         """What follows "step time" in a sentence; empty of an engine's own steps."""
         if self is StepUnit.STEP:
             return ""
-        return f" per {self}" + (", since its arrivals are not its steps" if self is StepUnit.TOKEN else "")
+        return f" per {self}" + (", since its arrivals are not its steps" if self.of_tokens else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,6 @@ class EarlierRun:
     `commit`: the git commit of its source tree; None where it was not in a checkout.
     `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
     `clocks`: cell key → field of `CellTimes` → the mean SM clock meanwhile, in MHz, as far as the watch saw it.
-    `pinned`: true if somebody has pinned it (`specgate runs pin`).
     """
 
     run: str
@@ -92,7 +97,6 @@ class EarlierRun:
     prompts: Mapping[str, str]
     cells: Mapping[str, CellTimes]
     clocks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,8 @@ class Earlier:
     """Earlier runs that the scenarios of a run are compared with. It is settled when the run begins.
 
     `runs`: scenario → the last green run of it. `missing`: scenario → why there is none.
-    `anchors`: scenario → further runs, which losses that add up are found against: the pinned one, or else the best
-        ones. Each has the cells that it is the anchor of. A cell in none of them has the last green run as its anchor.
+    `anchors`: scenario → further runs, which losses that add up are found against: the best ones.
+        Each has the cells that it is the anchor of. A cell in none of them has the last green run as its anchor.
     """
 
     runs: Mapping[str, EarlierRun] = field(default_factory=dict)

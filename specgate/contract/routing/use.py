@@ -9,20 +9,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class RowsUse:
-    """The passes that had `rows` rows, in all slots together.
-
-    `touched`: experts per layer and pass, the mean. `low`, `high`: the tenth and the ninetieth percentile.
-    """
-
-    rows: int
-    passes: int
-    touched: float
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
 class RowUse:
     """Rows at one place of a slot's pass; the first is the newest token, the second the first draft.
 
@@ -55,8 +41,7 @@ class ExpertUse:
     `overlap`: of neighbouring tokens of a request. None where passes have one token per request, or where it does not
         follow from what was counted.
     `slots`: the passes by the rows of their slots.
-    `by_layer[layer]`: `touched` of the layer.
-    `by_rows`: by the number of rows of a pass. `by_row`: by the place of a row in its slot.
+    `by_row`: by the place of a row in its slot.
     """
 
     count: int
@@ -67,6 +52,4 @@ class ExpertUse:
     bytes_per_pass: float
     overlap: float | None
     slots: tuple[SlotRows, ...]
-    by_layer: tuple[float, ...] = ()
-    by_rows: tuple[RowsUse, ...] = ()
     by_row: tuple[RowUse, ...] = ()

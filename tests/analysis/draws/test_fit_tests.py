@@ -14,7 +14,7 @@ from specgate.contract import BASELINE, Role, Sampling
 from specgate.contract.draws import Allowance, DrawCheck, DrawnTexts, TokenLaw
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection
-from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
+from tests.sampling.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 
 V, DRAWS, SPEC = 12, 20_000, Role(3)
 SOURCE = np.random.default_rng(8)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.experts import quantile, use_of
+from specgate.analysis.experts import use_of
 from specgate.contract import Block, Role, Run
 from specgate.contract.cycle_budget import Ceiling, CycleBudget
 from specgate.contract.routing import ExpertUse
@@ -37,10 +37,6 @@ def used(result: list[Block]) -> ExpertUse:
 @given(st.floats(0, 1), st.integers(1, 3), st.sampled_from([0, 3]))
 def test_every_table_has_the_same_mean(overlap: float, batch: int, k: int) -> None:
     use = used(blocks(k, batch, overlap=overlap))
-    passes = sum(of.passes for of in use.slots)
-    assert sum(use.by_layer) / len(use.by_layer) == pytest.approx(use.touched)
-    assert sum(of.touched * of.passes for of in use.by_rows) / passes == pytest.approx(use.touched)
-    assert sum(of.passes for of in use.by_rows) == passes
     assert use.bytes_per_pass == pytest.approx(use.touched * 4 * 50e6)
     assert [of.row for of in use.by_row] == list(range(1, k + 2)) and use.by_row[0].touched == 4.0
     if batch == 1:
@@ -67,7 +63,7 @@ def test_what_nobody_counted_is_what_independent_tokens_touch() -> None:
     use = used([*replaces[:-1], blocks(batch=2)[-1]])
     assert not use.counted and use.overlap is None
     assert use.touched == use.independent == pytest.approx(EXPERTS.distinct_of_slots([4, 4]))
-    assert (use.by_layer, use.by_rows, use.by_row) == ((), (), ())
+    assert use.by_row == ()
 
 
 def test_slots_that_end_leave_passes_with_fewer_rows() -> None:
@@ -75,19 +71,8 @@ def test_slots_that_end_leave_passes_with_fewer_rows() -> None:
     ended = replace(whole, accepted=((1, 0), (2, -1), (-1, -1)), drafted=((3, 3), (1, -1), (-1, -1)))
     use = used([with_counts(ended)])
     assert [(of.rows, of.passes) for of in use.slots] == [((4, 4), 1), ((2,), 1)]
-    assert [(of.rows, of.passes) for of in use.by_rows] == [(2, 1), (8, 1)]
     nobody = replace(whole, accepted=((-1, -1),) * 3, drafted=((-1, -1),) * 3)
     assert use_of([with_counts(nobody)], EXPERTS) is None
-
-
-@given(st.lists(st.integers(0, 9), min_size=1), st.floats(0.05, 1))
-def test_a_quantile_is_a_value_that_the_share_does_not_exceed(values: list[int], share: float) -> None:
-    from collections import Counter
-
-    value = quantile(Counter(values), share)
-    assert value in values
-    assert sum(v <= value for v in values) >= share * len(values) - 1e-9
-    assert sum(v < value for v in values) < share * len(values)
 
 
 # ── what a gate takes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,25 +139,3 @@ def test_the_floor_of_the_targets_pass_is_dense_weights_rows_and_the_experts_tou
     assert budget.experts is not None and verify.moved is not None and verify.floor_ms is not None
     assert verify.moved.weights == pytest.approx(3e9 + 4 * 8192 + budget.experts.bytes_per_pass)
     assert verify.floor_ms == pytest.approx(verify.moved.total / MEMORY.bytes_per_s * 1e3)
-
-
-# ── shorter drafts ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_longest_length_is_the_cell_itself_and_shorter_ones_keep_their_own_drafts() -> None:
-    budget, _ = spec_of(run_with(0.5, 2.0))
-    one, two, three = budget.lengths
-    assert budget.waterfall is not None and budget.limit is not None and budget.floor_ms is not None
-    assert three.acceptance == pytest.approx(budget.waterfall.acceptance)
-    assert three.floor_ms == pytest.approx(budget.floor_ms, rel=1e-3)
-    assert three.at_floors == pytest.approx(budget.limit.at_floors, rel=0.01)
-    # Accepted are 3, 1, 2, 0, 3, 2: five cycles of six keep one draft, four a second, two a third.
-    assert [one.acceptance, two.acceptance] == pytest.approx([1 + 5 / 6, 1 + 9 / 6])
-    assert budget.experts is not None
-    assert [of.touched for of in budget.lengths] == pytest.approx([of.touched for of in budget.experts.by_row[1:]])
-    assert one.floor_ms < two.floor_ms < three.floor_ms
-
-
-def test_lengths_are_left_out_where_the_overlap_is_not_known() -> None:
-    assert spec_of(budgeted(split, traffic=ROUTED))[0].lengths == ()
-    assert spec_of(budgeted(split))[0].lengths == ()

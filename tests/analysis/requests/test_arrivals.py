@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, length_values, total_of
+from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, length_counts, length_values, total_of
 from specgate.analysis.requests.arrivals import request_records, step_ms, step_unit
+from specgate.analysis.requests.joint_decoding import joint_decoding
 from specgate.contract import BASELINE, Block, Finish, Role, Served, ServedRequest
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.references import StepUnit
@@ -119,6 +120,10 @@ def test_the_step_time_of_a_batch_does_not_move_with_its_texts_or_the_prefill_of
     if stagger * len(sizes) < STEP_MS * 40:
         assert step_unit([block]) is StepUnit.JOINT_ARRIVAL
         assert step_ms(block, StepUnit.JOINT_ARRIVAL) == pytest.approx(STEP_MS)
+        unknown, joint = replace(block, counters={JOINED_OUTPUTS: 1}), joint_decoding(block)
+        assert joint is not None and step_unit([block, unknown]) is StepUnit.JOINT_TOKEN
+        per_token = STEP_MS * sum(joint.arrivals) / sum(joint.tokens)
+        assert step_ms(block, StepUnit.JOINT_TOKEN) == pytest.approx(per_token), "no prefill of others is inside"
 
 
 def joined(sizes: Sequence[int]) -> Block:
@@ -145,6 +150,12 @@ def test_where_chunks_are_not_steps_time_is_per_token_and_requests_are_counted_t
     assert request_records(block) is None and list(by_prompt([block])) == [(0, 0)]
     assert step_ms(block, StepUnit.TOKEN) == pytest.approx(block.decoding_ns / block.emitted / 1e6)
     assert "since its arrivals are not its steps" in StepUnit.TOKEN.words
+
+
+def test_requests_that_one_side_cannot_tell_apart_are_counted_together_on_both() -> None:
+    apart, together = stream([[2, 0, 3, 1]] * 3), joined((3, 5, 2))
+    assert length_counts([apart]) == [{(0, slot): (10, 4) for slot in range(3)}]
+    assert length_counts([apart], [together]) == [{(0, 0): (30, 12)}] * 2
 
 
 def test_a_step_without_a_draft_is_an_arrival_but_no_request_is_known_by_itself() -> None:

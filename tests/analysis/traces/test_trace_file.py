@@ -23,7 +23,7 @@ from specgate.analysis.traces.recording import Malformed
 from specgate.analysis.traces.steps import loop_of
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.errors import UsageError
-from tests.support.traces import BASE_NS, FLASH, GEMM, H200, IDS_TO_HOST, US, Timeline, vllm_loop
+from tests.support.traces import FLASH, GEMM, H200, IDS_TO_HOST, US, Timeline, vllm_loop
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text(max_size=6) | st.floats(-1e6, 1e6),
@@ -35,7 +35,7 @@ JSON = st.recursive(
 def test_vllms_trace_has_its_whole_decode_steps_and_nothing_of_the_prefill(tmp_path: Path) -> None:
     recording = read_trace(vllm_loop(steps=9).write_chrome(tmp_path / "rank0.pt.trace.json.gz"))
     loop = loop_of(recording)
-    assert (recording.profiler, recording.devices, recording.begin_ns) == ("torch profiler", (H200,), BASE_NS)
+    assert (recording.profiler, recording.devices) == ("torch profiler", (H200,))
     assert loop.steps == 8 and loop.unseen is None
     assert loop.kernels == {FLASH: 8, GEMM: 8}
     assert loop.kernel_ns == {FLASH: 8 * 60 * US, GEMM: 8 * 20 * US}
@@ -54,7 +54,7 @@ def test_an_export_of_nsys_says_the_same_as_the_trace_of_torchs_profiler(tmp_pat
     numbers = {name: getattr(chrome.window, name) for name in ("thread", "threads", "run")}  # each has its own
     assert replace(nsys, profiler=chrome.profiler, window=replace(nsys.window, **numbers)) == chrome
     recording = read_trace(tmp_path / "a.sqlite")
-    assert (recording.profiler, recording.devices, recording.begin_ns) == ("nsys", (H200,), BASE_NS)
+    assert (recording.profiler, recording.devices) == ("nsys", (H200,))
 
 
 def test_a_trace_that_torch_itself_has_written_is_read(tmp_path: Path) -> None:
@@ -68,7 +68,6 @@ def test_a_trace_that_torch_itself_has_written_is_read(tmp_path: Path) -> None:
     assert [mark.name for mark in recording.marks] == ["execute_context_0(0)_generation_1(4)"] * 4
     assert loop.steps == 3 and loop.unseen is not None
     assert [doubt.about for doubt in loop.doubts] == ["work", "calls"], "no category is unknown"
-    assert recording.begin_ns is not None and recording.begin_ns > BASE_NS // 2
 
 
 @settings(max_examples=40)

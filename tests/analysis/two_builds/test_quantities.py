@@ -61,11 +61,12 @@ def test_margins_are_those_of_the_engines_device_unless_they_are_stated() -> Non
     ("old_ms", "new_ms", "stated", "decides"),
     [(20, 49, None, False), (20, 51, None, True), (60, 40, None, True), (20, 20, 5.0, True)],
 )
-def test_a_prefill_that_is_short_on_both_sides_decides_only_at_a_margin_that_was_stated(
+def test_a_prefill_that_is_short_per_prompt_on_both_sides_decides_only_at_a_margin_that_was_stated(
     old_ms: int, new_ms: int, stated: float | None, decides: bool
 ) -> None:
     round_ = build_plan((scenario(),), "any").rounds[0]
-    old, new = (replace(block(round_, BASELINE), prefill_ns=ms * 1_000_000) for ms in (old_ms, new_ms))
+    prompts = len(block(round_, BASELINE).tokens)
+    old, new = (replace(block(round_, BASELINE), prefill_ns=prompts * ms * 1_000_000) for ms in (old_ms, new_ms))
     cell = Both("s/c/b/baseline", "s/c/b", BASELINE, [old], [new])
     step, prefill = raw_of_cells([cell], Pairing({}), Margins(prefill_pct=stated))
     assert (step.decides, prefill.name, prefill.decides) == (True, PREFILL, decides)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.archive.judging import result_file
-from specgate.archive.judging.result_file import judged_anew
+from specgate.archive.judging import run_folder
+from specgate.archive.judging.run_folder import judged_anew
 from specgate.archive.recomputation import recompute
 from specgate.archive.verification import Verification
 from specgate.contract import Policy, Run, State
@@ -75,7 +75,7 @@ def test_a_run_that_asked_for_no_log_probabilities_is_not_judged_by_near_ties(
 ) -> None:
     strict = replace(RunFolder.open(vllm).read_config(), policy=policy(tmp_path, TOKENS + "}"))
     monkeypatch.setattr(RunFolder, "read_config", lambda self: strict)
-    monkeypatch.setattr(result_file, "verify", lambda path: Verification(None, 0, (), ()))
+    monkeypatch.setattr(run_folder, "verify", lambda path: Verification(None, 0, (), ()))
     with pytest.raises(InvalidResult, match="has no max_sigma: nobody asked for the log-probabilities there"):
         judged_anew(vllm, policy(tmp_path, TOKENS + ", max_sigma: 0.15}"))
 

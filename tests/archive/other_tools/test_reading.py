@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specgate.archive.judging.result_file import judged_file
+from specgate.archive.judging.other_results import judged_results
 from specgate.archive.other_tools.cells import merged, with_scenarios
 from specgate.archive.other_tools.reading import results_at
 from specgate.contract import Run, State
@@ -100,18 +100,6 @@ def lengths(run: Run) -> dict[str, float | None]:
     return {c.cell.role.name: c.values["acceptance_length"].value for c in run.cells}
 
 
-def record(start: float, latency: float, tokens: int, **more: object) -> dict[str, Any]:
-    """A line of AIPerf's `profile_export.jsonl`. Times in ms."""
-    metrics = {
-        "request_latency": {"value": latency, "unit": "ms"},
-        "time_to_first_token": {"value": 10.0, "unit": "ms"},
-        "output_sequence_length": {"value": tokens, "unit": "tokens"},
-        "inter_chunk_latency": {"value": [1.0, 2.0], "unit": "ms"},
-    }
-    times = {"request_start_ns": start * 1e6, "request_end_ns": (start + latency) * 1e6}
-    return {"metadata": {**times, "benchmark_phase": "profiling"}, "metrics": metrics, "error": None, **more}
-
-
 @pytest.mark.parametrize(
     ("text", "tool", "figures", "k", "length"),
     [
@@ -151,25 +139,6 @@ def test_benchmarks_of_one_guidellm_file_are_told_apart_by_their_strategy(tmp_pa
     one, eight = results_at(write(tmp_path, GUIDELLM))
     assert one.figures["mean_e2e_ms"] == [1250] and eight.figures["p99_e2e_ms"] == [2000]
     assert (one.asked["streams"], eight.asked["streams"], eight.failed, eight.speculates) == ("1", "8", 1, None)
-
-
-def test_records_of_requests_are_one_result_as_their_own_summary_would_be(tmp_path: Path) -> None:
-    drafts = {"num_spec_steps": 10, "num_draft_tokens": 30, "num_accepted_draft_tokens": 12}
-    records = [
-        record(0, 100, 22, spec_decode_acceptance=drafts),
-        record(50, 150, 18, spec_decode_acceptance={**drafts, "num_accepted_draft_tokens": 8}),
-        {**record(0, 900, 99), "error": {"code": 499}},
-        {**record(0, 900, 99), "metadata": {"benchmark_phase": "warmup"}},
-    ]
-    file = write(tmp_path, "\n".join(map(json.dumps, records)), "profile_export.jsonl")
-    (result,) = results_at(file)
-    assert result.figures["output_tok_s"] == pytest.approx([40 / 0.2])
-    assert result.figures["p50_e2e_ms"] == [125] and result.figures["p99_ttft_ms"] == [10]
-    assert (result.k, result.length) == (3, 2.0)
-    write(tmp_path, AIPERF, "profile_export_aiperf.json")
-    write(tmp_path, "Metric,avg\nTTFT,60\n", "profile_export_aiperf.csv")
-    write(tmp_path, {"data": [{"session_id": "x", "payloads": []}]}, "inputs.json")
-    assert [r.length for r in results_at(tmp_path)] == [pytest.approx(1 + 281 / 128)], "records stand beside a summary"
 
 
 def test_tests_of_llama_bench_keep_their_repetitions_whatever_the_format(tmp_path: Path) -> None:
@@ -216,7 +185,7 @@ def test_the_counts_of_vllm_bench_serve_give_the_acceptance_length(
     tmp_path: Path, changes: dict[str, Any], role: str | None, k: int
 ) -> None:
     file = write(tmp_path, {**SPECULATIVE, **changes})
-    run = judged_file(file, ACCEPTANCE, scenario="full-16k-b4", role=role)
+    run = judged_results(file, ACCEPTANCE, scenario="full-16k-b4", role=role)
     assert lengths(run) == {f"spec-{k}": 1 + 5400 / 4000}
 
 
@@ -225,18 +194,18 @@ def test_repetitions_are_one_cell_and_decide_its_speed(tmp_path: Path) -> None:
         return write(tmp_path, "\n".join(json.dumps({**result, "output_throughput": s}) for s in speeds), name)
 
     spec, base = (side("s", SPECULATIVE, [94, 95, 96, 94.5]), side("b", PLAIN, [60, 60.5, 59.5]))
-    run = judged_file(spec, ACCEPTANCE, baseline=base, scenario="full-16k-b4")
+    run = judged_results(spec, ACCEPTANCE, baseline=base, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert len(run.cells) == 1 and speed.state is State.PASS
     low, ratio, high = (float(speed.evidence[k] or 0) for k in ("ci_low", "speedup_vs_ar_ratio", "ci_high"))
     assert low < 94.875 / 60 < high and ratio == pytest.approx(94.872 / 59.999, rel=1e-3)
     copies = side("c", PLAIN, [60, 60, 60])
-    run = judged_file(spec, ACCEPTANCE, baseline=copies, scenario="full-16k-b4")
+    run = judged_results(spec, ACCEPTANCE, baseline=copies, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert (speed.state, speed.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time"), "one result, three times"
     assert speed.next_step and "specgate micro URL,URL" in speed.next_step
     other = side("o", {**PLAIN, "max_concurrency": 1}, [60, 60.5, 59.5])
-    run = judged_file(spec, ACCEPTANCE, baseline=other, scenario="full-16k-b4")
+    run = judged_results(spec, ACCEPTANCE, baseline=other, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert speed.message == "the baseline was asked otherwise: max_concurrency 1 for max_concurrency 8"
 
@@ -259,7 +228,7 @@ def test_its_counts_and_means_are_held_against_each_other(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidResult, match=message):
-        judged_file(write(tmp_path, {**SPECULATIVE, **changes}), ACCEPTANCE, scenario="full-16k-b4")
+        judged_results(write(tmp_path, {**SPECULATIVE, **changes}), ACCEPTANCE, scenario="full-16k-b4")
 
 
 def without(path: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -287,7 +256,7 @@ def without(path: str, data: dict[str, Any]) -> dict[str, Any]:
 )
 def test_what_cannot_be_read_is_a_matter_of_the_command_line(tmp_path: Path, text: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        judged_file(write(tmp_path, text), ACCEPTANCE, scenario="full-16k-b4")
+        judged_results(write(tmp_path, text), ACCEPTANCE, scenario="full-16k-b4")
 
 
 @pytest.mark.parametrize(
@@ -307,6 +276,6 @@ def test_draft_lengths_that_contradict_each_other_are_not_chosen_from(
         "throughput_tokens_per_sec": {"mean": 812.0},
         "eagle_speculation": counts,
     }
-    assert lengths(judged_file(write(tmp_path, result), POLICY, role="spec-3"))
+    assert lengths(judged_results(write(tmp_path, result), POLICY, role="spec-3"))
     with pytest.raises((UsageError, InvalidResult), match=message):
-        judged_file(write(tmp_path, {**result, **changes}), POLICY, role=role)
+        judged_results(write(tmp_path, {**result, **changes}), POLICY, role=role)

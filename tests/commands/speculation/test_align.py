@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.support.command import Cli
-from tests.support.stored_runs import store
 
 VLLM = 'vllm:{"method": "eagle3", "model": "D", "num_speculative_tokens": %d}'
 
@@ -41,10 +40,3 @@ def test_flags_are_taken_as_they_are(cli: Cli) -> None:
 def test_what_cannot_be_read_ends_with_2(cli: Cli, other: str) -> None:
     done = cli.run("diagnose", "configs", VLLM % 3, other, pair=False)
     assert done.returncode == 2 and done.stderr.startswith("error: ")
-
-
-def test_a_run_folder_is_one_side(cli: Cli) -> None:
-    run = store(cli.folder / "run")
-    assert cli.run("diagnose", "configs", run, run, pair=False).returncode == 0
-    done = cli.run("diagnose", "configs", run, VLLM % 5, pair=False)
-    assert done.returncode == 1 and "draft tokens per path (K): fake 3 | vllm 5" in done.stdout

@@ -18,6 +18,7 @@ from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
 
 VALUES = {"kv": "fp8", "draft_kv": "fp8", "tp": "2", "tile_stats": "on", "drafter": "none", "tree": "dynamic:8"}
+VALUES |= {"prefix_cache": "on"}
 DOORS: dict[str, tuple[Callable[[OpenRequest], object], tuple[str, ...]]] = {
     "cupy": (open_cupy, tuple(CUPY)),
     "reference": (open_reference, REFERENCE),

@@ -219,7 +219,7 @@ def test_experts_touched_are_those_of_transformers_router(folders: dict[str, Pat
                 of_all |= mine
             by_layer.append(len(of_all))
         touched.append(by_layer)
-    assert decoded.experts == counts_of(touched, [3 * (k + 1)] * steps, fresh)
+    assert decoded.experts == counts_of(touched, fresh)
 
 
 def test_slots_that_have_ended_touch_nothing(folders: dict[str, Path]) -> None:
@@ -231,7 +231,6 @@ def test_slots_that_have_ended_touch_nothing(folders: dict[str, Path]) -> None:
     decoded = engine.decode(BASELINE, Budget(steps=8, ignore_eos=False), (end,))
     assert [row[0] for row in decoded.accepted] == [0, 0, *[-1] * 6]
     assert decoded.experts is not None
-    assert [(p.rows, sum(p.layers[0])) for p in decoded.experts.passes] == [(1, 6), (2, 2)]
     assert decoded.experts.touched[2:] == (8,) * 6  # one token: two experts in each of four layers
 
 

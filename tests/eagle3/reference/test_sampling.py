@@ -17,9 +17,9 @@ from specgate.contract.draws import DrawnTexts
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.rejection import IMPOSSIBLE
-from specgate.selftest.small_chains import FAULTS
 from tests.eagle3.reference.test_engine import PROMPTS
 from tests.pairs.tiny import write_random_pair
+from tests.sampling.small_chains import FAULTS
 
 SPEC = Role(3)
 SOURCE = np.random.default_rng(6)

@@ -139,14 +139,6 @@ def records(folder: Path) -> Ready:
     return Ready(json_texts(documents), plain(documents[0]), read, file, STORED)
 
 
-def selftest_stamp(folder: Path) -> Ready:
-    from specgate.machine import selftest_stamp as stamp
-
-    file = folder / stamp.NAME
-    stamp.write(folder, 12)
-    return Ready(edited_json(file), file.read_bytes(), lambda: stamp.last_green(folder), file, ())
-
-
 def results_compared(documents: Sequence[Any]) -> Callable[[Path], Ready]:
     """`specgate runs compare FILE FILE`, on results of other tools."""
 
@@ -160,14 +152,16 @@ def results_compared(documents: Sequence[Any]) -> Callable[[Path], Ready]:
 
 
 def checked(documents: Callable[[Path], Sequence[Any]]) -> Callable[[Path], Ready]:
-    """`specgate runs check FILE`, on a benchmark JSON or on a run.json."""
+    """`specgate runs check FILE`, on a benchmark JSON."""
 
     def prepare(folder: Path) -> Ready:
-        from specgate.archive.judging.result_file import judged_file
+        from specgate.archive.judging.other_results import judged_results
         from specgate.planning.policy import find_policy
 
         file, seed = folder / "fuzzed.json", find_policy("seed", gates())
         made = documents(folder)
-        return Ready(json_texts(made), plain(made[0]), lambda: judged_file(file, seed), file, STORED, named=("--role",))
+        return Ready(
+            json_texts(made), plain(made[0]), lambda: judged_results(file, seed), file, STORED, named=("--role",)
+        )
 
     return prepare

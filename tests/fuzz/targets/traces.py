@@ -37,10 +37,10 @@ def trace(folder: Path) -> Ready:
             return
         recording = read_trace(file)
         loop = loop_of(recording, 3)
-        block = block_of(recording, loop, None, ("*",))
+        block = block_of(recording, loop, ("*",))
         invariants = [own_kernels(None, block), quiet_loop(block)]
-        json.dumps(showing.as_data(file, recording, loop, invariants, None))
-        showing.as_text(file, recording, loop, invariants, None).encode()
+        json.dumps(showing.as_data(file, recording, loop, invariants))
+        showing.as_text(file, recording, loop, invariants).encode()
         assert loop.partial is None or all(invariant.held is not Held.HELD for invariant in invariants)
 
     whole = made.chrome()

@@ -145,7 +145,7 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run() -> None:
 def test_every_picture_has_its_figures_in_words_and_in_a_table() -> None:
     markup = rendered()
     pictures = re.findall(r"<figure.*?</figure>", markup, re.DOTALL)
-    assert len(pictures) == 11
+    assert len(pictures) == 9
     for picture in pictures:
         assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{30,}"', picture)
         assert "<details>" in picture and "<table" in picture
@@ -177,7 +177,7 @@ def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
     plan = plan_of(scenario(spec=(3,)))
     run = judged(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]), POLICY)
     shown = page(run)
-    assert len(shown.all("svg")) == 5
+    assert len(shown.all("svg")) == 4
     assert "no pair of blocks whose speed may be quoted" in shown.text
     assert "no pairs" in shown.text and "2.83" in shown.text
 

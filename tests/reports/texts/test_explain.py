@@ -143,15 +143,6 @@ def test_an_overlap_that_reads_0_00_is_called_that_of_independent_tokens() -> No
     assert "unless the expert overlap is at least that of independent tokens (it is 0." in text
 
 
-def test_every_draft_length_stands_with_what_it_could_give() -> None:
-    lines = explained(counted(0.5), traffic=ROUTED).splitlines()
-    rows = [line.split() for line in lines if re.match(r"    spec-\d ", line)]
-    budget = with_experts(overlap=0.5).budgets["demo-64/fake/c64/b1/spec-3"]
-    assert [row[0] for row in rows] == ["spec-1", "spec-2", "spec-3"] and budget.limit is not None
-    assert rows[2][1] == "2.83" and float(rows[2][4][:-1]) == pytest.approx(budget.limit.at_floors, rel=0.02)
-    assert not any("by draft length" in line for line in explained().splitlines())
-
-
 def counted(overlap: float) -> Callable[[Block], Block]:
     return lambda b: with_counts(split(b), overlap=overlap)
 

@@ -17,7 +17,7 @@ from specgate.contract import BASELINE, Budget, EngineFacts, Finish, PairRef, Ro
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest, Text
-from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.routing import ExpertCounts
 from specgate.contract.samples import spans
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.run.engine_process import failures, wire
@@ -65,16 +65,10 @@ BLOCKS = [
     ("began_ns", "-1", "began_ns: -1", "at least 0"),
     ("began_ns", "5", "began_ns: 5", "null without prefill_ns"),
     ("served", "{}", "served.requests: missing", "required"),
-    ("experts", "{'touched': [4], 'passes': [], 'fresh': []}", "experts.touched: a list of 1", "each of the 4 steps"),
+    ("experts", "{'touched': [4], 'fresh': []}", "experts.touched: a list of 1", "each of the 4 steps"),
     (
         "experts",
-        "{'touched': [4] * 4, 'passes': [{'rows': 0, 'layers': []}], 'fresh': []}",
-        "experts.passes[0].rows: 0",
-        "at least 1",
-    ),
-    (
-        "experts",
-        "{'touched': [4] * 4, 'passes': [], 'fresh': [-1]}",
+        "{'touched': [4] * 4, 'fresh': [-1]}",
         "experts.fresh[0]: -1",
         "at least 0",
     ),
@@ -388,9 +382,8 @@ def blocks(draw: st.DrawFn) -> Decoded:
 
 
 def expert_counts(steps: int) -> st.SearchStrategy[ExpertCounts]:
-    passes = st.builds(PassCounts, st.integers(1, 64), st.lists(st.lists(COUNTS).map(tuple), max_size=3).map(tuple))
     fresh = st.lists(COUNTS, max_size=3).map(tuple)
-    return st.builds(ExpertCounts, st.tuples(*[COUNTS] * steps), st.lists(passes, max_size=2).map(tuple), fresh)
+    return st.builds(ExpertCounts, st.tuples(*[COUNTS] * steps), fresh)
 
 
 @given(block=blocks())

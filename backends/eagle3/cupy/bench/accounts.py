@@ -34,6 +34,7 @@ from specgate.backends.eagle3.cupy.kernels.trees.launchers import (
     TreeSettle,
     TreeToken,
     TreeTop,
+    parts_of,
 )
 from specgate.backends.eagle3.cupy.step.recording import Call
 from specgate.backends.eagle3.lib.planted.routing import independent_touched
@@ -144,7 +145,7 @@ def feature_capture(kernel: FeatureCapture, named: Mapping[str, Any], context: i
 
 
 def feature_rows(kernel: FeatureRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
-    rows, width = named["rows"].most, kernel.width
+    rows, width = named["rows"].most, kernel.features * kernel.hidden
     weight = 0 if kernel.norm is FeatureNorm.NONE else width * BF16
     return {"feature_rows": Account(f"{rows}×{width}", rows * width * 2 * BF16 + weight)}
 
@@ -165,7 +166,7 @@ def draft_token(kernel: DraftToken, named: Mapping[str, Any], context: int) -> M
     """A choice in and cleared, a token out; but for the last draft also the next step's input, as in `draft_input`."""
     slots, h = named["rows"].slots, kernel.hidden
     size = slots * (2 * LONG + 2 * INT)
-    if named["out"] is not None:
+    if named["input"] is not None:
         size += next_input_bytes(slots, h)
     return {"draft_token": Account(f"{slots}×{2 * h}", size)}
 
@@ -198,21 +199,21 @@ def tree_token(kernel: TreeToken, named: Mapping[str, Any], context: int) -> Map
     return {"tree_token": Account(f"{rows.slots}×{kernel.nodes} of {rows.most}×{kernel.draft_vocab}", size)}
 
 
-def listed_bytes(rows: int, parts: int, top: int) -> int:
+def listed_bytes(rows: int, columns: int, top: int) -> int:
     """Bytes of the likeliest tokens of each part of `rows` rows of logits, with what a softmax needs of the part."""
-    return rows * parts * (top * LONG + 2 * FLOAT)
+    return rows * parts_of(columns) * (top * LONG + 2 * FLOAT)
 
 
 def tree_top(kernel: TreeTop, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     rows = named["rows"].most
-    size = rows * kernel.columns * FLOAT + listed_bytes(rows, kernel.parts, kernel.top)
+    size = rows * kernel.columns * FLOAT + listed_bytes(rows, kernel.columns, kernel.top)
     return {"tree_top": Account(f"{kernel.top} of {rows}×{kernel.columns}", size)}
 
 
 def tree_grow(kernel: TreeGrow, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     """Lists in; candidates, and of the next rows candidate, score, mask and input out."""
     rows, width = named["rows"], kernel.width
-    size = listed_bytes(rows.most, kernel.parts, width) + rows.most * width * 2 * INT
+    size = listed_bytes(rows.most, kernel.draft_vocab, width) + rows.most * width * 2 * INT
     size += rows.slots * width * (INT + FLOAT + LONG) + next_input_bytes(rows.slots * width, kernel.hidden)
     return {"tree_grow": Account(f"{rows.slots}×{width} of {rows.most * width}", size)}
 
@@ -220,7 +221,7 @@ def tree_grow(kernel: TreeGrow, named: Mapping[str, Any], context: int) -> Mappi
 def tree_choose(kernel: TreeChoose, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     """Lists and candidates of earlier levels in; of every node token, parent and mask out."""
     rows = named["rows"]
-    size = listed_bytes(rows.most, kernel.parts, kernel.width) + rows.slots * kernel.pool * 2 * INT
+    size = listed_bytes(rows.most, kernel.draft_vocab, kernel.width) + rows.slots * kernel.pool * 2 * INT
     size += rows.slots * kernel.nodes * (2 * INT + LONG)
     return {"tree_choose": Account(f"{rows.slots}×{kernel.nodes} of {kernel.pool}", size)}
 

@@ -1,14 +1,14 @@
 """One decode run: the start state goes in, graphs of several steps are enqueued, and everything is read at the end.
 
 Between start and end no step waits for the host, unless that is late. Of a run with a number of steps the host reads
-nothing. Whole requests end earlier than their limit would allow, as speculation gains tokens and texts have an end.
-Then the host watches how many slots still run, some graphs behind, so that it does not enqueue hundreds of graphs with
-nothing to do.
+nothing. Whole requests end at different steps, and earlier than their limit would allow. Then the host watches how many
+slots still run, some graphs behind. It enqueues steps that are captured for so few, and in the end no more.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import torch
 
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MANY_ROWS, ROW_GROUP
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
@@ -33,6 +34,10 @@ each graph come late. Within a graph, the kernels of the next step are there whe
 """
 
 
+Steps = tuple[Kind, ...]
+"""How each step of a graph verifies."""
+
+
 @dataclass(frozen=True, slots=True)
 class GraphGeometry:
     """Everything fixed in a captured graph: draft length, slots, sizes, the address of every buffer, and its steps."""
@@ -41,10 +46,10 @@ class GraphGeometry:
     slots: int
     sizes: Sizes
     addresses: int
-    kinds: tuple[Kind, ...]
+    kinds: Steps
 
     @classmethod
-    def of(cls, k: int, slots: int, sizes: Sizes, buffers: Buffers, kinds: tuple[Kind, ...]) -> GraphGeometry:
+    def of(cls, k: int, slots: int, sizes: Sizes, buffers: Buffers, kinds: Steps) -> GraphGeometry:
         return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))), kinds)
 
 
@@ -107,8 +112,31 @@ def graphs_ahead(graph_ns: float) -> int:
     return max(2, min(AHEAD, 1 + math.ceil(LATE_NS / graph_ns)))
 
 
-class IdleWatch:
-    """Says whether any slot still runs. The number is copied on another stream than `stream`, on which steps run, so
+def pace(graph_ns: float, steps: int, *, narrows: bool) -> tuple[int, bool]:
+    """Return how many graphs to enqueue ahead, and whether those that are left are to have one step each, where the
+    first graph of `steps` steps took `graph_ns`.
+
+    `narrows`: steps are captured for fewer slots. The sooner the host sees that slots have ended, the sooner such steps
+    run. So graphs have one step if AHEAD of these leave the host its time: then the pause of 4 us between two graphs is
+    next to nothing beside a step.
+    """
+    single = narrows and (AHEAD - 1) * graph_ns / steps >= LATE_NS
+    return graphs_ahead(graph_ns / steps if single else graph_ns), single
+
+
+def widths(count: int, rows: int) -> tuple[int, ...]:
+    """Return for how many slots steps of `rows` rows per slot are captured, ascending: `count`, and as many as have the
+    rows for which products are divided in another way.
+
+    A product of few rows is faster if it is launched for few: up to MANY_ROWS each block reads all of x, up to twice as
+    many two blocks share an SM, and up to ROW_GROUP one block multiplies all. No row's bits depend on that.
+    """
+    slots = (most // rows for most in (MANY_ROWS, 2 * MANY_ROWS, ROW_GROUP))
+    return tuple(sorted({count, *(n for n in slots if 0 < n < count)}))
+
+
+class SlotWatch:
+    """Says how many slots still run. The number is copied on another stream than `stream`, on which steps run, so
     that no step waits for that. One per engine: torch has 32 streams, which it hands out again and again.
     """
 
@@ -120,14 +148,16 @@ class IdleWatch:
         self._copied: torch.cuda.Event = cast(Any, new_event)()
         self._seen = torch.zeros(1, dtype=torch.int32, pin_memory=True)
 
-    def idle_after(self, event: torch.cuda.Event, active_count: torch.Tensor) -> bool:
-        """Wait until the GPU has passed `event`; whether no slot runs there, or later. `active_count`: int32 [1]."""
+    def running_after(self, event: torch.cuda.Event, active_count: torch.Tensor) -> int:
+        """Wait until the GPU has passed `event`; return how many slots run there, or later, when there may be fewer.
+        `active_count`: int32 [1].
+        """
         self._stream.wait_event(event)
         with torch.cuda.stream(self._stream):
             self._seen.copy_(active_count, non_blocking=True)
             self._copied.record(self._stream)
         self._copied.synchronize()
-        return int(self._seen) == 0
+        return int(self._seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,51 +218,62 @@ class StartState:
         put(slots.active_count, [len(running)])
 
 
+Launch = Callable[[Steps, int | None], None]
+"""Enqueue a graph of these steps, where as many slots run as the number says, or fewer; None: nobody has looked."""
+
+
 def run(
-    launches: Sequence[Callable[[], None]],
+    graphs: Sequence[Steps],
+    launch: Launch,
     stream: torch.cuda.Stream,
-    idle_after: Callable[[torch.cuda.Event], bool] | None = None,
-    looks: int = 0,
-) -> tuple[int, ...]:
-    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each that
-    was enqueued. `idle_after`: whether no slot runs behind an event; asked before the first `looks` launches, and
-    nothing is enqueued once it says so.
+    running_after: Callable[[torch.cuda.Event], int] | None = None,
+    *,
+    narrows: bool = False,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Enqueue `graphs` on `stream`, an event after each, and wait for the last. Returns steps and nanoseconds of each
+    graph that was enqueued. `running_after`: how many slots run behind an event; nothing is enqueued once none does.
+    `narrows`: as `pace` has it.
     """
     event_type: Any = torch.cuda.Event
-    events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
-    look = (lambda number: idle_after(events[number])) if idle_after else None
+    events = [event_type(enable_timing=True) for _ in range(1 + sum(map(len, graphs)))]
+    look = (lambda number: running_after(events[number])) if running_after else None
 
-    def ahead() -> int:
-        return graphs_ahead(1e6 * events[0].elapsed_time(events[1]))
+    def paced() -> tuple[int, bool]:
+        return pace(1e6 * events[0].elapsed_time(events[1]), len(graphs[0]), narrows=narrows)
 
     with block_marker():
         events[0].record(stream)
-        count = enqueue(launches, lambda number: events[number].record(stream), look, looks, ahead)
+        enqueued = enqueue(graphs, launch, lambda number: events[number].record(stream), look, paced)
     stream.synchronize()
-    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[: count + 1]))
+    times = (round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[: len(enqueued) + 1]))
+    return tuple(map(len, enqueued)), tuple(times)
 
 
 def enqueue(
-    launches: Sequence[Callable[[], None]],
+    graphs: Sequence[Steps],
+    launch: Launch,
     mark: Callable[[int], None],
-    idle_after: Callable[[int], bool] | None = None,
-    looks: int = 0,
-    ahead: Callable[[], int] = lambda: AHEAD,
-) -> int:
-    """Enqueue one after the other, and `mark` the end of the n-th, counted from 1. Returns how many were enqueued: all,
-    or as many as were when `idle_after` said of one of them that nothing runs behind it. It is asked before the first
-    `looks` of them. `ahead`: how many are enqueued before the first of them is asked about, at most AHEAD; called once
-    the first of all has run.
+    running_after: Callable[[int], int] | None = None,
+    paced: Callable[[], tuple[int, bool]] = lambda: (AHEAD, False),
+) -> list[Steps]:
+    """Enqueue one after the other, and `mark` the end of the n-th, counted from 1. Returns those that were enqueued:
+    all, or as many as were when `running_after` said of one of them that no slot runs behind it. It is asked up to the
+    last graph of several steps. `paced`: as `pace`, called once the first of all has run.
     """
-    now = AHEAD
-    for number, launch in enumerate(launches):
-        if idle_after is not None and AHEAD <= number < looks:
-            if idle_after(number - now + 1):
-                return number
-            now = ahead() if number == AHEAD else now
-        launch()
+    left, enqueued, now, single, running = deque(graphs), list[Steps](), AHEAD, False, None
+    while left:
+        number = len(enqueued)
+        if running_after is not None and number >= AHEAD and (single or any(len(of) > 1 for of in left)):
+            running = running_after(number - now + 1)
+            if not running:
+                break
+            if number == AHEAD:
+                now, single = paced()
+                left = deque((kind,) for of in left for kind in of) if single else left
+        launch(left[0], running)
+        enqueued.append(left.popleft())
         mark(number + 1)
-    return len(launches)
+    return enqueued
 
 
 def read(
@@ -242,13 +283,11 @@ def read(
     graphs: Sequence[int],
     elapsed_ns: Sequence[int],
     touched: torch.Tensor | None = None,
-    rows: Sequence[int] | None = None,
 ) -> tuple[Decoded, Fault]:
     """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
 
     Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. `touched` int32 [steps, layers]: how many
-    experts of each layer each step reached, of a target that has them. `rows`: of a slot's verification
-    in each step, k + 1 if not given.
+    experts of each layer each step reached, of a target that has them.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
@@ -265,19 +304,16 @@ def read(
         truncated=tuple(slots.truncated[:count].tolist()),
         finish=text.finish,
         counters=speculation_counters(accepted, text.finish, drafted) if k else {},
-        experts=None if touched is None else experts_of(touched[:steps], accepted, rows or [k + 1] * steps),
+        experts=None if touched is None else experts_of(touched[:steps], accepted),
         phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
     )
     return decoded, Fault(int(slots.fault))
 
 
-def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], rows: Sequence[int]) -> ExpertCounts:
-    """The counts of a run with so many rows per slot in each step, from `touched` [steps, layers]; a slot that is done
-    accepts -1.
-    """
-    of_step = [per_slot * sum(a >= 0 for a in row) for per_slot, row in zip(rows, accepted, strict=False)]
-    by_step = [layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), of_step, strict=True)]
-    return counts_of(by_step, of_step)
+def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]]) -> ExpertCounts:
+    """The counts of a run, from `touched` [steps, layers]; a slot that is done accepts -1."""
+    active = [any(a >= 0 for a in row) for row in accepted]
+    return counts_of([layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), active, strict=False)])
 
 
 def text_of(slots: Slots, count: int) -> Text:

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
-from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
-from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.decode_run import SlotWatch, Steps, StopRule, read, run, text_of, widths
+from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of
 from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
@@ -32,7 +32,7 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
 from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN, Kind
+from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
@@ -95,12 +95,14 @@ class DecodingEngine:
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log = tuned, shape_log
+        self.shared_chunk = 0
+        """Tokens of a chunk that prompts share, with those before them in the cache, too; 0: only equal prompts do."""
         self.parts = parts_of(sizes, asked_plan, lengths, playback, phase_trace)
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
         with self.stream.current():
-            self._idle = IdleWatch(self.stream.torch)
+            self._watch = SlotWatch(self.stream.torch)
         self._prefill = Prefill(self.ranks) if others else None
         self._last_role: Role | None = None
         """The role of the decode run whose state is on the device; None where something else has used it since."""
@@ -136,6 +138,7 @@ class DecodingEngine:
         self._check_fit(prompts, draft)
         for part in self.parts:
             part.meet(prompts)
+        cached = self.prefilled.cached(draft=draft) if self.prefilled and self.shared_chunk else ()
         self._forget_prompts()
         self._last_role = None
         heads = [self._cycle(0, len(prompts), rank).verify for rank in self.ranks]
@@ -149,7 +152,7 @@ class DecodingEngine:
                 if len(self.ranks) > 1:
                     rank.load(0, len(prompts))
             began = time.perf_counter_ns()
-            layout = assign_blocks(prompts, self.sizes)
+            layout = assign_blocks(prompts, self.sizes, self.shared_chunk, cached)
             if self._prefill is None:
                 last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.mode)]
             else:
@@ -238,7 +241,13 @@ class DecodingEngine:
         with self.stream.current():
             kinds = kinds_of(self.sizes, k, self._prompt_lengths, steps)
             graphs = graphs_of(kinds)
-            launch = {of: self.step(k, count, of) for of in set(graphs)}
+            narrow = widths(count, self.sizes.rows_of(k)) if budget.steps is None else (count,)
+            alone = [(kind,) for kind in kinds] if len(narrow) > 1 else []
+            launches = {(of, slots): self.step(k, slots, of) for of in {*graphs, *alone} for slots in narrow}
+
+            def launch(of: Steps, running: int | None) -> None:
+                launches[of, next(slots for slots in narrow if slots >= (running or count))]()
+
             self._rewind(rule, k, steps)
             for rank in self.ranks:
                 with rank.stream.current():
@@ -247,14 +256,12 @@ class DecodingEngine:
                     # and so are all after it.
                     rank.cycle(k, count, *kinds[:1]).reserve_blocks(rank.b)
             self._wait()
-            watch = partial(self._idle.idle_after, active_count=self.b.slots.active_count)
-            looks = looks_of(graphs) if budget.steps is None else 0
-            elapsed_ns = run([launch[of] for of in graphs], self.stream.torch, watch, looks)
-            lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
+            watch = partial(self._watch.running_after, active_count=self.b.slots.active_count)
+            seen = watch if budget.steps is None else None
+            lengths_of, elapsed_ns = run(graphs, launch, self.stream.torch, seen, narrows=len(narrow) > 1)
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            rows = [self.sizes.rows_in(k, full=kind == FULL) for kind in kinds]
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, rows)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
@@ -330,13 +337,13 @@ class DecodingEngine:
             graphs = graphs_of((PLAIN,) * steps)
             # Captured before the first of them runs. A capture clears the list of active slots, so it is put back.
             listed = [(rank, rank.b.slots.active.clone(), rank.b.slots.active_count.clone()) for rank in self.ranks]
-            launch = {of: self.step(0, count, of) for of in set(graphs)}
+            launches = {of: self.step(0, count, of) for of in set(graphs)}
             for rank, active, active_count in listed:
                 with rank.stream.current():
                     rank.b.slots.active.copy_(active)
                     rank.b.slots.active_count.copy_(active_count)
             self._wait()
-            run([launch[of] for of in graphs], self.stream.torch)
+            run(graphs, lambda of, running: launches[of](), self.stream.torch)
             texts, fault = text_of(slots, count), Fault(int(slots.fault))
         fault |= self._held_against_first(count, fault)
         self._last_role = None

@@ -25,7 +25,7 @@ from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import described, warning
 from specgate.backends.eagle3.nouns.fmha import HEADS, heads_in_words
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
-from specgate.contract import EngineFacts, Sampling
+from specgate.contract import PREFIX_CACHE, EngineFacts, Sampling
 from specgate.contract.tape import Tape
 from specgate.contract.traffic import LinkTraffic
 
@@ -50,12 +50,13 @@ def engine_facts(
     plan: PartialPlan | None = None,
     positions: int = 0,
     draft_ranks: int = 1,
+    reuses: bool = False,
 ) -> EngineFacts:
     """Facts of the opened engine.
 
     `draft_ranks`: the number of GPUs that the draft is divided among. `mode`: the prefill mode; None for the GPU's
     usual one. `warnings`: more warnings. `lengths`: rules that end chains early. `tape`: what forces accept counts.
-    `plan`: partial verification, for requests of at most `positions`.
+    `plan`: partial verification, for requests of at most `positions`. `reuses`: prompts may come from the cache.
 
     Raises BackendError for a mode that this GPU cannot run.
     """
@@ -99,7 +100,7 @@ def engine_facts(
         details["draft tree"] = described(sizes.tree)
     if lengths is not None and draft is not None:
         details["chains go on"] = lengths.words
-    details |= details_of(tape)
+    details |= details_of(tape) | ({PREFIX_CACHE: "on"} if reuses else {})
     if plan is not None:
         details |= plan.details(positions)
         if most := sizes.partial_passes_of(sizes.most_drafts):

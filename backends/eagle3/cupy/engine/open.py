@@ -15,7 +15,7 @@ from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
-from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
@@ -80,6 +80,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "prefill_experts": ("packed", "decoded"),
+    "prefix_cache": ("off", "on"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
     TAPE: None,
@@ -106,10 +107,12 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     (a file for the phases of every step), `prefill` (fused: what stands between products by one kernel each; torch:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
-    they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
-    with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has beside it,
-    `tape` (a file of accept counts to replay), `tile_stats` (on: each decode run is followed by a step that counts how
-    attention uses its tiles), `tp` (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES)
+    they lie in memory; decoded: each is decoded first), `prefix_cache` (on: prompts of one length take the chunks that
+    they begin with alike from each other, and from the prompts before), `spec_config` (a speculative config that this
+    one's must agree with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has
+    beside it, `tape` (a file of accept counts to replay), `tile_stats` (on: each decode run is followed by a step that
+    counts how attention uses its tiles), `tp` (how many GPUs share the target), `tree` (a file of a draft tree, or
+    dynamic:NODES)
     and `tree_width`, `tuned` (a file of tuned configurations, in place of those that are found by themselves),
     `log_shapes` (a file for the products that are run).
 
@@ -159,7 +162,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
     wanted = Shard(0, ranks).wanted(target_tensors(geometry))
     limits.require({"weights": weight_bytes(wanted, DTYPE), **memory}, sizes, min(devices, key=free_bytes))
-    graphs = request.options.get("graphs") != "off"
+    graphs, reuses = request.options.get("graphs") != "off", request.options.get("prefix_cache") == "on"
     split_no_large_blocks()
     with refusing_overflow(str(request.pair.target)):
         targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
@@ -191,6 +194,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         tape=playback.tape if playback else None,
         plan=partial_plan if draft else None,
         positions=request.max_positions,
+        reuses=reuses,
     )
     engine = CupyEngine(
         *(model, head, sizes, buffers[0], facts),
@@ -206,6 +210,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         playback=playback,
     )
     engine.counts_tiles = request.options.get("tile_stats") == "on"
+    engine.shared_chunk = CHUNK if reuses else 0
     return engine
 
 

@@ -99,11 +99,6 @@ def graphs_of(kinds: Sequence[Kind]) -> list[tuple[Kind, ...]]:
     return graphs
 
 
-def looks_of(graphs: Sequence[tuple[Kind, ...]]) -> int:
-    """Before so many of them it is worth asking whether anything still runs: up to the last that has several steps."""
-    return max((number for number, of in enumerate(graphs, 1) if len(of) > 1), default=0)
-
-
 def counters_of(
     plan: PartialPlan,
     kinds: Sequence[Kind],

@@ -5,6 +5,11 @@ else is done chunk by chunk. So only the stream, one layer's q, k and v, what at
 are as long as the prompt. A chunk goes through the rest of its layer and into the next layer's q, k and v at once.
 
 Of the last layer only keys, values and the last row are needed, and no other row goes through it.
+
+A prompt may begin with chunks of another of its length, whose keys and values are in the cache. Then only the chunks
+behind them are computed. Every product has the rows that it has without the others, and attention is over the whole
+prompt with queries of zeros in their place. So each call of a library has the same shape, and its rows the same bits:
+a row depends on its own operands alone, and on keys and values, which are the same.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -33,18 +39,17 @@ from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
     PrefillGate,
     PrefillHeads,
     PrefillMixture,
-    PrefillMixtureSum,
     PrefillRoute,
     PrefillStream,
     PrefillSwiglu,
 )
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import PrefillDown, PrefillGateUp, PrefillRowGroups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
-from specgate.backends.eagle3.cupy.memory.coded_pages import held, made_pages
+from specgate.backends.eagle3.cupy.memory.coded_pages import by_head, held, made_pages
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
-from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
@@ -109,11 +114,13 @@ def prefill_target(
     boundaries: tuple[int, ...],
     chunk: int = CHUNK,
     mode: PrefillMode | None = None,
+    start: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run `tokens` (int64 [P]) and fill the cache blocks `blocks` (int64, in order of position).
+    """Run `tokens` (int64 [P]) from position `start` on, and fill the cache blocks `blocks` (int64, in order of
+    position), which hold what is before it. `start`: so many whole chunks.
 
-    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H]. Where no
-    boundary lies behind the last layer, only the last row of the stream has gone through it.
+    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H], from `start`
+    on. Where no boundary lies behind the last layer, only the last row of the stream has gone through it.
     """
     g, w = target.geometry, target.weights
     assert isinstance(w, TargetWeights)
@@ -121,26 +128,35 @@ def prefill_target(
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
     qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
-    for rows in chunks(len(tokens), chunk):
+    qkv[:start] = 0  # queries that nobody reads
+    captured = None if features is None else features[start:]
+
+    def cache_layer(index: int) -> None:
+        if start:
+            read_pages(pages, index, blocks[: start // BLOCK], *split_heads(qkv[:start], heads)[1:])
+        norms = w.layers[index].head_norms
+        cache_heads(qkv, target.rope, pages, index, blocks, heads, mode, chunk, norms, start)
+
+    for rows in chunks(len(tokens), chunk, start):
         normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, mode)
         project(normed, w.layers[0].qkv, qkv[rows])
-    capture(features, x, boundaries, 0)
+    capture(captured, x[start:], boundaries, 0)
     for i, layer in enumerate(w.layers[:-1]):
-        cache_heads(qkv, target.rope, pages, i, blocks, heads, mode, chunk, layer.head_norms)
+        cache_layer(i)
         mixed, following = mode.attention(*split_heads(qkv, heads)), w.layers[i + 1]
-        for rows in chunks(len(tokens), chunk):
+        for rows in chunks(len(tokens), chunk, start):
             normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, mode)
             project(normed, following.qkv, qkv[rows])
-        capture(features, x, boundaries, i + 1)
+        capture(captured, x[start:], boundaries, i + 1)
         del mixed  # before the next layer's is made
     last, final = w.layers[-1], x[-1:].clone()
-    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, heads, mode, chunk, last.head_norms)
+    cache_layer(g.layers - 1)
     q, k, v = split_heads(qkv, heads)
     if g.layers in boundaries:
         mixed = mode.attention(q, k, v)
-        for rows in chunks(len(tokens), chunk):
+        for rows in chunks(len(tokens), chunk, start):
             finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, mode)
-        capture(features, x, boundaries, g.layers)
+        capture(captured, x[start:], boundaries, g.layers)
     # By itself in either case: its bits must not depend on whether a draft reads the other rows.
     finish_layer(final, attend_last(q[-1:], k, v), last, w.norm, g.rms_eps, mode)
     x[-1:] = final
@@ -155,21 +171,23 @@ def prefill_draft(
     features: Tensor,
     chunk: int = CHUNK,
     mode: PrefillMode | None = None,
+    start: int = 0,
 ) -> None:
-    """Fill the draft's cache for all positions whose next token is known, which are all but the prompt's last.
+    """Fill the draft's cache for all positions from `start` on whose next token is known, which are all but the
+    prompt's last.
 
     Keys and values of a draft of one layer depend on features and tokens alone, so nothing else is computed.
     """
     g, w, count = draft.geometry, draft.weights, len(tokens) - 1
-    if count == 0:
+    if count <= start:
         return
     mode, heads = mode or PrefillMode.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
     kv = features.new_empty(count, heads.qkv_width)
-    for rows in chunks(count, chunk):
+    for rows in chunks(count, chunk, start):
         hidden = F.linear(feature_norms(features[rows], draft), w.fc)
         mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], mode)
         project(mixed, w.layer.qkv[g.heads * g.head_dim :], kv[rows])
-    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, chunk)
+    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, chunk, start=start)
 
 
 def workspace_bytes(
@@ -206,84 +224,35 @@ def kernels(
     if (experts := target.experts) is None:
         yield gate_kernel(target.intermediate)
     else:
-        yield route_kernel(experts)
+        yield route_kernel(experts.count, experts.per_token)
         yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
-        yield swiglu_kernel(target.intermediate, experts)
+        yield swiglu_kernel(target.intermediate, experts.alpha, experts.limit)
         if packed:
-            yield row_groups_kernel(experts)
+            yield row_groups_kernel(experts.count, experts.per_token)
             yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
             yield packed_down_kernel(target.hidden, target.intermediate, experts)
-        yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
+        yield mixture_kernel(target.hidden, experts.per_token, 1 if ranks > 1 else None)
     if draft is not None:
         yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
         yield draft_kernel(draft.hidden)
 
 
-@cache
-def stream_kernel(hidden: int) -> PrefillStream:
-    return PrefillStream(hidden)
+stream_kernel: Final = cache(PrefillStream)
+heads_kernel: Final = cache(PrefillHeads)
+gate_kernel: Final = cache(PrefillGate)
+route_kernel: Final = cache(PrefillRoute)
+decode_kernel: Final = cache(PrefillDecode)
+swiglu_kernel: Final = cache(PrefillSwiglu)
+row_groups_kernel: Final = cache(PrefillRowGroups)
+packed_gate_up_kernel: Final = cache(PrefillGateUp)
+packed_down_kernel: Final = cache(PrefillDown)
+mixture_kernel: Final = cache(PrefillMixture)
+draft_kernel: Final = cache(PrefillDraft)
 
 
-@cache
-def heads_kernel(
-    heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16", norm_eps: float = 0.0
-) -> PrefillHeads:
-    return PrefillHeads(heads, kv_heads, head_dim, kv=kv, norm_eps=norm_eps)
-
-
-@cache
-def gate_kernel(intermediate: int) -> PrefillGate:
-    return PrefillGate(intermediate)
-
-
-@cache
-def route_kernel(experts: ExpertGeometry) -> PrefillRoute:
-    return PrefillRoute(experts)
-
-
-@cache
-def decode_kernel(rows: int, columns: int, order: Order) -> PrefillDecode:
-    return PrefillDecode(rows, columns, order)
-
-
-@cache
-def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
-    return PrefillSwiglu(intermediate, experts)
-
-
-@cache
-def row_groups_kernel(experts: ExpertGeometry) -> PrefillRowGroups:
-    return PrefillRowGroups(experts)
-
-
-@cache
-def packed_gate_up_kernel(intermediate: int, hidden: int, experts: ExpertGeometry) -> PrefillGateUp:
-    return PrefillGateUp(intermediate, hidden, experts)
-
-
-@cache
-def packed_down_kernel(hidden: int, intermediate: int, experts: ExpertGeometry) -> PrefillDown:
-    return PrefillDown(hidden, intermediate, experts)
-
-
-@cache
-def mixture_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixture:
-    return PrefillMixture(hidden, experts)
-
-
-@cache
-def mixture_sum_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixtureSum:
-    return PrefillMixtureSum(hidden, experts)
-
-
-@cache
-def draft_kernel(hidden: int) -> PrefillDraft:
-    return PrefillDraft(hidden)
-
-
-def chunks(count: int, chunk: int) -> Iterator[slice]:
-    return (slice(start, min(start + chunk, count)) for start in range(0, count, chunk))
+def chunks(count: int, chunk: int, start: int = 0) -> Iterator[slice]:
+    return (slice(first, min(first + chunk, count)) for first in range(start, count, chunk))
 
 
 def project(x: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -295,7 +264,7 @@ def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: flo
     """Begin the stream x float32 [R, H] with the embeddings of `tokens`. Returns its norm, bfloat16 [R, H]."""
     if mode.fused:
         normed = torch.empty_like(x, dtype=torch.bfloat16)
-        stream_kernel(x.shape[-1])(normed, x, (embedding, tokens), weight, eps)
+        stream_kernel(x.shape[-1])(normed=normed, x=x, embedding=embedding, tokens=tokens, weight=weight, eps=eps)
         return normed
     x.copy_(embedding[tokens])
     return rms_norm(x, weight, eps)
@@ -307,7 +276,7 @@ def add(
     """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]: `normed`, if given."""
     normed = torch.empty_like(added) if normed is None else normed
     if mode.fused:
-        stream_kernel(x.shape[-1])(normed, x, added, weight, eps)
+        stream_kernel(x.shape[-1])(normed=normed, x=x, added=added, weight=weight, eps=eps)
         return normed
     x += added
     return normed.copy_(rms_norm(x, weight, eps))
@@ -343,7 +312,7 @@ def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, mode: PrefillMode)
     g, w = draft.geometry, draft.weights
     if mode.fused:
         out = hidden.new_empty(len(hidden), 2 * g.hidden)
-        draft_kernel(g.hidden)(out, hidden, tokens, draft.input, g.rms_eps)
+        draft_kernel(g.hidden)(draft.input, input=out, hidden=hidden, tokens=tokens, eps=g.rms_eps)
         return out
     embedded = rms_norm(w.embed[tokens].float(), w.layer.input_norm, g.rms_eps)
     return torch.cat((embedded, rms_norm(hidden.float(), w.feature_norm, g.rms_eps)), dim=-1)
@@ -357,7 +326,7 @@ def gated(gate_up: Tensor, mode: PrefillMode) -> Tensor:
     """SiLU(gate) · up of bfloat16 [R, 2F], in float32; the result [R, F] is rounded once."""
     if mode.fused:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[-1] // 2)
-        gate_kernel(out.shape[-1])(out, gate_up)
+        gate_kernel(out.shape[-1])(out=out, gate_up=gate_up)
         return out
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate.float()) * up.float()).bfloat16()
@@ -373,10 +342,12 @@ def cache_heads(
     mode: PrefillMode,
     chunk: int,
     norms: Tensor | None = None,
+    start: int = 0,
 ) -> None:
-    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, after their `norms` [2, D], if the
-    heads have them. Write k and v into the cache. Where that is narrower, they become what it holds of them.
+    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions `start` … P − 1, after their `norms` [2, D], if
+    the heads have them. Write k and v into the cache. Where that is narrower, they become what it holds of them.
     """
+    qkv, blocks, table = qkv[start:], blocks[start // BLOCK :], (table[0][start:], table[1][start:])
     if mode.fused:
         kernel = heads_kernel(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer), norms)
@@ -425,6 +396,21 @@ def write_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) 
         of_layers[layer, used] = of_blocks
     for t, numbers in zip((k, v), held(pages.kv, *made), strict=True):
         t.copy_(numbers.flatten(0, 1)[: len(t)])
+
+
+def read_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) -> None:
+    """Read keys and values of whole blocks from the cache into k, v [P', G, D], as `cache_heads` has left them. Not of
+    NVFP4. A chunk's blocks at a time, so that no more memory is taken than by a chunk's products.
+    """
+    for rows in chunks(len(k), CHUNK):
+        some = blocks[rows.start // BLOCK : rows.stop // BLOCK]
+        keys, values = pages.k[layer, some], pages.v[layer, some]
+        if pages.scales is None:
+            numbers = by_head(keys), values.permute(0, 3, 1, 2)
+        else:
+            numbers = held(pages.kv, keys, values, pages.scales[layer, some])
+        for t, of_blocks in zip((k, v), numbers, strict=True):
+            t[rows] = of_blocks.flatten(0, 1)
 
 
 def capture(features: Tensor | None, x: Tensor, boundaries: tuple[int, ...], boundary: int) -> None:

@@ -22,7 +22,6 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
     chunks,
     decode_kernel,
     mixture_kernel,
-    mixture_sum_kernel,
     packed_down_kernel,
     packed_gate_up_kernel,
     rms_norm,
@@ -31,7 +30,6 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
     swiglu_kernel,
 )
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
-from specgate.backends.eagle3.cupy.kernels.prefill.launchers import Places
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import RowGroups
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
@@ -65,10 +63,6 @@ class Placing:
     chosen: Tensor
     weights: Tensor
     place: Tensor
-
-    def places(self, rows: slice) -> Places:
-        """Of some rows, as the kernels that add a row's experts up take it."""
-        return self.place[rows], self.chosen[rows], self.weights[rows]
 
     def of(self, rows: slice) -> Placing:
         """Of some rows."""
@@ -112,7 +106,9 @@ class PackedRouting(Placing):
         """From what `scores_of` gives of all rows."""
         chosen, weights = chosen_by(scores, w, experts, mode)
         place, row_groups = torch.empty_like(chosen), RowGroups.room(chosen.numel(), experts.count, chosen.device)
-        row_groups_kernel(experts)(row_groups, place, chosen)
+        row_groups_kernel(experts.count, experts.per_token)(
+            row_groups, place=place, chosen=chosen, pairs=chosen.numel()
+        )
         return cls(chosen, weights, place, row_groups)
 
 
@@ -266,7 +262,8 @@ def chosen_by(
     if mode.fused:
         weights = torch.empty(len(scores), experts.per_token, dtype=torch.float32, device=w.router.device)
         chosen = torch.empty_like(weights, dtype=torch.int32)
-        route_kernel(experts)(chosen, weights, scores, w.router_bias)
+        kernel = route_kernel(experts.count, experts.per_token)
+        kernel(chosen=chosen, weights=weights, logits=scores, bias=w.router_bias)
         return chosen, weights
     ordered, places = scores.to(w.router.device).sort(dim=-1, descending=True, stable=True)
     return places[:, : experts.per_token].int(), ordered[:, : experts.per_token].softmax(dim=-1)
@@ -316,7 +313,8 @@ def activate(act: Tensor, both: Tensor, bias: Tensor, experts: Tensor, g: Target
     """act bfloat16 [R, F] = the clamped SwiGLU of `both` bfloat16 [R, 2F], with the bias of each row's expert added."""
     assert g.experts is not None
     if mode.fused:
-        swiglu_kernel(g.intermediate, g.experts)(act, both, bias, experts)
+        kernel = swiglu_kernel(g.intermediate, g.experts.alpha, g.experts.limit)
+        kernel(act=act, both=both, bias=bias, experts=experts)
         return
     limit = g.experts.limit
     for rows in chunks(len(both), CHUNK):
@@ -336,27 +334,28 @@ def finish(
 ) -> None:
     """Add to a part's stream what its experts have given, `out` bfloat16 [R · k, H] of sorted pairs, and norm it."""
     if mode.fused:
-        kernel = mixture_kernel(part.x.shape[1], experts)
-        kernel(part.normed, part.x, out, bias, routing.places(slice(None)), norm)
+        kernel = mixture_kernel(part.x.shape[1], experts.per_token)
+        kernel(part, routing, out=out, bias=bias, weight=norm[0], eps=norm[1])
         return
     for rows in chunks(len(part.x), CHUNK):
-        part.x[rows] += mixed(out, bias, routing.places(rows))
+        part.x[rows] += mixed(out, bias, routing.of(rows))
         part.normed[rows] = rms_norm(part.x[rows], *norm)
 
 
 def leave_sum(
-    total: Tensor, out: Tensor, bias: Tensor, places: Places, experts: ExpertGeometry, mode: PrefillMode
+    total: Tensor, out: Tensor, bias: Tensor, placing: Placing, experts: ExpertGeometry, mode: PrefillMode
 ) -> None:
-    """`total` bfloat16 [R, H] = what the experts of some rows, at `places`, have given, of all pairs' `out`."""
+    """`total` bfloat16 [R, H] = what the experts of some rows, at `placing`, have given, of all pairs' `out`."""
     if mode.fused:
-        mixture_sum_kernel(total.shape[1], experts)(total, out, bias, places)
+        mixture_kernel(total.shape[1], experts.per_token, 1)(placing, normed=total, out=out, bias=bias, eps=0.0)
     else:
-        total.copy_(mixed(out, bias, places))
+        total.copy_(mixed(out, bias, placing))
 
 
-def mixed(out: Tensor, bias: Tensor, places: Places) -> Tensor:
+def mixed(out: Tensor, bias: Tensor, placing: Placing) -> Tensor:
     """The weighted sums of some rows' experts, float32 [R, H], by torch."""
-    total = torch.zeros(len(places[0]), out.shape[1], device=out.device)
-    for place, chosen, weight in zip(*(t.unbind(dim=1) for t in places), strict=True):
+    total = torch.zeros(len(placing.place), out.shape[1], device=out.device)
+    of = placing.place, placing.chosen, placing.weights
+    for place, chosen, weight in zip(*(t.unbind(dim=1) for t in of), strict=True):
         total += (out[place].float() + bias[chosen].float()) * weight[:, None]
     return total

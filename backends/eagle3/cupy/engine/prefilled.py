@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
-from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts, together
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout
+from specgate.backends.eagle3.cupy.memory.sizes import Cached, CacheLayout
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 
@@ -55,6 +55,10 @@ class Prefilled:
     features: Tensor | None
     last: tuple[LastRow, ...] = ()
 
+    def cached(self, *, draft: bool) -> Cached:
+        """Return what later prompts may begin with; nothing if they need a `draft` whose cache was not filled."""
+        return () if draft and self.features is None else tuple(zip(self.prompts, self.layout.blocks, strict=True))
+
     def rewind(self, b: Buffers, rule: StopRule, plan: PartialPlan | None = None) -> None:
         """Put `b` back to where the prompts ended. It copies from the host, so it is done before a decode run and never
         within. `plan`: of an engine that verifies in part.
@@ -76,15 +80,19 @@ def prefill_prompts(
     prompts: Sequence[Sequence[int]],
     layout: CacheLayout,
     mode: PrefillMode | None = None,
+    chunk: int = CHUNK,
 ) -> list[LastRow]:
-    """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
+    """Prefill every prompt into the blocks of its slot, equal prompts once, and others from where their layout says.
+    The cache of `draft` is filled, too. `chunk`: rows per product of a dense target.
+    """
     device, first = b.slots.length.device, [slot for slot, twin in enumerate(layout.twin) if twin == slot]
     block_ids = [
         (torch.tensor(prompts[slot], device=device), torch.tensor(layout.blocks[slot], device=device)) for slot in first
     ]
     last_rows = list[LastRow]()
     if target.geometry.experts is None:
-        last_rows += [one for prompt in block_ids for one in prefill_wave(target, draft, b, [prompt], mode)]
+        for slot, prompt in zip(first, block_ids, strict=True):
+            last_rows += prefill_wave(target, draft, b, [prompt], mode, chunk, layout.start[slot])
     else:
         for wave in together([len(tokens) for tokens, _ in block_ids]):
             last_rows += prefill_wave(target, draft, b, block_ids[wave.start : wave.stop], mode)
@@ -96,12 +104,20 @@ def prefill_prompts(
 
 
 def prefill_wave(
-    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[tuple[Tensor, Tensor]], mode: PrefillMode | None
+    target: Target,
+    draft: Draft | None,
+    b: Buffers,
+    prompts: Sequence[tuple[Tensor, Tensor]],
+    mode: PrefillMode | None,
+    chunk: int = CHUNK,
+    start: int = 0,
 ) -> list[LastRow]:
-    """Prefill prompts of (tokens, blocks) that go through the layers together; of a dense target it is one."""
+    """Prefill prompts of (tokens, blocks) that go through the layers together; of a dense target it is one, whose
+    positions before `start` are in the cache.
+    """
     boundaries = draft.boundaries if draft else ()
     if target.geometry.experts is None:
-        results = [prefill_target(target, b.target.pages, *prompt, boundaries, mode=mode) for prompt in prompts]
+        results = [prefill_target(target, b.target.pages, *of, boundaries, chunk, mode, start) for of in prompts]
     else:
         results = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, mode=mode)
     last = list[LastRow]()
@@ -109,7 +125,7 @@ def prefill_wave(
         if draft is None or features is None or b.draft is None:
             last.append(LastRow(stream[-1].clone(), None))
             continue
-        prefill_draft(draft, b.draft.pages, tokens, blocks, features, mode=mode)
+        prefill_draft(draft, b.draft.pages, tokens, blocks, features, chunk, mode, start)
         last.append(LastRow(stream[-1].clone(), features[-1].clone()))
     return last
 

@@ -58,15 +58,13 @@ class Heads:
 
     @property
     def constants(self) -> dict[str, int | float]:
-        return {
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "block": BLOCK,
-            "max_blocks": self.max_blocks,
-            **SWITCHES[self.kv],
-            **({"head_norm_eps": self.norm_eps} if self.norm_eps else {}),
-        }
+        norm = {"head_norm_eps": self.norm_eps} if self.norm_eps else {}
+        return {"heads": self.heads, "block": BLOCK, **self.of_cache, **SWITCHES[self.kv], **norm}
+
+    @property
+    def of_cache(self) -> dict[str, int]:
+        """Those of the constants that say how large the cache is."""
+        return {"kv_heads": self.kv_heads, "head_dim": self.head_dim, "max_blocks": self.max_blocks}
 
     @property
     def position_bytes(self) -> float:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from specgate.errors import BackendError
 
 FOLDER: Final = Path(__file__).parent
 ENTRY: Final = re.compile(r'extern "C" __global__ (?:\w+\([^)]*\)\s+)*void (\w+)\(')
+WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Where a word begins in the name of a class."""
 INCLUDE: Final = re.compile(r'#include "([\w.]+)"')
 OPTIONS: Final = (
     "--std=c++17",
@@ -57,11 +59,12 @@ class Spec:
         return with_fields(with_headers(f"{self.stem}.cu"), self.constants)
 
 
+@dataclass_transform(eq_default=False)
 class Kernel:
-    """A file that is compiled and loaded at its first launch. A launcher inherits from it.
+    """A file that is compiled and loaded at its first launch. A launcher inherits from it, and so is a dataclass.
 
-    `shared_bytes`: bytes of dynamic shared memory of a block, unless a launch says otherwise. Every function has one
-    such size.
+    Its fields are `constants` of the file, whose name is the launcher's in small letters. `shared_bytes`: bytes of
+    dynamic shared memory of a block, unless a launch says otherwise. Every function has one such size.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
@@ -69,15 +72,39 @@ class Kernel:
         self.shared_bytes = shared_bytes
         self._operands: dict[str, Operands] = {}
 
+    def __post_init__(self) -> None:
+        constants: dict[str, Any] = self.constants
+        Kernel.__init__(self, WORDS.sub("_", type(self).__name__).lower(), **constants)
+
     def __init_subclass__(cls) -> None:
         """Announce each call of a launcher to the listener."""
+        dataclass(eq=False)(cls)
         # mypy refuses to replace a method; a decorator that each launcher has to carry could be forgotten.
-        if "__call__" in vars(cls):
-            cls.__call__ = announced(vars(cls)["__call__"])  # type: ignore[method-assign]
+        if "__call__" in vars(cls) or cls.__call__ is Kernel.__call__:
+            cls.__call__ = announced(cls.__call__)  # type: ignore[method-assign]
+
+    @property
+    def constants(self) -> dict[str, int | float]:
+        """Return the constants that the file is compiled with: the fields, without those that are None, and the
+        `constants` of those that have some.
+        """
+        made = dict[str, int | float]()
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value is not None:
+                own = {field.name: float(value) if field.type == "float" else value}
+                made |= getattr(value, "constants", own)
+        return made
+
+    def __call__(self, *groups: Any, **operands: Any) -> None:
+        """Launch the function with the file's name as the file says. Operands are as those of `launch`; of a step, the
+        first group are its rows. Raises ValueError for what the launcher was not made for.
+        """
+        self.launch(None, *groups, **operands)
 
     def launch(
         self,
-        grid: Sequence[int],
+        grid: Sequence[int] | None,
         *groups: object,
         threads: Any = None,
         function: Any = "",
@@ -86,14 +113,17 @@ class Kernel:
     ) -> None:
         """Launch `function`, by default the one with the file's name, on the current stream, and announce it.
 
-        `threads`: of a block, an int; by default the constant of that name. `shared_bytes`: if others than the
-        kernel's. Operands that are not named are the attributes of
-        this name of `groups`. Names in capitals are sizes: see `operands.py`, which checks all operands.
+        `grid`: blocks; None: as the file says, and so are the threads of each. `threads`: of a block, an int; by
+        default the constant of that name. `shared_bytes`: if others than the kernel's. Operands that are not named are
+        the attributes of this name of `groups`. Names in capitals are sizes: see `operands.py`, which checks all
+        operands.
         """
         name = function or self.spec.stem
         taken = self.operands_of(name)
+        arguments, sizes = taken.arguments(groups, operands)
+        if grid is None:
+            grid, threads = taken.blocks(sizes)
         block = (int(taken.constants["THREADS"]) if threads is None else threads,)
-        arguments = taken.arguments(groups, operands)
         if (listener := LISTENER.get()) is not None:
             listener.launched(Launch(self, name, tuple(grid), block, arguments, shared_bytes))
         self.enqueue(name, grid, block, arguments, shared_bytes=shared_bytes)
@@ -182,8 +212,9 @@ def announced(call: Callable[..., None]) -> Callable[..., None]:
     @wraps(call)
     def announcing(kernel: Kernel, /, *arguments: Any, **keywords: Any) -> None:
         if (listener := LISTENER.get()) is not None:
-            named = dict(bind(kernel, *arguments, **keywords).arguments)
-            listener.called(kernel, {name: value for name, value in named.items() if name != "self"})
+            named = bind(kernel, *arguments, **keywords).arguments
+            del named["self"]
+            listener.called(kernel, {"rows": next(iter(arguments), None), **named, **named.get("operands", {})})
         call(kernel, *arguments, **keywords)
 
     return announcing

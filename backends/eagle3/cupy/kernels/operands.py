@@ -6,16 +6,23 @@ A field is the one declaration of an operand. A launch finds, checks and packs b
 
 The C type is a number's, or gives the dtype of a tensor, which must be contiguous. Its shape is written in constants
 that the kernel is compiled with, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step,
-and others that the launch names. The first axis may be longer; `_` is any size. A tensor without a shape may have any.
-An operand with `if` is null unless the condition holds; one with `or null` may be. One with `only if` is a field only
-where that condition holds of the constants that a launcher compiles with: see `with_fields`.
+and others that the launch names. A size that it does not name is the length of the first input that begins with it. The
+first axis may be longer; `_` is any size. A tensor without a shape may have any. An operand with `if` is null unless
+the condition holds; one with `or null` may be. One with `only if` is a field only where that condition holds of the
+constants that a launcher compiles with: see `with_fields`. A line may declare several fields of a type, with one shape
+for all or one for each.
+
+The first line of the struct says how many blocks a launch has, of how many threads, in the same words; THREADS without.
+It may say how many rows of a slot a launch is for:
+
+    struct AcceptArguments {  // launched on [1] with S threads for ROWS rows of a slot
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
@@ -40,9 +47,14 @@ ELEMENTS: Final = {
 """C type → dtype of the tensor that a pointer to it takes; None: any."""
 DEFINED: Final = re.compile(r"^#define (\w+) (\d+|\([\w |]+\))$", re.MULTILINE)
 NUMBERS: Final[Mapping[str, Any]] = {"int": ctypes.c_int, "float": ctypes.c_float}
-FIELD: Final = re.compile(
-    r" *(?:const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+);"
-    r"(?: *// ?(?:\[(?P<shape>[^]]*)\])?(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*)?"
+STRUCT: Final = re.compile(r"^struct \w+Arguments \{.*?^\};", re.DOTALL | re.MULTILINE)
+SEVERAL: Final = re.compile(r"^( *(?:const )?[\w ]+?) (\*?)(\w+(?:, \*?\w+)+);", re.MULTILINE)
+"""Several fields of a type."""
+FIELD: Final = re.compile(r" *(?P<const>const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+)")
+OPERAND: Final = re.compile(r"(?P<shapes>(?:,? ?\[[^]]*\])*)(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*")
+LAUNCH: Final = (
+    r"(?: *// launched on \[(?P<grid>[^]]*)\](?: with (?P<threads>[\w *]+) threads)?"
+    r"(?: for (?P<rows>[\w +]+) rows of a slot)?)?"
 )
 
 
@@ -54,6 +66,7 @@ class Operand:
     """
 
     name: str
+    read_only: bool
     type: Any
     dtype: torch.dtype | None
     shape: str | None
@@ -61,15 +74,21 @@ class Operand:
     condition: str | None
 
     @classmethod
-    def of(cls, line: str, constants: Constants) -> Operand:
-        """Raises ValueError for a line that declares no operand."""
-        field = FIELD.fullmatch(line)
-        if field is None or (not field["pointer"] and field["type"] not in NUMBERS):
-            raise ValueError(f"not a field of a kernel's struct: {line.strip()}")
-        present = constants.hold(field["condition"]) if field["condition"] else None if field["null"] else True
-        kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
-        dtype = ELEMENTS[field["type"]] if field["pointer"] else None
-        return cls(field["name"], kind, dtype, field["shape"], present, field["condition"])
+    def of(cls, line: str, constants: Constants) -> Iterator[Operand]:
+        """Raises ValueError for a line that declares no operands, or another number of them than of shapes."""
+        declared, _, text = line.partition("//")
+        fields = [FIELD.fullmatch(field) for field in declared.strip().removesuffix(";").split(";")]
+        remark = OPERAND.fullmatch(text)
+        shapes = re.findall(r"\[(.*?)\]", remark["shapes"]) if remark else []
+        for field in fields:
+            known = field and (field["pointer"] or field["type"] in NUMBERS)
+            if not field or not known or not remark or len(shapes) not in (0, 1, len(fields)):
+                raise ValueError(f"not fields of a kernel's struct: {line.strip()}")
+            condition, shape = remark["condition"], shapes[len(shapes) > 1 and fields.index(field)] if shapes else None
+            present = constants.hold(condition) if condition else None if remark["null"] else True
+            kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
+            dtype = ELEMENTS[field["type"]] if field["pointer"] else None
+            yield cls(field["name"], field["const"] is not None, kind, dtype, shape, present, condition)
 
 
 class Constants(dict[str, float]):
@@ -93,35 +112,48 @@ def python(expression: str) -> str:
 
 
 def with_fields(source: str, constants: Sequence[tuple[str, str]]) -> str:
-    """Return the source with those of its fields with `only if` that these constants make; lines keep their numbers."""
+    """Return the source with those of its fields with `only if` that these constants make, each declared for itself;
+    lines keep their numbers.
+    """
     numbers, lines = Constants.of(constants), source.split("\n")
     for number, line in enumerate(lines):
         if " only if " in line:
             field, _, condition = line.partition(" only if ")
             lines[number] = field.removesuffix(",") if numbers.hold(condition.partition(":")[0]) else ""
-    return "\n".join(lines)
+    return STRUCT.sub(lambda struct: SEVERAL.sub(apart, struct[0]), "\n".join(lines))
+
+
+def apart(several: re.Match[str]) -> str:
+    """The same fields, each with its type."""
+    return "".join(f"{several[1]}{several[2]} {name.lstrip('*')};" for name in several[3].split(", "))
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Operands of `function`, as the kernel file with `text` and `constants` declares them."""
+    """Operands of `function`, as the kernel file with `text` and `constants` declares them, and how it is launched."""
 
     function: str
     fields: tuple[Operand, ...]
     constants: dict[str, float]
+    launch: tuple[CodeType | None, ...]
 
     @classmethod
     def of(cls, function: str, source: str, constants: Sequence[tuple[str, str]]) -> Operands:
         """Raises ValueError if `source`, a kernel file with its headers, has no function that takes one struct."""
         taken = re.search(rf"__global__ [^{{;]*?void {function}\(\s*const (?:__grid_constant__ )?(\w+) \w+\)", source)
-        struct = taken and re.search(rf"^struct {taken[1]} \{{\n(.*?)^\}};", source, re.DOTALL | re.MULTILINE)
+        struct = taken and re.search(
+            rf"^struct {taken[1]} \{{{LAUNCH}\n(?P<fields>.*?)^\}};", source, re.DOTALL | re.MULTILINE
+        )
         if not struct:
             raise ValueError(f"no kernel {function} that takes one struct")
         numbers = Constants.of(constants)
         for name, value in DEFINED.findall(source):
             numbers.setdefault(name, eval(python(value), {}, numbers))
         numbers["_"] = 1
-        return cls(function, tuple(Operand.of(line, numbers) for line in struct[1].splitlines() if line), numbers)
+        fields = tuple(field for line in struct["fields"].splitlines() if line for field in Operand.of(line, numbers))
+        texts = (f"({struct['grid']},)" if struct["grid"] else None, struct["threads"] or "THREADS", struct["rows"])
+        launch = tuple(compile(python(each), function, "eval") if each else None for each in texts)
+        return cls(function, fields, numbers, launch)
 
     @cached_property
     def struct(self) -> type[ctypes.Structure]:
@@ -147,27 +179,45 @@ class Operands:
         """Numbers of the struct that its shapes name."""
         return tuple(field.name for field in self.fields if field.name in self.shapes.co_names)
 
-    def arguments(self, groups: Sequence[object], operands: Mapping[str, ARGUMENT]) -> dict[str, ARGUMENT]:
-        """Return each operand by name, in order, out of `operands` or as the attribute of this name of one of `groups`.
+    @cached_property
+    def measured(self) -> tuple[tuple[str, str], ...]:
+        """(size, operand) for each input whose shape begins with a size, the last one first."""
+        shaped = (
+            (field.name, field.shape.partition(",")[0]) for field in self.tensors if field.read_only and field.shape
+        )
+        return tuple((size, name) for name, size in shaped if size.isidentifier() and size not in self.constants)[::-1]
+
+    def arguments(
+        self, groups: Sequence[object], operands: Mapping[str, ARGUMENT]
+    ) -> tuple[dict[str, ARGUMENT], dict[str, Any]]:
+        """Return each operand by name, in order, out of `operands` or as the attribute of this name of one of `groups`;
+        and the sizes of the launch.
 
         Names in capitals are sizes. Raises ValueError, with kernel and operand, for what the kernel does not take.
         """
         arguments = dict[str, ARGUMENT]()
+        for name in (field.name for field in self.fields):
+            known = [operands[name]] if name in operands else (getattr(group, name, None) for group in groups)
+            arguments[name] = next((value for value in known if value is not None), None)
+        lengths = {size: len(given) for size, name in self.measured if isinstance(given := arguments[name], Tensor)}
         for field in self.fields:
-            name, value = field.name, None
-            if name in operands:
-                value = operands[name]
-            else:
-                for group in groups:
-                    if (value := getattr(group, name, None)) is not None:
-                        break
+            name = field.name
+            value = lengths.get(name) if arguments[name] is None else arguments[name]
             if field.given is (value is None):
                 if field.given or name in operands:
                     raise ValueError(f"{self.function}: {name} is {'missing' if field.given else 'given'}{why(field)}")
                 value = None
             arguments[name] = value
-        self.check(arguments, self.sizes(groups, operands, arguments))
-        return arguments
+        sizes = lengths | self.sizes(groups, operands, arguments)
+        self.check(arguments, sizes)
+        return arguments, sizes
+
+    def blocks(self, sizes: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+        """Return the blocks of a launch, and the threads of each. Raises ValueError where the file does not say."""
+        grid, threads, _ = self.launch
+        if grid is None or threads is None:
+            raise ValueError(f"{self.function}: its struct does not say what it is launched on")
+        return eval(grid, self.constants, sizes), eval(threads, self.constants, sizes)
 
     def sizes(
         self, groups: Sequence[object], operands: Mapping[str, ARGUMENT], arguments: Mapping[str, ARGUMENT]
@@ -185,7 +235,12 @@ class Operands:
         return sizes
 
     def check(self, arguments: Mapping[str, Any], sizes: dict[str, Any]) -> None:
-        """Raise ValueError for a tensor that is not what its field declares."""
+        """Raise ValueError for a tensor that is not what its field declares, and for another number of rows per slot
+        than the launch is for.
+        """
+        if (rows := self.launch[2]) and sizes["R"] != sizes["S"] * (most := eval(rows, self.constants, sizes)):
+            given = sizes["R"] // sizes["S"]
+            raise ValueError(f"{self.function}: {given} rows per slot for a launcher of {most}")
         for operand, shape in zip(self.tensors, eval(self.shapes, self.constants, sizes), strict=True):
             tensor = arguments[operand.name]
             if tensor is None or (tensor.shape == shape and tensor.dtype is operand.dtype and tensor.is_contiguous()):

@@ -64,6 +64,11 @@ class PartialBuffers:
             overruled=of(torch.int32, slots),
         )
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that shapes of operands name."""
+        return {"LAYERS": len(self.kept)}
+
     def begin(self, plan: PartialPlan, lengths: Sequence[int]) -> None:
         """Put the slots back to prompts of these lengths. It copies from the host: never within a decode run."""
         count = len(lengths)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BUCKETS, EDGE, LISTED, Division, Weighed
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BUCKETS, EDGE, LISTED, Division
 from specgate.contract import Sampling
 
 IN_PROMPT: Final = -(1 << 31)
@@ -114,13 +114,6 @@ class SamplingBuffers:
             sums=of(torch.float64, summed),
             partial=of(torch.float64, summed, Division(vocab).blocks),
         )
-
-    @property
-    def weighed(self) -> Weighed | None:
-        """Return the arrays of top-k and top-p behind `WeighRows`; None without either."""
-        if not len(self.edges):
-            return None
-        return Weighed(self.edges, self.listed, self.list_sizes, self.finished)
 
     def begin_texts(self, prompts: Sequence[Sequence[int]]) -> None:
         """The first slots have these prompts, and have emitted nothing."""

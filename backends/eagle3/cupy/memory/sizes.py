@@ -124,38 +124,55 @@ class Sizes:
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
     """`blocks[slot]`: cache blocks, in the order of positions. `twin[slot]`: the first slot that has an equal prompt;
-    where no slot before has one, the slot itself. `private[slot]`: how many of the last blocks are not shared with the
-    twin. `kv`: the same as the kernels know it.
+    where no slot before has one, the slot itself. `private[slot]`: how many of the last blocks hold positions that are
+    not taken from another prompt. `start[slot]`: the first position that is computed; of an equal prompt none is.
+    `kv`: the same as the kernels know it.
     """
 
     blocks: tuple[tuple[int, ...], ...]
     twin: tuple[int, ...]
     private: tuple[int, ...]
+    start: tuple[int, ...]
     kv: KVBlocks
 
     @property
     def reused_positions(self) -> int:
-        """Positions that were not computed, because another slot has the same prompt."""
-        return sum(
-            (len(blocks) - own) * BLOCK
-            for blocks, own, twin, slot in zip(self.blocks, self.private, self.twin, range(len(self.twin)), strict=True)
-            if twin != slot
-        )
+        """Positions that were not computed, because another prompt has, or had, the same beginning."""
+        return sum((len(blocks) - own) * BLOCK for blocks, own in zip(self.blocks, self.private, strict=True))
 
 
-def assign_blocks(prompts: Sequence[Sequence[int]], sizes: Sizes) -> CacheLayout:
+Cached = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+"""Prompts that the cache holds, each with its blocks."""
+
+
+def assign_blocks(prompts: Sequence[Sequence[int]], sizes: Sizes, chunk: int = 0, cached: Cached = ()) -> CacheLayout:
     """Give every prompt its blocks, the lowest first. Equal prompts share those blocks that no step will ever write.
 
     A draft writes from the prompt's last position on, so the block with that position is never shared.
+
+    With a `chunk`, a multiple of BLOCK, prompts of one length share as many whole chunks as they begin with alike, also
+    with prompts that are `cached`. The token behind these is the same too, since the draft's last row in them has it.
     """
-    first: dict[tuple[int, ...], int] = {}
-    blocks, twin, private, unused = list[tuple[int, ...]](), list[int](), list[int](), iter(range(sizes.blocks))
-    for slot, prompt in enumerate(prompts):
-        twin.append(first.setdefault(tuple(prompt), slot))
-        shared = blocks[twin[slot]][: (len(prompt) - 1) // BLOCK] if twin[slot] != slot else ()
-        private.append(-(-len(prompt) // BLOCK) - len(shared))
-        blocks.append((*shared, *(next(unused) for _ in range(private[slot]))))
-    return CacheLayout(tuple(blocks), tuple(twin), tuple(private), as_tensors(blocks, sizes))
+    begun, taken = dict[tuple[int, tuple[int, ...]], int](), list[tuple[int, int]]()
+    for number, prompt in enumerate((*(prompt for prompt, _ in cached), *map(tuple, prompts)), -len(cached)):
+        ends = range((len(prompt) - 2) // chunk * chunk, 0, -chunk) if chunk else ()
+        beginnings = {end: (len(prompt), prompt[: end + 1]) for end in ((len(prompt), *ends) if number >= 0 else ends)}
+        if number >= 0:
+            known = ((begun[of], end) for end, of in beginnings.items() if of in begun)
+            taken.append(next(known, (number, 0)))
+        for of in beginnings.values():
+            begun.setdefault(of, number)
+    blocks = {number: own for number, (_, own) in enumerate(cached, -len(cached))}
+    kept = {block for source, start in taken if source < 0 for block in blocks[source][: start // BLOCK]}
+    unused, private = (block for block in range(sizes.blocks) if block not in kept), list[int]()
+    for slot, (length, (source, start)) in enumerate(zip(map(len, prompts), taken, strict=True)):
+        shared = blocks[source][: min(start, length - 1) // BLOCK] if start else ()
+        private.append(-(-length // BLOCK) - len(shared))
+        blocks[slot] = (*shared, *(next(unused) for _ in range(private[slot])))
+    own_blocks = tuple(blocks[slot] for slot in range(len(prompts)))
+    twins = (source if start == len(prompts[slot]) else slot for slot, (source, start) in enumerate(taken))
+    starts = tuple(start for _, start in taken)
+    return CacheLayout(own_blocks, tuple(twins), tuple(private), starts, as_tensors(own_blocks, sizes))
 
 
 def as_tensors(blocks: Sequence[Sequence[int]], sizes: Sizes) -> KVBlocks:

@@ -16,7 +16,7 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.kernels.attention.attention import NodeTensors, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import maxima_of
-from specgate.backends.eagle3.cupy.kernels.trees.launchers import Pool, parts_of
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import parts_of
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
@@ -121,8 +121,10 @@ class TreeBuffers:
 
     Of the tree of a file, `maxima` int32 [S · F, words] is what the LM head leaves beside its logits; else None. Of a
     dynamic tree, `candidates` int64 are the likeliest tokens of the rows that the draft ran on, `sums` float32 is what
-    `TreeTop` sums of these, and `pool` all candidates; else None. `scales` and `forest_scales`, of all layers: see
-    `node_scales`.
+    `TreeTop` sums of these, and `pool` int32 [S, P, 2] all candidates: the probability of the path to each, as bits
+    that compare as it does, and its column of the draft's logits. Of the forest's rows [S, Q], `entries` int32 is each
+    one's candidate, and `scores` float32 the logarithm of its path's probability. `scales` and `forest_scales`, of all
+    layers: see `node_scales`.
     """
 
     masks: Tensor
@@ -135,7 +137,9 @@ class TreeBuffers:
     maxima: Tensor | None = None
     candidates: Tensor | None = None
     sums: Tensor | None = None
-    pool: Pool | None = None
+    pool: Tensor | None = None
+    entries: Tensor | None = None
+    scores: Tensor | None = None
     scales: Tensor | None = None
     forest_scales: Tensor | None = None
 
@@ -179,7 +183,9 @@ class TreeBuffers:
                 stream=stream,
                 candidates=torch.zeros(candidates, dtype=torch.int64, device=device),
                 sums=torch.zeros(slots * widest(shape) * parts, 2, device=device),
-                pool=Pool.allocate(slots, shape.pool, shape.forest, device),
+                pool=torch.zeros(slots, shape.pool, 2, dtype=torch.int32, device=device),
+                entries=torch.zeros(slots, shape.forest, dtype=torch.int32, device=device),
+                scores=torch.zeros(slots, shape.forest, device=device),
             )
         return cls(
             masks=of(masks_of(shape.parents), torch.int64),

@@ -88,9 +88,9 @@ class Extension(Drafting):
         d, w, slots, eps = b.draft, self.draft.weights, b.slots, self.draft.geometry.rms_eps
         rows = slots.rows(self.slots, self.rows)
         with mark("EAGLE_DRAFT_FEATURES"):
-            self.feature_rows(d.packed, d.features, self.draft.feature_norm, slots, rows, eps)
+            self.feature_rows(rows, slots, d, out=d.packed, weight=self.draft.feature_norm, eps=eps)
             self.fc(d.hidden, d.packed, w.fc, rows)
-            self.input(d.input, d.layer.stream, d.hidden, self.draft.input, slots, rows, eps)
+            self.input(rows, slots, self.draft.input, d, stream=d.layer.stream, eps=eps)
         accepted = RowPositions(self.draft.rope, b.kv, slots.length, offset=-1, counts=slots.counts)
         newest = slots.rows(self.slots, 1)
         self.extension(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, newest, accepted)
@@ -107,13 +107,7 @@ class Chain(Extension):
         self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=draft.shard.ranks)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         self.choice = draft_choice(draft, sizes, slots)
-        self.token = DraftToken(
-            g.hidden,
-            len(draft.target_ids),
-            norm_output=g.norm_output,
-            norm_before_residual=g.norm_before_residual,
-            max_rows=sizes.max_rows,
-        )
+        self.token = DraftToken(g.hidden, len(draft.target_ids), g.norm_output, g.norm_before_residual, sizes.max_rows)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. Those of `step` are there for K = 1, too, which never runs them."""
@@ -145,10 +139,6 @@ class Chain(Extension):
         with mark("EAGLE_DRAFT_LM_HEAD"):
             self.lm_head(logits, here.pre_norm, w.lm_head, rows, eps=eps, choices=d.choices)
             self.choice(logits, d.choices, here, b, rows, self.draft, offset=index, mapped=True)
-            self.token(
-                d.input if index + 1 < self.k else None,
-                *(here.stream, d.choices, ids, here.pre_norm, self.draft.input, b.slots),
-                rows,
-                index=index,
-                eps=eps,
-            )
+            groups = rows, here, here.pre_norm, self.draft.input, b.slots
+            following = d.input if index + 1 < self.k else None
+            self.token(*groups, input=following, choices=d.choices, target_ids=ids, index=index, eps=eps)

@@ -23,7 +23,7 @@ from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 class Choice:
     """Without parts: the likeliest token, which the LM head has chosen. `combine`: GPUs that share the head join their
     choices. `draw`: a token is drawn, before which `count` counts what penalties apply to. `rejection`: drafts pass it.
-    `keeps_logits`: a draft's are kept for it. `tree`: rows are nodes of a tree.
+    `keeps_logits`: a draft's are kept for it.
     """
 
     combine: CombineChoices | None = None
@@ -31,7 +31,6 @@ class Choice:
     draw: TokenDraw | None = None
     rejection: Rejection | None = None
     keeps_logits: bool = False
-    tree: bool = False
 
     def opening(self) -> Mapping[str, Kernel]:
         """Name → launcher of what `begin` launches."""
@@ -46,8 +45,7 @@ class Choice:
     def begin(self, b: Buffers, rows: Rows) -> None:
         """Launch what comes before the first layer."""
         if self.count:
-            assert b.sampling is not None
-            self.count(b.sampling.history, b.slots, rows)
+            self.count(rows, b.slots, b.sampling)
 
     def logits(self, b: Buffers, layer: LayerBuffers, index: int) -> Tensor:
         """Return where the head leaves the logits of draft `index`."""
@@ -73,11 +71,12 @@ class Choice:
             self.combine(choices, layer.mailboxes, b.slots, rows)
         if self.draw:
             assert b.sampling is not None
-            ids, masks = draft.target_ids if draft and mapped else None, b.tree.masks if b.tree and self.tree else None
-            self.draw(logits, choices, b.sampling, b.slots, rows, offset=offset, target_ids=ids, masks=masks)
+            ids = draft.target_ids if draft and mapped else None
+            groups = rows, b.sampling, b.slots, b.tree
+            self.draw(*groups, logits=logits, choices=choices, offset=offset, target_ids=ids)
         if self.rejection:
-            assert b.sampling is not None and draft is not None
-            self.rejection(logits, choices, draft.columns, b.sampling, b.slots, rows)
+            assert draft is not None
+            self.rejection(rows, b.slots, b.sampling, logits=logits, choices=choices, draft_columns=draft.columns)
 
 
 def combining(vocab: int, rows_per_slot: int, slots: int, sizes: Sizes, ranks: int) -> CombineChoices | None:
@@ -102,7 +101,7 @@ def target_choice(
         rejection = Rejection(sampling, drafted)
     count = CountTokens(vocab, most) if penalises(sampling) else None
     draw = TokenDraw(sampling, vocab, most, races=rejection is None, tree=tree)
-    return Choice(combine, count, draw, rejection, tree=tree)
+    return Choice(combine, count, draw, rejection)
 
 
 def draft_choice(draft: Draft, sizes: Sizes, slots: int) -> Choice:

@@ -42,10 +42,10 @@ class Selection:
     def __call__(self, b: Buffers, rows: Rows) -> None:
         """Leave the blocks that each layer, slot and key/value head retrieves in `b.partial.kept`."""
         assert b.partial is not None
-        p, length, table = b.partial, b.slots.length, b.kv.block_table
-        self.bounds(p.bounds, b.target.pages.k, table, p.bounded, length, rows, most=self.most)
-        self.scores(p.scores, p.bounds, p.asked, table, length, rows)
-        self.choose(p.kept, p.scores, length, rows)
+        groups = rows, b.partial, b.slots, b.kv
+        self.bounds(*groups, k_pages=b.target.pages.k, MOST=self.most)
+        self.scores(*groups)
+        self.choose(*groups)
 
 
 def bound_prompts(b: Buffers, target: TargetGeometry, sizes: Sizes, lengths: Sequence[int]) -> None:
@@ -64,4 +64,4 @@ def bound_prompts(b: Buffers, target: TargetGeometry, sizes: Sizes, lengths: Seq
     kernel = BlockBounds(sizes.heads(target), KeptBlocks(plan.sink, plan.retrieval, plan.window, 0), sizes.blocks)
     rows = Rows(on_device(range(count)), on_device([count]), count, 1)
     length, none = on_device(lengths), on_device([0] * count)
-    kernel(b.partial.bounds, b.target.pages.k, b.kv.block_table, none, length, rows, most=most)
+    kernel(rows, b.partial, b.kv, k_pages=b.target.pages.k, bounded=none, length=length, MOST=most)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import Any
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import PenaliseRows
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows, SumRows, VerifyDrafts
-from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BiasRows, CutRows, DrawRows, Purpose, WeighRows
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import (
+    BiasRows,
+    CutRows,
+    DrawRows,
+    Purpose,
+    Seed,
+    WeighRows,
+)
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.sampling import (
     SamplingBuffers,
     biases,
@@ -47,34 +53,24 @@ class TokenDraw:
         otherwise choices are left greedy, after bias and penalties, and filters have said what may be drawn. `tree`:
         rows are nodes of a tree.
         """
-        heat, own, nodes = sampling.temperature, not draft, max_rows if tree else 0
-        self.seed = sampling.seed
+        heat, own, nodes = sampling.temperature, not draft, max_rows if tree else None
+        self.seed = Seed.of(sampling.seed)
         self.penalise = (
             PenaliseRows(
-                *(vocab, max_rows),
-                repetition=sampling.repetition_penalty,
-                presence=sampling.presence_penalty,
-                frequency=sampling.frequency_penalty,
+                *(vocab, max_rows, sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty),
                 biased=biases(sampling),
-                nodes=nodes,
+                tree_rows=nodes,
             )
             if own and penalises(sampling)
             else None
         )
         self.bias = BiasRows(vocab) if own and biases(sampling) and not self.penalise else None
-        self.weigh = (
-            WeighRows(vocab, heat, top_k=sampling.top_k, top_p=sampling.top_p)
-            if own and weighs(sampling, vocab)
-            else None
-        )
-        self.cut = (
-            CutRows(vocab, heat, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
-            if own and filters(sampling, vocab)
-            else None
-        )
+        weighed = vocab, heat, sampling.top_k, sampling.top_p
+        self.weigh = WeighRows(*weighed) if own and weighs(sampling, vocab) else None
+        self.cut = CutRows(*weighed, sampling.min_p) if own and filters(sampling, vocab) else None
         purpose = Purpose.DRAFT if draft and rejects(sampling) else Purpose.TARGET
         self.draw = (
-            DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose, nodes=nodes)
+            DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose, tree_rows=nodes)
             if races and draws(sampling)
             else None
         )
@@ -90,41 +86,24 @@ class TokenDraw:
         }
         return {name: kernel for name, kernel in of.items() if kernel is not None}
 
-    def __call__(
-        self,
-        logits: Tensor,
-        choices: Tensor,
-        b: SamplingBuffers,
-        slots: Slots,
-        rows: Rows,
-        *,
-        offset: int = 0,
-        target_ids: Tensor | None = None,
-        masks: Tensor | None = None,
-    ) -> None:
-        """`choices` int64 [R]: the greedy ones of `logits` float32 [R, V] become the drawn ones.
+    def __call__(self, rows: Rows, b: SamplingBuffers, *groups: object, **operands: Any) -> None:
+        """`choices` int64 [R]: the greedy ones of `logits` float32 [R, V] become the drawn ones. `groups`: the slots,
+        and a tree's nodes.
 
-        Row t of a slot is drawn for position `length` + 1 + `offset` + t of its text. `target_ids` int32 [V]: of a
-        draft. `masks` int64 [S, T]: of a tree's nodes, each drawn for its own depth.
+        Row t of a slot is drawn for position `length` + 1 + `offset` + t of its text, a node for its own depth.
+        `target_ids` int32 [V]: of a draft.
         """
+        groups, made = (rows, b, *groups), {name: operands[name] for name in ("logits", "choices")}
         if self.bias:
-            self.bias(logits, choices, b.best, b.finished, b.bias, rows)
+            self.bias(*groups, **made)
         if self.penalise:
-            bias = b.bias if self.penalise.biased else None
-            self.penalise(logits, choices, b.best, b.finished, b.history, slots, rows, bias=bias, masks=masks)
+            self.penalise(*groups, **made)
         if self.weigh:
-            self.weigh(b.edges, b.bucket_sums, b.finished, logits, choices, rows)
+            self.weigh(*groups, sums=b.bucket_sums, **made)
         if self.cut:
-            self.cut(b.cuts, b.weighed if self.weigh else None, logits, choices, rows)
+            self.cut(*groups, **made)
         if self.draw:
-            self.draw(
-                *(choices, b.best, b.finished, logits, b.requests, slots.length, rows),
-                seed=self.seed,
-                offset=offset,
-                cuts=b.cuts if self.cut else None,
-                target_ids=target_ids,
-                masks=masks,
-            )
+            self.draw(*groups, self.seed, **operands)
 
 
 class Rejection:
@@ -134,26 +113,17 @@ class Rejection:
     """
 
     def __init__(self, sampling: Sampling, drafted: DraftedRows) -> None:
-        self.seed, self.filtered = sampling.seed, filters(sampling, drafted.vocab)
-        self.sum = SumRows(drafted, sampling.temperature, filtered=self.filtered)
-        self.verify = VerifyDrafts(drafted, sampling.temperature, filtered=self.filtered)
+        of = drafted, sampling.temperature, filters(sampling, drafted.vocab)
+        self.seed, self.sum, self.verify = Seed.of(sampling.seed), SumRows(*of), VerifyDrafts(*of)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order."""
         return {"sum": self.sum, "verify": self.verify}
 
-    def __call__(
-        self, logits: Tensor, choices: Tensor, draft_columns: Tensor, b: SamplingBuffers, slots: Slots, rows: Rows
-    ) -> None:
-        """`choices` int64 [R]: the greedy ones of the target's `logits` float32 [R, V], after bias, penalties and
-        filters. `draft_columns` int32 [V]: the draft's column of each token, −1 for none.
+    def __call__(self, *groups: object, **operands: Any) -> None:
+        """`groups`: rows, slots and `SamplingBuffers`. `choices` int64 [R]: the greedy ones of the target's `logits`
+        float32 [R, V], after bias, penalties and filters. `draft_columns` int32 [V]: the draft's column of each token,
+        −1 for none.
         """
-        cuts = b.cuts if self.filtered else None
-        self.sum(
-            *(b.sums, b.partial, b.finished, logits, choices, cuts, b.draft_logits, draft_columns, slots, rows),
-        )
-        self.verify(
-            *(choices, b.best, b.finished, logits, cuts, b.draft_logits, b.sums, draft_columns, b.requests),
-            *(slots, rows),
-            seed=self.seed,
-        )
+        self.sum(*groups, **operands)
+        self.verify(*groups, self.seed, **operands)

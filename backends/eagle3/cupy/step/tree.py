@@ -55,6 +55,10 @@ class TreeLevel(ABC):
             **{f"layer.{name}": kernel for name, kernel in layer.items()},
         }
 
+    def groups(self, b: Buffers, before: LayerBuffers, rows: Rows) -> tuple[object, ...]:
+        """Return what has the operands of a level's kernels."""
+        return rows, before, before.pre_norm, b.draft, b.tree, b.slots, self.draft, self.draft.input
+
     @abstractmethod
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
         """The level's tokens from the logits behind `rows`, which are in `before` with their streams; and the draft's
@@ -69,16 +73,8 @@ class FixedLevel(TreeLevel):
         super().__init__(draft, sizes, slots, level, gemms, maxima=True)
         g = draft.geometry
         self.token = TreeToken(
-            g.hidden,
-            g.draft_vocab,
-            norm_output=g.norm_output,
-            norm_before_residual=g.norm_before_residual,
-            max_rows=sizes.max_rows,
-            top=level.top,
-            first=level.first,
-            nodes=level.nodes,
-            sources=level.sources,
-            rows=level.rows,
+            *(g.hidden, g.draft_vocab, g.norm_output, g.norm_before_residual, sizes.max_rows),
+            *(level.top, level.first, level.nodes, level.sources, level.rows),
         )
 
     @property
@@ -86,12 +82,7 @@ class FixedLevel(TreeLevel):
         return {"token": self.token}
 
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
-        assert b.draft is not None and b.tree is not None and b.tree.maxima is not None
-        self.token(
-            *(b.draft.input, here.stream, before.stream, before.logits, b.tree.maxima, b.tree.nodes),
-            *(self.draft.target_ids, before.pre_norm, self.draft.input, b.slots, rows),
-            eps=self.draft.geometry.rms_eps,
-        )
+        self.token(*self.groups(b, before, rows), next_stream=here.stream, eps=self.draft.geometry.rms_eps)
 
 
 class DynamicLevel(TreeLevel):
@@ -114,46 +105,29 @@ class DynamicLevel(TreeLevel):
         self.top = TreeTop(g.draft_vocab, level.top)
         self.grow = (
             TreeGrow(
-                g.hidden,
-                g.draft_vocab,
-                norm_output=g.norm_output,
-                norm_before_residual=g.norm_before_residual,
-                width=growth.width,
-                level=number,
-                pool=whole.pool,
-                forest=whole.forest,
+                *(g.hidden, g.draft_vocab, g.norm_output, g.norm_before_residual),
+                *(growth.width, number, whole.pool, whole.forest),
             )
             if level.forest
             else None
         )
-        self.choose = TreeChoose(
-            g.draft_vocab,
-            nodes=growth.nodes,
-            levels=growth.levels,
-            width=growth.width,
-            pool=whole.pool,
-            forest=whole.forest,
-            max_rows=sizes.max_rows,
-        )
+        of_tree = growth.nodes, growth.levels, growth.width, whole.pool, whole.forest, sizes.max_rows
+        self.choose = TreeChoose(g.draft_vocab, *of_tree)
 
     @property
     def own(self) -> Mapping[str, Kernel]:
         return {"top": self.top, **({"grow": self.grow} if self.grow else {"choose": self.choose})}
 
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
-        assert b.draft is not None and b.tree is not None
-        tree, candidates, sums, pool, ids = b.tree, b.tree.candidates, b.tree.sums, b.tree.pool, self.draft.target_ids
-        assert candidates is not None and sums is not None and pool is not None
-        self.top(candidates, sums, before.logits, rows)
+        assert b.tree is not None
+        groups = self.groups(b, before, rows)
+        self.top(*groups)
         with mark("EAGLE_TREE_MASKS"):
             if self.grow is None:
-                self.choose(tree.masks, tree.parents, candidates, sums, pool, ids, b.slots, rows)
+                self.choose(*groups)
                 return
-            self.grow(
-                *(b.draft.input, here.stream, before.stream, candidates, sums, pool, tree.forest, ids),
-                *(before.pre_norm, self.draft.input, b.slots, rows),
-                eps=self.draft.geometry.rms_eps,
-            )
+            eps = self.draft.geometry.rms_eps
+            self.grow(*groups, next_stream=here.stream, masks=b.tree.forest, eps=eps)
 
 
 def levels_with(

@@ -33,11 +33,9 @@ def present(part: T | None) -> T:
 
 def settle_path(settle: TreeSettle, b: Buffers, rows: Rows) -> None:
     tree, pages = present(b.tree), b.target.pages
-    settle(
-        *(pages.k, pages.v, present(b.draft).features, tree.path, tree.readers, b.target.choices),
-        *(tree.masks, tree.parents, b.kv.block_table, b.slots, rows),
-        (pages.scales, tree.scales),
-    )
+    groups = rows, b.slots, b.kv, b.target, b.draft, tree
+    slots = {} if tree.scales is None else {"scaled_slots": tree.scales.shape[1]}
+    settle(*groups, k_pages=pages.k, v_pages=pages.v, scales=pages.scales, node_scales=tree.scales, **slots)
 
 
 class Verification:
@@ -91,9 +89,9 @@ class Verification:
             return path, partial(settle_path, path)
         if sizes.forced and self.k:
             taped = AcceptForced(sizes.slots, per, sizes.max_rows)
-            return taped, lambda b, rows: taped(b.target.choices, present(b.forced), b.slots, rows)
+            return taped, lambda b, rows: taped(rows, b.slots, b.target, b)
         accept = Accept(per, sizes.max_rows)
-        return accept, lambda b, rows: accept(b.target.choices, b.slots, rows)
+        return accept, lambda b, rows: accept(rows, b.slots, b.target)
 
 
 class Refresh(Verification):
@@ -130,12 +128,7 @@ class Refresh(Verification):
         """
         sizes = self.sizes
         accept = AcceptReplayed(sizes.kept_of(self.k), self.k, self.rows, sizes.max_rows, sizes.positions)
-
-        def call(b: Buffers, rows: Rows) -> None:
-            p = present(b.partial)
-            accept(b.target.choices, p.verified, p.dropped, p.bounded, p.overruled, b.slots, rows)
-
-        return accept, call
+        return accept, lambda b, rows: accept(rows, b.slots, b.target, b.partial)
 
 
 class Part(Verification):

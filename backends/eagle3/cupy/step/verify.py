@@ -75,9 +75,9 @@ class Verify:
         """Leave logits and choices of every row, its keys and values, and its captured features."""
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
-        at, replayed = self.way.positions(b), self.way.begins(b) if self.way.replay else None
+        at = self.way.positions(b)
         self.choice.begin(b, rows)
-        self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows, replayed)
+        self.embed(rows, t.pre_norm, b.slots, b.partial, x=t.stream, embedding=w.embed, norm_weight=norms[0])
         layers: Sequence[AnyWeights] = w.layers
         for i, layer in enumerate(layers):
             self._capture(b, rows, i)
@@ -105,8 +105,6 @@ class Verify:
         return tuple(slots.target_tokens[listed, 0].tolist()), Fault(int(slots.fault))
 
     def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
-        begins = (b.slots.length, self.way.begins(b)) if self.way.replay else None
         for chunk, at in enumerate(self.boundaries):
             if at == boundary:
-                assert b.draft is not None
-                self.capture(b.draft.features, b.target.layer.stream, rows, chunk, begins)
+                self.capture(rows, b.slots, b.draft, b.partial, x=b.target.layer.stream, chunk=chunk)

@@ -9,7 +9,6 @@
     lmdeploy.py       LMDeploy's command line, and TurboMind's draft folders
     llamacpp.py       llama.cpp: `--spec-…`, and the flags that it had before
     spec_config.py    specgate's own `SpecConfig`
-    stored_run.py     a run folder
 
 What keys mean was read in November 2026 from each project's own sources: `vllm/config/speculative.py`,
 `sglang/srt/arg_groups/speculative_hook.py`, `tensorrt_llm/llmapi/llm_args.py`, `lmdeploy/messages.py`, llama.cpp's

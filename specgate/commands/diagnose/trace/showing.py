@@ -19,15 +19,13 @@ SHOWN: Final = 20
 LONGEST_NAME: Final = 84
 
 
-def as_text(file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant], cell: str | None) -> str:
-    return "\n".join(lines(file, recording, loop, invariants, cell))
+def as_text(file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant]) -> str:
+    return "\n".join(lines(file, recording, loop, invariants))
 
 
-def lines(
-    file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant], cell: str | None
-) -> Iterator[str]:
+def lines(file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant]) -> Iterator[str]:
     gpus = f", {', '.join(dict.fromkeys(recording.devices))}" if recording.devices else ""
-    yield f"trace {file.name}: {recording.profiler}{gpus}" + (f", may be of {cell}" if cell else "")
+    yield f"trace {file.name}: {recording.profiler}{gpus}"
     yield from (f"  {note}" for note in loop.notes)
     yield f"  {'':24}{'per step':>16}{'in all':>16}"
     for name, number in counts(loop).items():
@@ -114,15 +112,12 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
-def as_data(
-    file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant], cell: str | None
-) -> dict[str, object]:
+def as_data(file: Path, recording: Recording, loop: Loop, invariants: Sequence[Invariant]) -> dict[str, object]:
     return {
         "schema": "specgate.trace/v1",
         "file": file.name,
         "profiler": recording.profiler,
         "devices": recording.devices,
-        "cell": cell,
         "steps": loop.steps,
         "told_by": loop.window.told_by,
         "notes": loop.notes,

@@ -18,14 +18,16 @@ from specgate.backends.eagle3.cupy.engine.decode_run import (
     enqueue,
     experts_of,
     graph_sizes,
-    graphs_ahead,
+    pace,
     read,
     rows_of_slots,
     step_times,
+    widths,
 )
 from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.run_parts import ended_early
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
+from specgate.backends.eagle3.cupy.step.partial import PLAIN
 from specgate.errors import EnvironmentRefused, UsageError
 
 SLOTS, ROWS, CAPACITY = 4, 3, 16
@@ -178,14 +180,10 @@ def test_a_step_that_ended_a_stretch_early_does_not_pay_for_the_idle_ones_behind
         assert times[len(steps) // 4 * 4 : -1] == tuple(map(sum, steps[len(steps) // 4 * 4 : -1]))
 
 
-def test_experts_are_counted_per_step_and_layer_and_where_no_slot_ran_none_are() -> None:
+def test_experts_are_counted_per_step_and_where_no_slot_ran_none_are() -> None:
     touched = torch.tensor([[4, 6], [3, 3], [9, 9]])
-    counts = experts_of(touched, [(2, 0), (1, -1), (-1, -1)], rows=[3] * 3)
+    counts = experts_of(touched, [(2, 0), (1, -1), (-1, -1)])
     assert counts.touched == (10, 6, 0)
-    assert [(of.rows, of.layers) for of in counts.passes] == [
-        (3, ((0, 0, 0, 1), (0, 0, 0, 1))),
-        (6, ((0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0, 1))),
-    ]
 
 
 # ── what the host enqueues ───────────────────────────────────────────────────────────────────────────────────────────
@@ -201,16 +199,18 @@ def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(
     graphs = whole + single
     texts: list[str] = []
 
-    def ended(number: int) -> bool:
+    def running(number: int) -> int:
         texts.append(f"look {number}")
-        return number >= last
+        return number < last
 
-    count = enqueue(
-        [lambda: texts.append("launch")] * graphs,
-        lambda number: texts.append(f"mark {number}"),
-        ended,
-        whole,
-        lambda: ahead,
+    count = len(
+        enqueue(
+            [(PLAIN, PLAIN)] * whole + [(PLAIN,)] * single,
+            lambda of, running: texts.append("launch"),
+            lambda number: texts.append(f"mark {number}"),
+            running,
+            lambda: (ahead, False),
+        )
     )
     stopped = AHEAD if last == 1 else max(AHEAD + 1, last + ahead - 1)
     assert count == (stopped if stopped < whole else graphs)
@@ -225,15 +225,57 @@ def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(
 
 
 @pytest.mark.parametrize(
-    ("graph_ms", "ahead"), [(0.1, AHEAD), (3.6, AHEAD), (5.1, 3), (10.0, 2), (40.0, 2), (300.0, 2)]
+    ("graph_ms", "ahead", "alone"),
+    [(0.1, 4, 0), (3.6, 4, 0), (5.1, 3, 0), (10, 2, 0), (26, 2, 0), (27, 2, 4), (40, 2, 3), (300, 2, 2)],
 )
-def test_long_graphs_are_enqueued_later_than_short_ones(graph_ms: float, ahead: int) -> None:
-    assert graphs_ahead(graph_ms * 1e6) == ahead
+def test_long_graphs_are_enqueued_later_and_of_long_steps_one_by_one_if_fewer_slots_are_faster(
+    graph_ms: float, ahead: int, alone: int
+) -> None:
+    """`alone`: so many graphs of one step are enqueued ahead; 0: graphs stay as they are."""
+    assert pace(graph_ms * 1e6, STEPS_PER_GRAPH, narrows=False) == (ahead, False)
+    assert pace(graph_ms * 1e6, STEPS_PER_GRAPH, narrows=True) == (alone or ahead, alone > 0)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_every_graph_is_for_as_many_slots_as_ran_when_the_host_looked_last(single: bool) -> None:
+    """Never for fewer than run: the number that the host has seen is an older one, and slots only end."""
+    left, ran = 9, list[tuple[int, int | None]]()
+    ends = {step: 9 - step // 3 for step in range(1, 28)}  # slots that run behind each step
+
+    def running_after(number: int) -> int:
+        return ends[sum(steps for steps, _ in ran[:number])]
+
+    graphs = [(PLAIN, PLAIN)] * 12 + [(PLAIN,)] * 3
+    done = enqueue(graphs, lambda of, n: ran.append((len(of), n)), lambda n: None, running_after, lambda: (2, single))
+    steps = [steps for steps, _ in ran]
+    assert steps == [*map(len, done)] == [2] * AHEAD + ([1] * 19 if single else [2] * 8 + [1] * 3)
+    for number, (_, seen) in enumerate(ran):
+        begun = sum(steps[:number])
+        left = ends[begun] if begun else 9
+        assert seen is None if number < AHEAD else seen is not None and left <= seen <= left + 2
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "slots"),
+    [
+        (8, 4, (4, 8)),
+        (8, 1, (8,)),
+        (16, 1, (16,)),
+        (32, 4, (4, 8, 16, 32)),
+        (5, 4, (4, 5)),
+        (4, 64, (1, 4)),
+        (1, 64, (1,)),
+    ],
+)
+def test_steps_are_captured_for_as_many_slots_as_products_are_divided_for(
+    count: int, rows: int, slots: tuple[int, ...]
+) -> None:
+    assert widths(count, rows) == slots
 
 
 def test_a_run_that_nobody_watches_is_enqueued_whole() -> None:
     marked: list[int] = []
-    assert enqueue([lambda: None] * 40, marked.append) == 40
+    assert len(enqueue([(PLAIN,) * 8] * 40, lambda of, running: None, marked.append)) == 40
     assert marked == list(range(1, 41))
 
 

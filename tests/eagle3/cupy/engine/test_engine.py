@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.engine import decoding
-from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, IdleWatch, StopRule, run
+from specgate.backends.eagle3.cupy.engine import decode_run, decoding
+from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, SlotWatch, StopRule, run
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.memory.buffers import tensors_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.lib.logit_watch import digest_of
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError
@@ -62,6 +65,40 @@ def test_equal_prompts_share_blocks_and_emit_equal_tokens() -> None:
     alone = made.decode(Role(3), Budget(steps=STEPS), ())
     assert alone.tokens[0] == block.tokens[0]
     assert [row[0] for row in alone.accepted] == [row[2] for row in block.accepted]
+
+
+@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+@pytest.mark.parametrize("geometry", [(8, 2, 64), (16, 2, 128)], ids=["heads of 64", "heads of 128"])
+def test_prompts_that_begin_alike_have_the_cache_and_the_texts_that_each_has_alone(
+    geometry: tuple[int, int, int], kv: KvMode
+) -> None:
+    """By the libraries of a prefill, within a call and from the call before."""
+    sizes = Sizes(slots=3, positions=9000, max_rows=4, kv=KvModes(kv, kv))
+    made = engine_of(*checkpoints(shape(*geometry)), sizes)
+    whole, other, last = random_prompts([8300] * 3)
+    prompts = [whole, [*whole[:4200], *other[4200:]], [*whole[:8193], *last[8193:]]]
+
+    def left(slot: int) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
+        assert made.prefilled is not None
+        blocks = list(made.prefilled.layout.blocks[slot])
+        caches = [t[:, blocks].clone() for pages in made.b.pages for t in tensors_of(pages)]
+        rows = [*tensors_of(made.prefilled.last[slot])]
+        made.stream.wait()
+        return [*caches, *rows], [made.decode(Role(k), Budget(steps=STEPS), ()).tokens[slot] for k in (0, 3)]
+
+    alone = []
+    for prompt in prompts:
+        made.prefill([prompt], draft=True)
+        alone.append(left(0))
+    made.prefill([prompts[0]], draft=True)
+    made.shared_chunk = CHUNK
+    for call, starts in (([1, 2, 0], (4096, 8192, 8192)), ([2, 1], (8192, 4096))):
+        made.prefill([prompts[of] for of in call], draft=True)
+        assert made.prefilled is not None and made.prefilled.layout.start == starts
+        assert made.decode(BASELINE, Budget(steps=1), ()).counters["cache_hit_tokens"] == sum(starts)
+        for slot, of in enumerate(call):
+            (tensors, texts), (want, wanted) = left(slot), alone[of]
+            assert texts == wanted and all(torch.equal(*pair) for pair in zip(tensors, want, strict=True))
 
 
 def test_one_damaged_cache_block_changes_the_tokens() -> None:
@@ -157,9 +194,9 @@ def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.Monke
     made.prefill(random_prompts(RAGGED[:1]), draft=True)
     (text,) = tokens(made, 0, Budget(new_tokens=300))
 
-    def counted(*args: Any) -> tuple[int, ...]:
-        launched.append(run(*args))
-        return launched[-1]
+    def counted(*args: Any, **named: Any) -> Any:
+        launched.append((result := run(*args, **named))[0])
+        return result
 
     monkeypatch.setattr(decoding, "run", counted)
     stop = text[40]
@@ -170,11 +207,45 @@ def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.Monke
         assert with_work <= len(launched[-1]) <= with_work + AHEAD
 
 
+@pytest.mark.parametrize("late_ns", [decode_run.LATE_NS, 1])
+def test_where_slots_have_ended_steps_for_fewer_slots_emit_the_same_tokens(
+    monkeypatch: pytest.MonkeyPatch, late_ns: int
+) -> None:
+    """In graphs of several steps, and one by one where the host is taken to be on time always."""
+    made, replayed = engine(), list[tuple[int, int]]()
+    made.prefill(random_prompts(RAGGED), draft=True)
+    text = tokens(made, 0, Budget(new_tokens=200))
+    stops = {next(t for t in own[40:] if t not in text[-1]) for own in text[:-1]}
+    budget, step = Budget(new_tokens=200, ignore_eos=False), made.step
+
+    def noted(k: int, count: int, kinds: tuple[Any, ...]) -> Any:
+        replay = step(k, count, kinds)
+
+        def replay_noted() -> None:
+            replayed.append((count, len(kinds)))
+            replay()
+
+        return replay_noted
+
+    monkeypatch.setattr(decode_run, "LATE_NS", late_ns)
+    monkeypatch.setattr(made, "step", noted)
+    for k in (1, 3, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "widths", lambda count, rows: (count,))
+            want = made.decode(Role(k), budget, [*stops])
+        replayed.clear()
+        block = made.decode(Role(k), budget, [*stops])
+        assert (block.tokens, block.accepted, block.finish) == (want.tokens, want.accepted, want.finish)
+        counts = [count for count, _ in replayed]
+        assert counts == sorted(counts, reverse=True) and {*counts} <= {*decode_run.widths(8, k + 1)}
+        assert (counts[-1] < 8) == (k > 1) and {n for _, n in replayed[AHEAD:]} <= ({1, 8} if late_ns > 1 else {1})
+
+
 def test_whole_requests_are_watched_on_another_stream_than_their_steps_run_on() -> None:
     """torch hands out 32 streams again and again: on the steps' own the host would wait for all that is enqueued."""
-    assert all(made._idle._stream != made.stream.torch for made in (engine() for _ in range(3)))
+    assert all(made._watch._stream != made.stream.torch for made in (engine() for _ in range(3)))
     new_stream: Any = torch.cuda.Stream
-    assert all(IdleWatch(stream)._stream != stream for stream in [new_stream() for _ in range(70)])
+    assert all(SlotWatch(stream)._stream != stream for stream in [new_stream() for _ in range(70)])
 
 
 def test_logits_are_shown_up_to_where_the_room_for_whole_requests_ends() -> None:

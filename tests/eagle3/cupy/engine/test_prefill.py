@@ -12,18 +12,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.prefill import prefill_draft, prefill_target, workspace_bytes, write_pages
+from specgate.backends.eagle3.cupy.engine.prefill import (
+    PrefillMode,
+    prefill_draft,
+    prefill_target,
+    workspace_bytes,
+    write_pages,
+)
+from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefilled import LastRow, prefill_prompts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers, Pages
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers, Pages, tensors_of
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import Cached, CacheLayout, Sizes, assign_blocks
+from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.reference import kv_planes
 from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward
 from specgate.checkpoints.geometry import DraftGeometry
+from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.pairs import (
     BOUNDARIES,
     DRAFT,
@@ -252,6 +262,44 @@ def test_a_slot_reads_the_same_whether_its_prompt_was_computed_or_reused(plain: 
         assert torch.equal(last[slot].stream, expected[0].stream)
         assert last[slot].features is not None
         assert last[slot].features is last[0].features
+
+
+@pytest.mark.parametrize(
+    ("kv", "fused"),
+    [
+        ("bf16", False),
+        ("fp8", False),
+        pytest.param("fp8", True, marks=pytest.mark.slow("compiles kernels of a prefill with a C++ compiler")),
+    ],
+)
+@torch.inference_mode()
+def test_prompts_that_begin_alike_have_the_bits_that_each_has_alone(
+    plain: Pair, kv: KvMode, fused: bool, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks are as long as a block. In the second call all prompts begin with what the first has left."""
+    monkeypatch.setattr(Kernel, "enqueue", lambda *arguments, **keywords: host.enqueue(*arguments, **keywords))
+    mode, whole = PrefillMode(fused, PrefillAttention((Library.TORCH,))), prompt(2 * BLOCK + 5)
+    one, two = [*whole[: 2 * BLOCK], 3, 3, 3, 3, 3], [*whole[: 2 * BLOCK + 1], 4, 4, 4, 4]
+    sizes = Sizes(5, POSITIONS, 4, kv=KvModes(kv, kv))
+
+    def filled_by(b: Buffers, prompts: list[list[int]], cached: Cached = ()) -> tuple[CacheLayout, list[list[Tensor]]]:
+        layout = assign_blocks(prompts, sizes, BLOCK, cached)
+        rows = prefill_prompts(plain.target, plain.draft, b, prompts, layout, mode, BLOCK)
+        caches = [[t[:, list(own)] for pages in b.pages for t in tensors_of(pages)] for own in layout.blocks]
+        return layout, [[*cache, *tensors_of(row)] for cache, row in zip(caches, rows, strict=True)]
+
+    shared, first_call, second_call = (
+        Buffers.allocate(TARGET, DRAFT, sizes, "cpu"),
+        [whole, one, two, two, whole[:-1]],
+        [two, whole],
+    )
+    layout, left = filled_by(shared, first_call)
+    assert layout.start == (0, BLOCK, 2 * BLOCK, len(two), 0) and layout.reused_positions == 5 * BLOCK
+    again, left_again = filled_by(shared, second_call, tuple(zip(map(tuple, first_call), layout.blocks, strict=True)))
+    assert again.start == (2 * BLOCK, 2 * BLOCK) and {own[:2] for own in again.blocks} == {layout.blocks[0][:2]}
+    for tokens, mine in zip([*first_call, *second_call], [*left, *left_again], strict=True):
+        _, (alone,) = filled_by(Buffers.allocate(TARGET, DRAFT, sizes, "cpu"), [tokens])
+        assert all(torch.equal(*pair) for pair in zip(mine, alone, strict=True))
 
 
 @torch.inference_mode()

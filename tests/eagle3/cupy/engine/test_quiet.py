@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, graph_sizes, run
+from specgate.backends.eagle3.cupy.engine.partial import graphs_of
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import PLAIN
@@ -63,9 +64,10 @@ def test_a_block_allocates_nothing(k: int) -> None:
     made.prefill(PROMPTS, draft=True)
     assert made.prefilled is not None
     with torch.inference_mode(), made.stream.current():
-        launch = {n: made.step(k, 4, (PLAIN,) * n) for n in set(graph_sizes(STEPS))}
+        graphs = graphs_of((PLAIN,) * STEPS)
+        launch = {of: made.step(k, 4, of) for of in set(graphs)}
         made.prefilled.rewind(made.b, StopRule((), (), 1000))
         before = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
-        run([launch[n] for n in graph_sizes(STEPS)], made.stream.torch)
+        run(graphs, lambda of, running: launch[of](), made.stream.torch)
         after = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
     assert after == before

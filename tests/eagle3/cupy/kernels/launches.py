@@ -203,9 +203,9 @@ def source_of(spec: Spec, name: str) -> Source:
     assert kernel, (
         f"{stem}.cu declares no kernel {name} that takes one struct, args, or all where args are its own part"
     )
-    struct = re.search(rf"^struct {kernel[1]} \{{\n(.*?)^\}};", text, re.DOTALL | re.M)
+    struct = re.search(rf"^struct {kernel[1]} \{{\s*\n(.*?)^\}};", text, re.DOTALL | re.M)
     assert struct, f"{stem}.cu declares no struct {kernel[1]}"
-    declared = [line.strip() for line in struct[1].splitlines() if line.strip()]
+    declared = [field.strip() + ";" for field in struct[1].split(";") if field.strip()]
     result = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
     assert all(result), f"{kernel[1]}: {declared}"
     return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in result if f), kernel[2], text)

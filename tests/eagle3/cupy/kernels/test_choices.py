@@ -146,12 +146,12 @@ def test_a_choice_is_taken_before_the_next_product_makes_its_own() -> None:
     lm_head = MatmulRows(n, k, Epilogue.PLAIN, slots, chooses=True)
     token = DraftToken(k, n, norm_output=False, norm_before_residual=False, max_rows=steps)
     choices, inputs = torch.zeros(slots, dtype=torch.int64, device="cuda"), poisoned(slots, 2 * k)
-    stream = normal(slots, k, dtype=torch.float32)
+    own = {"stream": normal(slots, k, dtype=torch.float32), "choices": choices, "target_ids": ids}
     for _ in range(20):
         out = [poisoned(slots, n, dtype=torch.float32) for _ in range(steps)]
         for step in range(steps):
             lm_head(out[step], x[step], weight, rows, choices=choices)
-            token(inputs, stream, choices, ids, pre_norm, weights, lists, rows, index=step, eps=1e-5)
+            token(rows, lists, pre_norm, weights, input=inputs, **own, index=step, eps=1e-5)
         want = torch.stack([ids[oracles.greedy_choices(logits.double())] for logits in out], dim=1)
         assert torch.equal(lists.drafts, want)
         assert not choices.any() and not lists.fault.any()

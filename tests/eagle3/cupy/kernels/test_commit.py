@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ class Machine:
                 self.slots.drafts[slot, i] = token
             for t, token in enumerate(targets[slot]):
                 self.choices[a * (self.k + 1) + t] = (0xC0000000 - (1 << 32)) << 32 | (0xFFFFFFFF - token)
-        self.accept(self.choices, self.slots, self.slots.rows(len(self.lengths), self.k + 1))
+        self.accept(self.slots.rows(len(self.lengths), self.k + 1), self.slots, choices=self.choices)
         self.commit(self.kv, self.slots)
 
     def check_blocks(self, requests: list[Request]) -> None:
@@ -133,7 +134,7 @@ def test_forced_counts_make_drafts_the_targets_tokens_and_ends_hold_as_ever(devi
     counts = [[dice.randrange(k + 1) for _ in range(SIZES.slots)] for _ in range(20)]
     kernel = AcceptForced(SIZES.slots, k + 1, SIZES.max_rows)
     recorded = torch.tensor(counts, dtype=torch.int32, device=device)
-    machine.accept = lambda choices, slots, rows: kernel(choices, recorded, slots, rows)  # type: ignore[assignment]
+    machine.accept = partial(kernel, forced=recorded)  # type: ignore[assignment]
     requests = [Request(length, [VOCAB]) for length in machine.lengths]
     for taken in counts:
         if not (active := [slot for slot, r in enumerate(requests) if not r.finish]):
@@ -150,7 +151,7 @@ def test_forced_counts_make_drafts_the_targets_tokens_and_ends_hold_as_ever(devi
         assert (int(s.finish[slot]), int(s.truncated[slot])) == (request.finish, request.truncated)
     machine.check_blocks(requests)
     s.active_count[0], machine.choices[k] = 1, -1
-    kernel(machine.choices, recorded, s, s.rows(1, k + 1))
+    machine.accept(s.rows(1, k + 1), s, choices=machine.choices)
     assert Fault(int(s.fault)) is Fault.TARGET_NOT_FINITE
 
 
@@ -192,8 +193,7 @@ def test_no_block_left_stops_all_slots_before_anything_is_written(device: str) -
 def test_a_logit_that_is_not_finite_is_a_fault(device: str) -> None:
     machine = Machine(device, [5, 70], 0, StopRule((), (), 200))
     machine.choices[1] = -1
-    rows = machine.slots.rows(2, 1)
-    machine.accept(machine.choices, machine.slots, rows)
+    machine.accept(machine.slots.rows(2, 1), machine.slots, choices=machine.choices)
     assert Fault(int(machine.slots.fault)) is Fault.TARGET_NOT_FINITE
 
 

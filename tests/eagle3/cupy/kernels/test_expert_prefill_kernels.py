@@ -21,6 +21,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, Pref
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
     Part,
+    Placing,
     Routing,
     activate,
     finish,
@@ -105,7 +106,7 @@ def assert_routed(rows: int, experts: ExpertGeometry, device: str) -> None:
     bias = torch.randn(experts.count, generator=generator).round(decimals=0).bfloat16().to(device)
     chosen = torch.full((rows, experts.per_token), -1, dtype=torch.int32, device=device)
     weights = torch.full(chosen.shape, torch.nan, device=device)
-    PrefillRoute(experts)(chosen, weights, logits, bias)
+    PrefillRoute(experts.count, experts.per_token)(chosen=chosen, weights=weights, logits=logits, bias=bias)
     ordered, places = (logits + bias.float()).sort(dim=-1, descending=True, stable=True)
     assert torch.equal(chosen.long(), places[:, : experts.per_token])
     assert torch.allclose(weights, ordered[:, : experts.per_token].softmax(dim=-1), rtol=1e-5, atol=0)
@@ -152,7 +153,7 @@ def assert_summed(rows: int, g: TargetGeometry, device: str) -> None:
     some = slice(rows // 3, rows)  # one of several GPUs leaves the sums of a few rows
     sums = [torch.full((rows - rows // 3, g.hidden), POISON, dtype=torch.bfloat16, device=device) for _ in range(2)]
     for total, mode in zip(sums, (FUSED, PLAIN), strict=True):
-        leave_sum(total, out, bias, routing.places(some), g.experts, mode)
+        leave_sum(total, out, bias, routing.of(some), g.experts, mode)
     assert torch.equal(*sums) and relative_error(sums[0], parts[0].x[some] - x[some]) < ROUNDED
 
 
@@ -170,16 +171,14 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
         PrefillDecode(32, 128, Order.PLAIN)(out, made, 0, sizes)
     with pytest.raises(ValueError, match=r"sizes: .*is needed"):
         PrefillDecode(32, 64, Order.PLAIN)(out, made, 0, sizes.long())
-    assert MIXTURE.experts is not None
     with pytest.raises(ValueError, match=r"experts: .*is needed"):
         wide, bias = torch.zeros(32, 192, dtype=torch.bfloat16), torch.zeros(8, 192, dtype=torch.bfloat16)
-        swiglu_kernel(96, MIXTURE.experts)(wide[:16].view(32, 96), wide, bias, sizes)
+        swiglu_kernel(96, 1.7, 7.0)(act=wide[:16].view(32, 96), both=wide, bias=bias, experts=sizes)
     with pytest.raises(ValueError, match=r"place: .*is needed"):
-        x = torch.zeros(2, 64)
-        mixture_kernel(64, MIXTURE.experts)(
-            *(x.bfloat16(), x, torch.zeros(4, 64).bfloat16(), torch.zeros(8, 64).bfloat16()),
-            *((torch.zeros(2, 2), torch.zeros(2, 2), torch.zeros(2, 2)), (torch.zeros(64), 1e-5)),
-        )
+        x, pairs = torch.zeros(2, 64), Placing(*torch.zeros(3, 2, 2).unbind())
+        out, bias = torch.zeros(4, 64).bfloat16(), torch.zeros(8, 64).bfloat16()
+        operands = {"normed": x.bfloat16(), "x": x, "out": out, "bias": bias, "weight": bias[0], "eps": 1e-5}
+        mixture_kernel(64, 2)(pairs, **operands)
 
 
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)

@@ -17,7 +17,7 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import kernel_files
-from specgate.backends.eagle3.cupy.kernels.operands import Operands
+from specgate.backends.eagle3.cupy.kernels.operands import Operands, with_fields
 from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
@@ -221,8 +221,31 @@ def test_a_struct_holds_addresses_and_numbers() -> None:
     tensor = torch.arange(3, dtype=torch.int32)
     declared = "struct Given {\n    int* values;\n    int* missing;  // or null\n    int count;\n    float eps;\n};\n"
     operands = Operands.of("sum", f"{declared}__global__ void sum(const Given args) {{}}", ())
-    made = operands.packed(operands.arguments((), {"values": tensor, "count": -3, "eps": 0.5}))
+    made = operands.packed(operands.arguments((), {"values": tensor, "count": -3, "eps": 0.5})[0])
     assert bytes(made) == struct.pack("@PPif", tensor.data_ptr(), 0, -3, 0.5)
+
+
+def test_a_line_declares_several_fields_and_the_head_what_the_kernel_is_launched_on() -> None:
+    head = (
+        "struct SumArguments {  // launched on [(count - 1) / 2 + 1, S] with 32 * S threads for ROWS + 1 rows of a slot"
+    )
+    kernel = "__global__ void sum(const SumArguments args) {}"
+
+    def declared(shapes: str) -> Operands:
+        source = f"{head}\n    const int *values, *others;  // {shapes}\n    int count;\n}};\n{kernel}"
+        return Operands.of("sum", with_fields(source, ()), (("ROWS", "1"),))
+
+    values, others, operands = torch.arange(3).int(), torch.arange(2).int(), declared("[count], [2]")
+    given = {"values": values, "others": others, "S": 3, "R": 6}
+    arguments, sizes = operands.arguments((), given)
+    assert arguments == {"values": values, "others": others, "count": 3}
+    assert operands.blocks(sizes) == ((2, 3), 96)
+    with pytest.raises(ValueError, match="sum: 3 rows per slot for a launcher of 2"):
+        operands.arguments((), {**given, "R": 9})
+    with pytest.raises(ValueError, match=r"sum: others: .* \[3\] is needed: \[count\]"):
+        declared("[count]").arguments((), given)
+    with pytest.raises(ValueError, match="not fields of a kernel's struct: const int"):
+        declared("[count], [2], [1]")
 
 
 def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:

@@ -146,9 +146,9 @@ def test_a_row_is_divided_among_whole_warps_of_which_none_is_idle(width: int) ->
 def test_operands_of_another_shape_are_refused_by_name() -> None:
     x, added = torch.empty(3, 64), torch.empty(3, 64, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"normed: .*is needed"):
-        PrefillStream(64)(added[:2], x, added, added[0], EPS)
+        PrefillStream(64)(normed=added[:2], x=x, added=added, weight=added[0], eps=EPS)
     with pytest.raises(ValueError, match=r"gate_up: .*is needed"):
-        PrefillGate(96)(torch.empty(3, 96, dtype=torch.bfloat16), added)
+        PrefillGate(96)(out=torch.empty(3, 96, dtype=torch.bfloat16), gate_up=added)
     qkv, angles = torch.empty(70, 5 * 64, dtype=torch.bfloat16), (torch.empty(70, 32), torch.empty(69, 32))
     pages = Pages.allocate(1, 2, Heads(3, 1, 64, 128), "cpu")
     with pytest.raises(ValueError, match=r"sine: .*is needed"):
@@ -269,7 +269,7 @@ def test_gates_are_within_a_rounding_over_their_whole_range(intermediate: int) -
     gate_up[0, :8] = torch.tensor([-100.0, -88.5, -0.0, 0.0, 88.5, 100.0, 3e38, -3e38])
     gate, up = gate_up.double().chunk(2, dim=-1)
     want, out = torch.nn.functional.silu(gate) * up, poisoned(70, intermediate)
-    PrefillGate(intermediate)(out, gate_up)
+    PrefillGate(intermediate)(out=out, gate_up=gate_up)
     assert relative_error(out[1:], want[1:]) < ROUNDED
     assert torch.equal(out[0].isfinite(), want[0].bfloat16().isfinite())
 

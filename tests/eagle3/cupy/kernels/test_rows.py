@@ -45,7 +45,8 @@ def test_rows_are_the_embeddings_of_root_and_drafts(device: str) -> None:
     pre_norm = PreNormRows(
         poisoned(SLOTS * ROWS, 576, device=device), poisoned(SLOTS * ROWS, 72, dtype=torch.float32, device=device)
     )
-    EmbedRows(576, ROWS, MAX_ROWS)(out, pre_norm, embedding, norm_weight, slots, slots.rows(SLOTS, ROWS))
+    operands = {"x": out, "embedding": embedding, "norm_weight": norm_weight}
+    EmbedRows(576, ROWS, MAX_ROWS)(slots.rows(SLOTS, ROWS), pre_norm, slots, **operands)
     tokens = torch.cat((slots.last_token[ACTIVE, None], slots.drafts[ACTIVE, : ROWS - 1]), dim=1).flatten().long()
     assert torch.equal(out[:12], embedding[tokens].float())
     assert out[12:].isnan().all()
@@ -59,7 +60,8 @@ def test_captured_streams_are_kept_by_slot_token_and_boundary(device: str) -> No
     x = [normal(SLOTS * ROWS, 576, dtype=torch.float32, seed=i, device=device) for i in range(3)]
     features = poisoned(SLOTS, MAX_ROWS, 3 * 576, device=device)
     for chunk in range(3):
-        FeatureCapture(576, 3, ROWS, MAX_ROWS)(features, x[chunk], rows_of(ACTIVE, ROWS, SLOTS, device=device), chunk)
+        rows = rows_of(ACTIVE, ROWS, SLOTS, device=device)
+        FeatureCapture(576, 3, ROWS, MAX_ROWS)(rows, features=features, x=x[chunk], chunk=chunk)
     want = torch.cat([part[:12].bfloat16() for part in x], dim=-1).view(3, ROWS, -1)
     assert torch.equal(features[ACTIVE, :ROWS], want)
     assert features[[1, 4]].isnan().all() and features[:, ROWS:].isnan().all()
@@ -71,7 +73,8 @@ def test_features_are_packed_and_normed_as_the_draft_wants_them(device: str, nor
     slots.counts.copy_(counted([1, 9, 4, 2, 9], device=device))
     weight = None if norm is FeatureNorm.NONE else normal(3 * 192, seed=1, device=device)
     out = poisoned(SLOTS * ROWS, 3 * 192, device=device)
-    FeatureRows(192, 3, norm, ROWS, MAX_ROWS)(out, features, weight, slots, slots.rows(SLOTS, ROWS), EPS)
+    operands = {"out": out, "features": features, "weight": weight, "eps": EPS}
+    FeatureRows(192, 3, norm, ROWS, MAX_ROWS)(slots.rows(SLOTS, ROWS), slots, **operands)
     for a, (slot, count) in enumerate(zip(ACTIVE, [1, 4, 2], strict=True)):
         rows = features[slot, [min(t, count - 1) for t in range(ROWS)]]
         if norm is FeatureNorm.EACH_STREAM:
@@ -96,9 +99,8 @@ def test_the_draft_reads_the_token_ahead_beside_its_feature(device: str, norm_be
     slots.pending.copy_(integers(500, SLOTS, MAX_ROWS, device=device))
     slots.counts.copy_(counted([1, 9, 4, 2, 9], device=device))
     out, stream = poisoned(SLOTS * ROWS, 1152, device=device), poisoned(SLOTS, 576, dtype=torch.float32, device=device)
-    DraftInput(576, norm_before_residual, ROWS, MAX_ROWS)(
-        out, stream, hidden, weights, slots, slots.rows(SLOTS, ROWS), EPS
-    )
+    operands = {"input": out, "stream": stream, "hidden": hidden, "eps": EPS}
+    DraftInput(576, norm_before_residual, ROWS, MAX_ROWS)(slots.rows(SLOTS, ROWS), slots, weights, **operands)
     for a, (slot, count) in enumerate(zip(ACTIVE, [1, 4, 2], strict=True)):
         tokens = slots.pending[slot, [min(t, count - 1) for t in range(ROWS)]].long()
         mine = hidden[a * ROWS : (a + 1) * ROWS]
@@ -132,8 +134,9 @@ def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(
     kernel = DraftToken(
         576, vocab, norm_output=norm_output, norm_before_residual=norm_before_residual, max_rows=MAX_ROWS
     )
-    rows = slots.rows(SLOTS, 1)
-    kernel(out, stream, choices, ids, pre_norm, weights, slots, rows, index=2, eps=EPS)
+    groups = slots.rows(SLOTS, 1), slots, pre_norm, weights
+    own = {"stream": stream, "target_ids": ids, "eps": EPS}
+    kernel(*groups, input=out, choices=choices, index=2, **own)
     tokens = ids[chosen[:3]]
     assert not choices[:3].any() and torch.equal(choices[3:], packed(chosen[3:]))
     assert slots.drafts[ACTIVE, 2].tolist() == tokens.tolist()
@@ -148,11 +151,11 @@ def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(
     assert not slots.fault.any() and slots.drafts.count_nonzero() <= 3
 
     before, choices = stream.clone(), packed(chosen)
-    kernel(None, stream, choices, ids, pre_norm, weights, slots, rows, index=3, eps=EPS)
+    kernel(*groups, choices=choices, index=3, **own)
     assert slots.drafts[ACTIVE, 3].tolist() == tokens.tolist() and torch.equal(stream, before)
-    kernel(out, stream, choices, ids, pre_norm, weights, slots, rows, index=4, eps=EPS)
+    kernel(*groups, input=out, choices=choices, index=4, **own)
     assert set(slots.drafts[ACTIVE, 4].tolist()) <= set(ids.tolist()) and not slots.fault.any()
     choices[2] = NOT_FINITE - 5
-    kernel(None, stream, choices, ids, pre_norm, weights, slots, rows, index=5, eps=EPS)
+    kernel(*groups, choices=choices, index=5, **own)
     assert int(slots.drafts[ACTIVE[2], 5]) == int(ids[5])
     assert Fault(int(slots.fault)) is Fault.DRAFT_NOT_FINITE

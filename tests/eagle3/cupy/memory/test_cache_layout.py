@@ -16,7 +16,11 @@ EDGES = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK 
 
 lengths = st.one_of(st.sampled_from(EDGES), st.integers(1, SIZES.positions - 1))
 # A prompt is told from another by one token, so that equal, unequal and prefix-sharing ones all come up.
-prompts = st.builds(lambda first, length: [first] + [5] * (length - 1), st.integers(0, 1), lengths)
+prompts = st.builds(
+    lambda length, at: [5] * min(at, length - 1) + [6] + [5] * (length - 1 - at),
+    lengths,
+    st.sampled_from([0, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 1, 4 * BLOCK + 9]),
+)
 batches = st.lists(prompts, min_size=1, max_size=SIZES.slots).flatmap(
     lambda some: st.lists(st.sampled_from(some), min_size=1, max_size=SIZES.slots)
 )
@@ -81,6 +85,40 @@ def test_equal_prompts_share_all_but_their_last_block_and_others_nothing(batch: 
     assert layout.reused_positions == sum(
         BLOCK * ((len(prompt) - 1) // BLOCK) for slot, prompt in enumerate(batch) if batch.index(prompt) != slot
     )
+
+
+def shared_tokens(one: list[int], other: list[int]) -> int:
+    """How many positions of `one` may come from `other`: chunks of two blocks, all but its last position."""
+    common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    chunk = 2 * BLOCK
+    return (min(common, len(one) - 1) - 1) // chunk * chunk if len(one) == len(other) and common > chunk else 0
+
+
+@given(batches, batches)
+def test_prompts_of_one_length_share_the_chunks_that_they_begin_with_alike_and_so_do_calls(
+    before: list[list[int]], batch: list[list[int]]
+) -> None:
+    """A shared block holds the same tokens and has the same token behind it, and belongs to nobody else."""
+    chunk, first = 2 * BLOCK, assign_blocks(before, SIZES, 2 * BLOCK)
+    layout = assign_blocks(batch, SIZES, chunk, tuple(zip(map(tuple, before), first.blocks, strict=True)))
+    for made, prompts, earlier in ((first, before, []), (layout, batch, before)):
+        for slot, prompt in enumerate(prompts):
+            if prompt in prompts[:slot]:
+                assert (made.twin[slot], made.start[slot]) == (prompts.index(prompt), len(prompt))
+                continue
+            assert made.start[slot] == max(
+                (shared_tokens(prompt, other) for other in [*earlier, *prompts[:slot]]), default=0
+            )
+            assert made.twin[slot] == slot and made.private[slot] == len(made.blocks[slot]) - made.start[slot] // BLOCK
+    cached = [*zip(before, first.blocks, strict=True)]
+    for slot, prompt in enumerate(batch):
+        for at, block in enumerate(layout.blocks[slot]):
+            if (at + 1) * BLOCK <= layout.start[slot] < len(prompt):
+                sources = [*cached, *zip(batch[:slot], layout.blocks[:slot], strict=True)]
+                same = [of for of, own in sources if own[at : at + 1] == (block,) and len(of) == len(prompt)]
+                assert any(of[: (at + 1) * BLOCK + 1] == prompt[: (at + 1) * BLOCK + 1] for of in same)
+            elif layout.twin[slot] == slot:
+                assert all(block not in own for own in layout.blocks[:slot])
 
 
 def test_every_slot_can_still_grow_to_its_longest() -> None:

@@ -18,14 +18,15 @@ from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
+from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales, key_codes, outer_of, value_codes
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.cupy.step.partial import bound_prompts
+from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.specpv import PartialPlan
@@ -159,3 +160,40 @@ class Decoder:
                     row = self.b.target.layer.logits[a * cycle.rows + node]
                     data[slot, lengths[slot] + t] = row.clone()
         return read(slots, count, k, [1] * steps, [0] * steps)[0], data
+
+
+def cached(made: Decoder, slot: int, end: int) -> list[Tensor]:
+    """What the target's cache holds of the positions of a slot before `end`, layer by layer, in its own format."""
+    blocks = made.b.kv.block_table[slot, : -(-end // BLOCK)].long()
+    pages = made.b.target.pages
+    if pages.kv == "nvfp4":
+        assert pages.scales is not None
+        codes = key_codes(pages.k[:, blocks]), value_codes(pages.v[:, blocks])
+        scales = pages.scales[:, blocks]
+        rows = [of.transpose(1, 2).flatten(2, 3)[:, :, :end] for of in (*codes, *block_scales(scales))]
+        return [*rows, outer_of(scales[:, 0])]
+    keys = pages.k[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, :end]
+    values = pages.v[:, blocks].permute(0, 2, 1, 4, 3).flatten(2, 3)[:, :, :end]
+    if pages.scales is None:
+        return [keys, values]
+    return [keys, values, pages.scales[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, : -(-end // SCALE_POSITIONS)]]
+
+
+def check_fewer_slots(made: Decoder, k: int, kinds: Sequence[Kind] = (PLAIN, PLAIN)) -> None:
+    """Once the first of three slots has ended, steps that are launched for two slots leave what those for three leave:
+    logits, tokens, counts and caches.
+    """
+    b, left = made.b, []
+    for launched in (2, 3):
+        made.prefilled.rewind(b, StopRule((), (), made.sizes.positions), made.sizes.partial)
+        b.slots.active[:2], b.slots.active_count[0] = torch.tensor([1, 2]), 2
+        for of in tensors_of(b.pages):
+            of[:, b.kv.free_blocks[: int(b.kv.free_count)].long()] = 0  # as no earlier run has left it
+        for kind in kinds:
+            cycle = Cycle(made.model, made.draft, made.sizes, launched, k, kind=kind)
+            cycle(b)
+        assert int(b.slots.step) == len(kinds) and not b.slots.fault.any()
+        state = (getattr(b.slots, name) for name in ("length", "out", "accepted", "accepted_log", "drafts", "active"))
+        caches = (of for slot in (1, 2) for of in cached(made, slot, int(b.slots.length[slot])))
+        left.append([t.clone() for t in (b.target.layer.logits[: 2 * cycle.rows], *state, *caches)])
+    assert all(torch.equal(*pair) for pair in zip(*left, strict=True))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
-from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales, key_codes, outer_of, value_codes
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
@@ -21,7 +20,7 @@ from tests.eagle3.cupy.engine.tracing import reference_logits, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import random_prompts, shape
 from tests.eagle3.cupy.kernels.codes.caches import CODES
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import Decoder, kernels_from_source, made_pair
+from tests.eagle3.cupy.step.decoder import Decoder, cached, kernels_from_source, made_pair
 
 pytestmark = pytest.mark.slow("runs whole steps from their source")
 
@@ -35,23 +34,6 @@ FORMATS = {
     "draft fp8": KvModes(None, "fp8"),
 }
 """Every format in either cache, and each cache alone."""
-
-
-def cached(made: Decoder, slot: int, end: int) -> list[Tensor]:
-    """What the target's cache holds of the positions of a slot before `end`, layer by layer, in its own format."""
-    blocks = made.b.kv.block_table[slot, : -(-end // BLOCK)].long()
-    pages = made.b.target.pages
-    if pages.kv == "nvfp4":
-        assert pages.scales is not None
-        codes = key_codes(pages.k[:, blocks]), value_codes(pages.v[:, blocks])
-        scales = pages.scales[:, blocks]
-        rows = [of.transpose(1, 2).flatten(2, 3)[:, :, :end] for of in (*codes, *block_scales(scales))]
-        return [*rows, outer_of(scales[:, 0])]
-    keys = pages.k[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, :end]
-    values = pages.v[:, blocks].permute(0, 2, 1, 4, 3).flatten(2, 3)[:, :, :end]
-    if pages.scales is None:
-        return [keys, values]
-    return [keys, values, pages.scales[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, : -(-end // SCALE_POSITIONS)]]
 
 
 def prompts() -> list[list[int]]:

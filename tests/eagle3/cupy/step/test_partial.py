@@ -23,7 +23,7 @@ from specgate.backends.eagle3.reference.partial import block_scores
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.device import relative_error, rotated
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import Decoder, kernels_from_source
+from tests.eagle3.cupy.step.decoder import Decoder, check_fewer_slots, kernels_from_source
 from tests.eagle3.reference.partial.by_hand import TargetByHand
 
 pytestmark = pytest.mark.slow("runs whole steps from their source")
@@ -93,6 +93,7 @@ def test_every_row_has_the_logits_of_a_target_that_looks_where_the_plan_says(dec
     made, hand, prompt = decoder, by_hand(decoder), list(decoder.prefilled.prompts[slot])
     b, g, kinds = made.b, made.model.geometry, kinds_of(made.sizes, K, LENGTHS, STEPS)
     assert b.partial is not None and kinds[:4] == (FULL, PARTIAL, PARTIAL, FULL)
+    check_fewer_slots(made, K, kinds[:4])
     hand.run(prompt, 0, lambda _layer, _head, row: list(range(row + 1)))
     begins, lists, differing = 0, b.partial.kept.clone(), 0
     for kind, lengths, verified in stepped(made, kinds):

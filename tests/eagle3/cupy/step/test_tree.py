@@ -23,8 +23,7 @@ from specgate.contract import Held, Role, Sampling
 from specgate.contract.samples.spans import ShownSpans, StepSpans
 from tests.eagle3.cupy.engine.tracing import block_of, same_prefixes
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, kernels_from_source
-from tests.eagle3.cupy.step.test_narrow_caches import cached
+from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, cached, check_fewer_slots, kernels_from_source
 
 TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
 CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
@@ -58,6 +57,7 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit
     decoder: Decoder, plain: tuple[Any, Mapping[tuple[int, int], Tensor]]
 ) -> None:
     text, wanted = plain
+    check_fewer_slots(decoder, 0)
     block, logits = decoder.decode(3, 4, text.tokens)
     assert all(
         list(one)[: len(other)] == list(other)[: len(one)] for one, other in zip(block.tokens, text.tokens, strict=True)
@@ -71,7 +71,7 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit
 @pytest.mark.slow("runs whole steps from their source")
 def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> None:
     """All at once, and the cache is left as the baseline leaves it, whose scales begin within trees. `kernels/trees`
-    has each beside a chain, and a GPU every pair in whole runs.
+    has each beside a chain, and a GPU every pair in whole runs. Steps for two of three slots have the same bits, too.
     """
     made = Decoder.of(DYNAMIC, kv=KvModes("fp8", "fp8"), experts=True)
     text, wanted = made.decode(0, 14)
@@ -85,6 +85,7 @@ def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> 
         end = min(length + 12, length + len(block.tokens[slot]) - 2) // SCALE_POSITIONS * SCALE_POSITIONS
         for mine, theirs in zip(cached(made, slot, end), after_plain[slot], strict=True):
             assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
+    check_fewer_slots(made, 3)
 
 
 @pytest.mark.slow("runs whole steps from their source")
@@ -124,6 +125,7 @@ def test_a_tree_emits_what_plain_sampling_draws_with_penalties_of_each_path(tree
     assert same_prefixes(block.tokens, text.tokens) and len(common) > 3 * 3 + 6
     assert all(torch.equal(logits[at], wanted[at]) for at in common)
     assert sum(a for row in block.accepted for a in row) > 6, block.accepted
+    check_fewer_slots(made, 3)
 
 
 def first_drafts(*decoders: Decoder) -> list[Tensor]:

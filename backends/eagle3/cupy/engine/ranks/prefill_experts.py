@@ -211,7 +211,7 @@ class ExpertPrefill:
                     with rank.stream.current():
                         out, placing = results[n][at]
                         bias = layer_of(rank.target, i).down.bias
-                        leave_sum(room[n], out, bias, placing.places(rows), self.router.experts, rank.mode)
+                        leave_sum(room[n], out, bias, placing.of(rows), self.router.experts, rank.mode)
                 self._add([own[at] for own in parts], rows, room, [following(rank.target, i) for rank in self.ranks])
 
     def _add(self, parts: Sequence[Part], rows: slice, room: Sequence[Tensor], norms: Sequence[Tensor]) -> None:

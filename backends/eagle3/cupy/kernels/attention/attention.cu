@@ -76,43 +76,36 @@ const int QKV_HEADS = HEADS + 2 * KV_HEADS;
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
 struct AttentionArguments {
-    float* partial;           // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
-    float2* partial_stats;    // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
-    bf16* k_pages;            // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8 && !KV_NVFP4
-    bf16* v_pages;            // [PAGES, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8 && !KV_NVFP4
-    unsigned char* k_pages;   // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if KV_FP8
-    unsigned char* v_pages;   // [PAGES, KV_HEADS, HEAD_DIM, BLOCK] only if KV_FP8
-    float* scales;            // [PAGES, KV_HEADS, BLOCK / 16, 2] only if KV_FP8
-    unsigned char* k_pages;   // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16] only if KV_NVFP4
-    unsigned char* v_pages;   // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16] only if KV_NVFP4
-    unsigned char* scales;    // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16] only if KV_NVFP4
-    int* statistics;          // [4] if STATISTICS
-    const float* qkv;         // [S * APPENDED_ROWS, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
-    const float* cosine;      // [POSITIONS, HEAD_DIM / 2]
-    const float* sine;        // [POSITIONS, HEAD_DIM / 2]
-    const int* block_table;   // [S, MAX_BLOCKS]
-    const int* length;        // [S]
-    const int* counts;        // [S] or null
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+    float* partial;                    // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
+    float2* partial_stats;             // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
+    bf16* k_pages;                     // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8 && !KV_NVFP4
+    bf16* v_pages;                     // [PAGES, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8 && !KV_NVFP4
+    unsigned char* k_pages;            // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if KV_FP8
+    unsigned char* v_pages;            // [PAGES, KV_HEADS, HEAD_DIM, BLOCK] only if KV_FP8
+    float* scales;                     // [PAGES, KV_HEADS, BLOCK / 16, 2] only if KV_FP8
+    unsigned char *k_pages, *v_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16] only if KV_NVFP4
+    unsigned char* scales;             // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16] only if KV_NVFP4
+    int* statistics;                   // [4] if STATISTICS
+    const float *qkv, *cosine;         // [S * APPENDED_ROWS, (HEADS + 2 * KV_HEADS) * HEAD_DIM], [POSITIONS, HEAD_DIM / 2]
+    const float* sine;                 // [POSITIONS, HEAD_DIM / 2]
+    const int *block_table, *length;   // [S, MAX_BLOCKS], [S]
+    const int* counts;                 // [S] or null
+    const int *active, *active_count;  // [S], [1]
     int offset;
-    const long long* masks;  // [S, TREE_STRIDE] only if TREE_ROWS
-    float* node_scales;      // [S, KV_HEADS, TREE_STRIDE, 2] only if TREE_ROWS && KV_FP8
-    const int* kept;         // [S, KV_HEADS, RETRIEVED_BLOCKS] only if KEPT_BLOCKS
-    const int* dropped;      // [S] only if KEPT_BLOCKS
-    bf16* out;               // [R, HEADS * HEAD_DIM] only if JOINS
-    const bf16* sinks;       // [HEADS] if SINKS, only if JOINS
-    int* finished;           // [_] only if JOINS
-    const bf16* head_norms;  // [2, HEAD_DIM] if HEAD_NORM_EPS
+    const long long* masks;     // [S, TREE_STRIDE] only if TREE_ROWS
+    float* node_scales;         // [S, KV_HEADS, TREE_STRIDE, 2] only if TREE_ROWS && KV_FP8
+    const int *kept, *dropped;  // [S, KV_HEADS, RETRIEVED_BLOCKS], [S] only if KEPT_BLOCKS
+    bf16* out;                  // [R, HEADS * HEAD_DIM] only if JOINS
+    const bf16* sinks;          // [HEADS] if SINKS, only if JOINS
+    int* finished;              // [_] only if JOINS
+    const bf16* head_norms;     // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
 struct CombineArguments {
-    bf16* out;                    // [R, HEADS * HEAD_DIM]
-    const float* partial;         // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
-    const float2* partial_stats;  // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
-    const int* length;            // [S]
-    const int* active;            // [S]
-    const int* active_count;      // [1]
+    bf16* out;                                  // [R, HEADS * HEAD_DIM]
+    const float* partial;                       // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
+    const float2* partial_stats;                // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
+    const int *length, *active, *active_count;  // [S], [S], [1]
     int offset;
     const bf16* sinks;       // [HEADS] if SINKS
     const long long* masks;  // [S, TREE_STRIDE] only if TREE_ROWS

@@ -29,6 +29,6 @@ class KeptBlocks:
         return (self.sink + self.retrieval + self.window + 1) * KEPT + self.unseen
 
     @property
-    def middle(self) -> dict[str, int]:
-        """Constants of `middle.cuh`."""
+    def constants(self) -> dict[str, int]:
+        """Return the constants of `middle.cuh`."""
         return {"kept": KEPT, "block": BLOCK, "sink_blocks": self.sink, "window_blocks": self.window}

@@ -40,9 +40,7 @@ struct ExpertDownArguments {
     const int* active_count;      // [1]
     int* touched;                 // [_, layers]
     const int* step;              // [1]
-    int rows_per_slot;
-    int layer;
-    int layers;
+    int rows_per_slot, layer, layers;
 };
 
 const int COLUMNS = 16 * WEIGHT_TILES;  // of an item

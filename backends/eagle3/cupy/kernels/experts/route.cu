@@ -14,13 +14,12 @@
 static_assert(HIDDEN % 32 == 0, "HIDDEN must be a multiple of 32");
 
 struct RouteArguments {
-    float* logits;            // [R, EXPERTS]
-    fp16* x16;                // [R, HIDDEN]
-    const bf16* normed;       // [R, HIDDEN]
-    const float* squares;     // [R, HIDDEN / 8]
-    const bf16* router;       // [EXPERTS, HIDDEN]
-    const bf16* bias;         // [EXPERTS]
-    const int* active_count;  // [1]
+    float* logits;              // [R, EXPERTS]
+    fp16* x16;                  // [R, HIDDEN]
+    const bf16* normed;         // [R, HIDDEN]
+    const float* squares;       // [R, HIDDEN / 8]
+    const bf16 *router, *bias;  // [EXPERTS, HIDDEN], [EXPERTS]
+    const int* active_count;    // [1]
     int rows_per_slot;
     float eps;
 };

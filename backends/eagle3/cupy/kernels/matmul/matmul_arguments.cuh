@@ -7,8 +7,7 @@
 
 struct MatmulArguments {
     void* out;                // [R, N_OUT]
-    const bf16* x;            // [R, K_IN]
-    const bf16* weight;       // [(1 + (EPILOGUE == SWIGLU)) * N_OUT, K_IN]
+    const bf16 *x, *weight;   // [R, K_IN], [(1 + (EPILOGUE == SWIGLU)) * N_OUT, K_IN]
     const float* squares;     // [R, K_IN / 8] if PRE_NORM_X
     bf16* normed;             // [R, N_OUT] if FEEDS_NORM
     float* normed_squares;    // [R, N_OUT / 8] if FEEDS_NORM

@@ -14,23 +14,15 @@
 #include "middle.cuh"
 #include "slots.cuh"
 
-struct AcceptReplayedArguments {
-    int* accepted;            // [S]
-    int* target_tokens;       // [S, MAX_ROWS]
-    int* verified;            // [S]
-    int* dropped;             // [S]
-    int* bounded;             // [S]
-    int* overruled;           // [S]
-    Choice* choices;          // [R]
-    int* fault;               // [1]
-    const int* drafts;        // [S, MAX_ROWS]
-    const int* out;           // [S, CAPACITY]
-    const int* emitted;       // [S]
-    const int* length;        // [S]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
-    long long* stamps;        // [_, 5]
-    const int* step;          // [1]
+struct AcceptReplayedArguments {                                   // launched on [S] with 32 threads
+    int *accepted, *target_tokens, *verified, *dropped, *bounded;  // [S], [S, MAX_ROWS], [S], [S], [S]
+    int* overruled;                                                // [S]
+    Choice* choices;                                               // [R]
+    int* fault;                                                    // [1]
+    const int *drafts, *out, *emitted, *length, *active;           // [S, MAX_ROWS], [S, CAPACITY], [S], [S], [S]
+    const int* active_count;                                       // [1]
+    long long* stamps;                                             // [_, 5]
+    const int* step;                                               // [1]
 };
 
 extern "C" __global__ __launch_bounds__(32) void accept_replayed(const AcceptReplayedArguments args) {

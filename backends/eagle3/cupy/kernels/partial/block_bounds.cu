@@ -10,14 +10,10 @@
 #include "dependent.cuh"
 #include "middle.cuh"
 
-struct BlockBoundsArguments {
-    bf16* bounds;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
-    const bf16* k_pages;      // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
-    const int* block_table;   // [S, MAX_BLOCKS]
-    const int* bounded;       // [S]
-    const int* length;        // [S]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct BlockBoundsArguments {  // launched on [MOST, KV_HEADS, LAYERS * S] with HEAD_DIM threads
+    bf16* bounds;              // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
+    const bf16* k_pages;       // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
+    const int *block_table, *bounded, *length, *active, *active_count;  // [S, MAX_BLOCKS], [S], [S], [S], [1]
     int slots;
 };
 

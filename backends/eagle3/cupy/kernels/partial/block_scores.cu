@@ -14,14 +14,11 @@
 const int HEADS_PER_KV = HEADS / KV_HEADS, QUERIES = HEADS_PER_KV * QUERY_ROWS, QUERY_TILES = (QUERIES + 15) / 16;
 const int LOADS_32 = HEAD_DIM / 32;
 
-struct BlockScoresArguments {
-    float* scores;            // [LAYERS * S, KV_HEADS, STRIDE]
-    const bf16* bounds;       // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
-    const bf16* asked;        // [LAYERS, SLOTS, ASKED_ROWS, HEADS, HEAD_DIM]
-    const int* block_table;   // [S, MAX_BLOCKS]
-    const int* length;        // [S]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct BlockScoresArguments {  // launched on [(STRIDE - 1) / (8 * WARPS) + 1, KV_HEADS, LAYERS * S] with 32 * WARPS threads
+    float* scores;             // [LAYERS * S, KV_HEADS, STRIDE]
+    const bf16* bounds;        // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
+    const bf16* asked;         // [LAYERS, SLOTS, ASKED_ROWS, HEADS, HEAD_DIM]
+    const int *block_table, *length, *active, *active_count;  // [S, MAX_BLOCKS], [S], [S], [1]
     int slots;
 };
 

@@ -13,12 +13,10 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "THREADS must be whole warps
 
 const int WARPS = THREADS / 32, EACH = (STRIDE + THREADS - 1) / THREADS;
 
-struct ChooseBlocksArguments {
-    int* kept;                // [LAYERS, SLOTS, KV_HEADS, RETRIEVED]
-    const float* scores;      // [LAYERS * S, KV_HEADS, STRIDE]
-    const int* length;        // [S]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct ChooseBlocksArguments {                  // launched on [KV_HEADS, LAYERS * S]
+    int* kept;                                  // [LAYERS, SLOTS, KV_HEADS, RETRIEVED]
+    const float* scores;                        // [LAYERS * S, KV_HEADS, STRIDE]
+    const int *length, *active, *active_count;  // [S], [S], [1]
     int slots;
 };
 

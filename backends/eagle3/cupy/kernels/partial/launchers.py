@@ -12,154 +12,82 @@ from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+
+
+def stride_of(heads: Heads) -> int:
+    """Return the blocks of `KEPT` positions that a slot can hold."""
+    return heads.max_blocks * (BLOCK // KEPT)
 
 
 class BlockBounds(Kernel):
     """The largest and smallest keys of those blocks of each slot that have come to lie before the window.
 
-    bounds: bfloat16 [layers, blocks, G, BLOCK / KEPT, 2, D], of keys [layers, blocks, G, BLOCK, D].
+    `bounded`: how many blocks have bounds; up to MOST more get some, of `length` positions. `blocks`: of the cache in
+    all.
     """
 
-    def __init__(self, heads: Heads, kept: KeptBlocks, blocks: int) -> None:
-        """`blocks`: cache blocks in all."""
-        self.heads, self.blocks = heads, blocks
-        super().__init__(
-            "block_bounds",
-            **kept.middle,
-            kv_heads=heads.kv_heads,
-            head_dim=heads.head_dim,
-            max_blocks=heads.max_blocks,
-            blocks=blocks,
-        )
+    heads: Heads
+    kept: KeptBlocks
+    blocks: int
 
-    def __call__(
-        self,
-        bounds: Tensor,
-        k_pages: Tensor,
-        block_table: Tensor,
-        bounded: Tensor,
-        length: Tensor,
-        rows: Rows,
-        *,
-        most: int,
-    ) -> None:
-        """`bounded` [S]: how many blocks have bounds; up to `most` more get some, of positions [S] `length`."""
-        layers, h = len(k_pages), self.heads
-        self.launch(
-            (most, h.kv_heads, layers * rows.slots),
-            rows,
-            threads=h.head_dim,
-            bounds=bounds,
-            k_pages=k_pages,
-            block_table=block_table,
-            bounded=bounded,
-            length=length,
-            LAYERS=layers,
-        )
-
-
-WARPS: Final = 4
-BLOCKS_OF_WARP: Final = 8
+    @property
+    def constants(self) -> dict[str, int | float]:
+        return {**self.kept.constants, **self.heads.of_cache, "blocks": self.blocks}
 
 
 class BlockScores(Kernel):
     """Upper bounds of the newest queries' scores for each block of the middle: float32 [layers, slots, G, blocks].
 
-    asked: bfloat16 [layers, S, T, N, D], of which the first `rows` rows of a slot ask.
+    `blocks`: of the cache in all; `slots`: of the engine. The first `query_rows` of the `asked_rows` rows of a slot in
+    `asked` ask.
     """
 
-    def __init__(self, heads: Heads, kept: KeptBlocks, blocks: int, slots: int, rows: int, asked_rows: int) -> None:
-        """`blocks`: cache blocks in all; `slots`: of the engine; `asked_rows`: T."""
-        self.heads, self.blocks, self.slots, self.asked_rows = heads, blocks, slots, asked_rows
-        self.stride = heads.max_blocks * (BLOCK // KEPT)
-        super().__init__(
-            "block_scores",
-            **kept.middle,
-            heads=heads.heads,
-            kv_heads=heads.kv_heads,
-            head_dim=heads.head_dim,
-            max_blocks=heads.max_blocks,
-            blocks=blocks,
-            slots=slots,
-            query_rows=rows,
-            asked_rows=asked_rows,
-            stride=self.stride,
-            warps=WARPS,
-        )
+    heads: Heads
+    kept: KeptBlocks
+    blocks: int
+    slots: int
+    query_rows: int
+    asked_rows: int
+    warps: int = 4
 
-    def __call__(
-        self, scores: Tensor, bounds: Tensor, queries: Tensor, block_table: Tensor, length: Tensor, rows: Rows
-    ) -> None:
-        layers = len(bounds)
-        self.launch(
-            (-(-self.stride // (WARPS * BLOCKS_OF_WARP)), self.heads.kv_heads, layers * rows.slots),
-            rows,
-            threads=WARPS * 32,
-            scores=scores,
-            bounds=bounds,
-            asked=queries,
-            block_table=block_table,
-            length=length,
-            LAYERS=layers,
-        )
-
-
-THREADS: Final = 512
+    @property
+    def constants(self) -> dict[str, int | float]:
+        own, heads = super().constants, self.heads
+        own.pop("head_norm_eps", None)
+        return {**own, "stride": stride_of(heads)}
 
 
 class ChooseBlocks(Kernel):
-    """The blocks of the largest scores: int32 [layers, S, G, retrieval], ascending. The lowest wins an exact tie."""
+    """The blocks of the largest scores: int32 [layers, S, G, retrieval], ascending. The lowest wins an exact tie.
+    `slots`: of the engine.
+    """
 
-    def __init__(self, heads: Heads, kept: KeptBlocks, slots: int) -> None:
-        """`slots`: of the engine."""
-        self.heads, self.kept, self.slots = heads, kept, slots
-        self.stride = heads.max_blocks * (BLOCK // KEPT)
-        super().__init__(
-            "choose_blocks",
-            **kept.middle,
-            kv_heads=heads.kv_heads,
-            retrieved=kept.retrieval,
-            slots=slots,
-            stride=self.stride,
-            threads=THREADS,
-        )
+    heads: Heads
+    kept: KeptBlocks
+    slots: int
+    threads: int = 512
 
-    def __call__(self, kept: Tensor, scores: Tensor, length: Tensor, rows: Rows) -> None:
-        grid = self.heads.kv_heads, len(kept) * rows.slots
-        self.launch(grid, rows, kept=kept, scores=scores, length=length, LAYERS=len(kept))
+    @property
+    def constants(self) -> dict[str, int | float]:
+        of = {"kv_heads": self.heads.kv_heads, "retrieved": self.kept.retrieval, "stride": stride_of(self.heads)}
+        return {**self.kept.constants, **of, "slots": self.slots, "threads": self.threads}
 
 
 class AcceptReplayed(Kernel):
     """Decides how many drafts of each slot a full verification accepts, counts what it would not have chosen of the
-    tokens that it ran again, and notes that all are verified.
+    tokens that it ran again, and notes that all are verified. `rows`: per slot, with those that are run again.
     """
 
-    def __init__(self, kept: KeptBlocks, drafts: int, rows_per_slot: int, max_rows: int, capacity: int) -> None:
-        """`rows_per_slot`: with those that are run again; `max_rows`: of `Slots`."""
-        self.max_rows = max_rows
-        super().__init__(
-            "accept_replayed",
-            **kept.middle,
-            retrieved=kept.retrieval,
-            rows=rows_per_slot,
-            drafts=drafts,
-            max_rows=max_rows,
-            capacity=capacity,
-        )
+    kept: KeptBlocks
+    drafts: int
+    rows: int
+    max_rows: int
+    capacity: int
 
-    def __call__(
-        self,
-        choices: Tensor,
-        verified: Tensor,
-        dropped: Tensor,
-        bounded: Tensor,
-        overruled: Tensor,
-        slots: Slots,
-        rows: Rows,
-    ) -> None:
-        counted = {"verified": verified, "dropped": dropped, "bounded": bounded, "overruled": overruled}
-        self.launch((rows.slots,), slots, rows, threads=32, choices=choices, **counted)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        return {**super().constants, "retrieved": self.kept.retrieval}
 
 
 MOST_WARPS: Final = 8

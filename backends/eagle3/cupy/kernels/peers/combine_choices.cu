@@ -13,18 +13,12 @@
 static_assert(RANKS > 1 && RANKS <= MOST_RANKS, "RANKS: 2 to 4");
 
 struct CombineChoicesArguments {
-    Choice* choices;        // [R]
-    int* exchanges;         // [1]
-    PeerWord* mailbox_0;    // [2, RANKS, MAX_ROWS, 4]
-    PeerWord* mailbox_1;    // [2, RANKS, MAX_ROWS, 4] or null
-    PeerWord* mailbox_2;    // [2, RANKS, MAX_ROWS, 4] or null
-    PeerWord* mailbox_3;    // [2, RANKS, MAX_ROWS, 4] or null
-    int* fault;             // [1]
-    int* active_count;      // [1]
-    const int* length;      // [S]
-    const int* last_token;  // [S]
-    const int* drafts;      // [S, SLOT_ROWS]
-    const int* active;      // [S]
+    Choice* choices;                                   // [R]
+    int* exchanges;                                    // [1]
+    PeerWord* mailbox_0;                               // [2, RANKS, MAX_ROWS, 4]
+    PeerWord *mailbox_1, *mailbox_2, *mailbox_3;       // [2, RANKS, MAX_ROWS, 4] or null
+    int *fault, *active_count;                         // [1]
+    const int *length, *last_token, *drafts, *active;  // [S], [S], [S, SLOT_ROWS], [S]
     int rank;
 };
 

@@ -4,12 +4,9 @@
 // One block per active slot, a thread for each of its newest tokens: pending [slot][MAX_ROWS], of which there are counts[slot].
 #include "dependent.cuh"
 
-struct CountTokensArguments {
-    int* history;             // [S, VOCAB]
-    const int* pending;       // [S, MAX_ROWS]
-    const int* counts;        // [S]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct CountTokensArguments {                             // launched on [S] with MAX_ROWS threads
+    int* history;                                         // [S, VOCAB]
+    const int *pending, *counts, *active, *active_count;  // [S, MAX_ROWS], [S], [S], [1]
 };
 
 extern "C" __global__ void count_tokens(const CountTokensArguments args) {

@@ -17,16 +17,13 @@
 #define FULL_WARP 0xffffffffu
 #define NO_TOKEN -1
 
-struct PenaliseRowsArguments {
-    float* logits;            // [R, VOCAB]
-    Choice* choices;          // [R]
-    Choice* best;             // [R]
-    int* finished;            // [R]
-    const int* history;       // [S, VOCAB]
-    const float* bias;        // [VOCAB] if BIASED
-    const int* drafts;        // [S, MAX_ROWS]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct PenaliseRowsArguments {                  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
+    float* logits;                              // [R, VOCAB]
+    Choice *choices, *best;                     // [R]
+    int* finished;                              // [R]
+    const int* history;                         // [S, VOCAB]
+    const float* bias;                          // [VOCAB] if BIASED
+    const int *drafts, *active, *active_count;  // [S, MAX_ROWS], [S], [1]
     int rows_per_slot;
     const long long* masks;  // [S, TREE_ROWS] only if TREE_ROWS
 };

@@ -11,9 +11,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, P
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
-from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.lib.kv.modes import KvMode
-from specgate.checkpoints.geometry import ExpertGeometry
 
 MOST_THREADS: Final = 512
 """Most threads of a row: more would leave an SM with too few rows to read while others wait for their sums."""
@@ -28,22 +26,18 @@ def row_threads(width: int) -> int:
     return 32 * ceil(groups / each / 32)
 
 
-class PrefillStream(Kernel):
-    """x float32 [R, H] becomes x + `added` (bfloat16 [R, H]), or the embeddings (bfloat16 [V, H]) of `tokens`
-    (int64 [R]); and `normed` bfloat16 [R, H] becomes the RMSNorm of x with `weight` [H].
-    """
+class Rowwise(Kernel):
+    """A kernel with a block of threads for each row of `hidden` elements."""
 
-    def __init__(self, hidden: int) -> None:
-        super().__init__("prefill_stream", hidden=hidden, threads=row_threads(hidden))
-        self.hidden, self.threads = hidden, row_threads(hidden)
+    hidden: int
 
-    def __call__(
-        self, normed: Tensor, x: Tensor, source: Tensor | tuple[Tensor, Tensor], weight: Tensor, eps: float
-    ) -> None:
-        """`source`: what is added, or (embedding, tokens)."""
-        added, (embedding, tokens) = (source, (None, None)) if isinstance(source, Tensor) else (None, source)
-        read = {"added": added, "embedding": embedding, "tokens": tokens}
-        self.launch((len(x),), x=x, **read, normed=normed, weight=weight, eps=eps, R=len(x))
+    @property
+    def constants(self) -> dict[str, int | float]:
+        return {**super().constants, "threads": row_threads(self.hidden)}
+
+
+class PrefillStream(Rowwise):
+    """x becomes x + `added`, or the embeddings of `tokens`; and `normed` becomes the RMSNorm of x with `weight`."""
 
 
 THREADS: Final = 256
@@ -104,45 +98,22 @@ class PrefillHeads(Kernel):
 class PrefillGate(Kernel):
     """out = SiLU(gate) · up: bfloat16 [R, 2F], gates first → bfloat16 [R, F]."""
 
-    def __init__(self, intermediate: int) -> None:
-        super().__init__("prefill_gate", intermediate=intermediate, threads=THREADS)
-        self.intermediate = intermediate
-
-    def __call__(self, out: Tensor, gate_up: Tensor) -> None:
-        rows = len(gate_up)
-        self.launch((-(-rows * (self.intermediate // GROUP) // THREADS),), out=out, gate_up=gate_up, rows=rows)
+    intermediate: int
+    threads: int = THREADS
 
 
-class PrefillDraft(Kernel):
-    """The draft's input [norm(embed(token)), norm(hidden)], bfloat16 [R, 2H], of `hidden` bfloat16 [R, H] and `tokens`
-    int64 [R], each the one after its row.
-    """
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__("prefill_draft", hidden=hidden, threads=row_threads(hidden))
-        self.hidden, self.threads = hidden, row_threads(hidden)
-
-    def __call__(self, out: Tensor, hidden: Tensor, tokens: Tensor, weights: InputWeights, eps: float) -> None:
-        rows = len(hidden)
-        self.launch((rows,), weights, input=out, hidden=hidden, tokens=tokens, eps=eps, R=rows)
-
-
-ROUTE_THREADS: Final = 128
+class PrefillDraft(Rowwise):
+    """The draft's input [norm(embed(token)), norm(hidden)] of `hidden` and `tokens`, each the one after its row."""
 
 
 class PrefillRoute(Kernel):
-    """`chosen` int32 [R, k]: the experts of the k largest of logits + bias, in that order, the lower one first among
-    equals; `weights` float32 [R, k]: the softmax over these k.
+    """`chosen`: the experts of the k largest of logits + bias, in that order, the lower one first among equals;
+    `weights`: the softmax over these k.
     """
 
-    def __init__(self, experts: ExpertGeometry) -> None:
-        super().__init__("prefill_route", experts=experts.count, per_token=experts.per_token, threads=ROUTE_THREADS)
-        self.experts = experts
-
-    def __call__(self, chosen: Tensor, weights: Tensor, logits: Tensor, bias: Tensor) -> None:
-        """`logits` float32 [R, E]; `bias` bfloat16 [E]."""
-        rows = len(logits)
-        self.launch((-(-rows // ROUTE_THREADS),), chosen=chosen, weights=weights, logits=logits, bias=bias, rows=rows)
+    experts: int
+    per_token: int
+    threads: int = 128
 
 
 class PrefillDecode(Kernel):
@@ -169,69 +140,21 @@ class PrefillDecode(Kernel):
 
 class PrefillSwiglu(Kernel):
     """act = gate · σ(alpha · gate) · (up + 1), bfloat16 [R, F], of `both` bfloat16 [R, 2F], gates at even places, each
-    row with the bias of its expert added.
+    row with the bias of its expert, `experts`, added.
     """
 
-    def __init__(self, intermediate: int, experts: ExpertGeometry) -> None:
-        super().__init__(
-            "prefill_swiglu",
-            intermediate=intermediate,
-            alpha=experts.alpha,
-            limit=experts.limit,
-            threads=THREADS,
-        )
-        self.intermediate, self.count = intermediate, experts.count
-
-    def __call__(self, act: Tensor, both: Tensor, bias: Tensor, experts: Tensor) -> None:
-        """`bias` bfloat16 [E, 2F]; `experts` int32 [R]: of each row."""
-        rows = len(both)
-        grid = (-(-rows * (self.intermediate // GROUP) // THREADS),)
-        self.launch(grid, act=act, both=both, bias=bias, experts=experts, pairs=rows, EXPERTS=self.count)
+    intermediate: int
+    alpha: float
+    limit: float
+    threads: int = THREADS
 
 
-Places = tuple[Tensor, Tensor, Tensor]
-"""Of each row and place: where it lies among the sorted pairs, int32 [R, k], its expert, int32 [R, k], and its weight,
-float32 [R, k].
-"""
+class PrefillMixture(Rowwise):
+    """x float32 [R, H] += Σ_j weights_j · (out_j + bias) over the k experts of a row, in their order; and `normed`
+    bfloat16 [R, H] becomes the RMSNorm of x. `out` is in the order of experts; `place`: where a pair lies there.
 
-
-class PrefillMixture(Kernel):
-    """x float32 [R, H] += Σ_j weight_j · (out_j + bias) over the k experts of a row, in their order; and `normed`
-    bfloat16 [R, H] becomes the RMSNorm of x.
+    With `partial`, `normed` becomes that sum, rounded once: what one of several GPUs has of a mixture.
     """
 
-    def __init__(self, hidden: int, experts: ExpertGeometry) -> None:
-        super().__init__("prefill_mixture", hidden=hidden, per_token=experts.per_token, threads=row_threads(hidden))
-        self.hidden, self.experts, self.threads = hidden, experts, row_threads(hidden)
-
-    def __call__(
-        self,
-        normed: Tensor,
-        x: Tensor,
-        out: Tensor,
-        bias: Tensor,
-        routing: Places,
-        norm: tuple[Tensor, float],
-    ) -> None:
-        """`out` bfloat16 [R · k, H], in the order of experts; `bias` bfloat16 [E, H]. `norm`: its weight bfloat16 [H],
-        and its epsilon.
-        """
-        pairs = dict(zip(("place", "chosen", "weights"), routing, strict=True))
-        operands = {"normed": normed, "x": x, "out": out, "bias": bias, **pairs}
-        self.launch((len(x),), **operands, weight=norm[0], eps=norm[1], R=len(x), EXPERTS=self.experts.count)
-
-
-class PrefillMixtureSum(Kernel):
-    """`total` bfloat16 [R, H] = Σ_j weight_j · (out_j + bias) over the k experts of a row, in their order, rounded
-    once: what one of several GPUs has of a mixture.
-    """
-
-    def __init__(self, hidden: int, experts: ExpertGeometry) -> None:
-        threads = row_threads(hidden)
-        super().__init__("prefill_mixture", hidden=hidden, per_token=experts.per_token, threads=threads, partial=1)
-        self.hidden, self.experts, self.threads = hidden, experts, threads
-
-    def __call__(self, total: Tensor, out: Tensor, bias: Tensor, routing: Places) -> None:
-        """`out` bfloat16, all pairs in the order of experts, […, H]; `bias` bfloat16 [E, H]."""
-        rows, pairs = len(routing[0]), dict(zip(("place", "chosen", "weights"), routing, strict=True))
-        self.launch((rows,), normed=total, out=out, bias=bias, **pairs, eps=0.0, R=rows, EXPERTS=self.experts.count)
+    per_token: int
+    partial: int | None = None

@@ -4,13 +4,11 @@
 #include "dependent.cuh"
 #include "eights.cuh"
 
-struct PrefillDraftArguments {
-    bf16* input;                 // [R, 2 * HIDDEN]
-    const bf16* hidden;          // [R, HIDDEN]
-    const bf16* embedding;       // [_, HIDDEN]
-    const long long* tokens;     // [R]
-    const bf16* embedding_norm;  // [HIDDEN]
-    const bf16* feature_norm;    // [HIDDEN]
+struct PrefillDraftArguments {                  // launched on [R]
+    bf16* input;                                // [R, 2 * HIDDEN]
+    const bf16 *hidden, *embedding;             // [R, HIDDEN], [_, HIDDEN]
+    const long long* tokens;                    // [R]
+    const bf16 *embedding_norm, *feature_norm;  // [HIDDEN]
     float eps;
 };
 

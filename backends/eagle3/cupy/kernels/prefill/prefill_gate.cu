@@ -6,9 +6,9 @@
 
 static_assert(INTERMEDIATE % 8 == 0, "INTERMEDIATE must be a multiple of 8");
 
-struct PrefillGateArguments {
-    bf16* out;            // [rows, INTERMEDIATE]
-    const bf16* gate_up;  // [rows, 2 * INTERMEDIATE]
+struct PrefillGateArguments {  // launched on [(rows * (INTERMEDIATE / 8) - 1) / THREADS + 1]
+    bf16* out;                 // [rows, INTERMEDIATE]
+    const bf16* gate_up;       // [rows, 2 * INTERMEDIATE]
     int rows;
 };
 

@@ -30,12 +30,10 @@ const int WIDTH = (HEADS + 2 * KV_HEADS) * HEAD_DIM, ROTATED = HEADS + KV_HEADS,
 const int PARTS = (ROTATED + TOGETHER - 1) / TOGETHER, EIGHTS = HEAD_DIM / 8;
 
 struct PrefillHeadsArguments {
-    bf16* qkv;                // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
-    bf16* k_pages;            // [_, KV_HEADS, BLOCK, HEAD_DIM] if !KV_CODES
-    bf16* v_pages;            // [_, KV_HEADS, HEAD_DIM, BLOCK] if !KV_CODES
-    const long long* blocks;  // [(positions + BLOCK - 1) / BLOCK]
-    const float* cosine;      // [positions, HEAD_DIM / 2]
-    const float* sine;        // [positions, HEAD_DIM / 2]
+    bf16* qkv;                   // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
+    bf16 *k_pages, *v_pages;     // [_, KV_HEADS, BLOCK, HEAD_DIM], [_, KV_HEADS, HEAD_DIM, BLOCK] if !KV_CODES
+    const long long* blocks;     // [(positions + BLOCK - 1) / BLOCK]
+    const float *cosine, *sine;  // [positions, HEAD_DIM / 2]
     int positions;
     const bf16* head_norms;  // [2, HEAD_DIM] if HEAD_NORM_EPS
 };

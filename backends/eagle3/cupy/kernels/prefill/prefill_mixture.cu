@@ -12,15 +12,13 @@
 #define PARTIAL 0
 #endif
 
-struct PrefillMixtureArguments {
-    bf16* normed;          // [R, HIDDEN]
-    float* x;              // [R, HIDDEN] if !PARTIAL
-    const bf16* out;       // [R * PER_TOKEN, HIDDEN]
-    const bf16* bias;      // [EXPERTS, HIDDEN]
-    const int* place;      // [R, PER_TOKEN]
-    const int* chosen;     // [R, PER_TOKEN]
-    const float* weights;  // [R, PER_TOKEN]
-    const bf16* weight;    // [HIDDEN] if !PARTIAL
+struct PrefillMixtureArguments {  // launched on [R]
+    bf16* normed;                 // [R, HIDDEN]
+    float* x;                     // [R, HIDDEN] if !PARTIAL
+    const bf16 *out, *bias;       // [R * PER_TOKEN, HIDDEN], [EXPERTS, HIDDEN]
+    const int *place, *chosen;    // [R, PER_TOKEN]
+    const float* weights;         // [R, PER_TOKEN]
+    const bf16* weight;           // [HIDDEN] if !PARTIAL
     float eps;
 };
 

@@ -7,11 +7,11 @@
 
 static_assert(PER_TOKEN <= EXPERTS, "a row cannot have more experts than there are");
 
-struct PrefillRouteArguments {
-    int* chosen;          // [rows, PER_TOKEN]
-    float* weights;       // [rows, PER_TOKEN]
-    const float* logits;  // [rows, EXPERTS]
-    const bf16* bias;     // [EXPERTS]
+struct PrefillRouteArguments {  // launched on [(rows - 1) / THREADS + 1]
+    int* chosen;                // [rows, PER_TOKEN]
+    float* weights;             // [rows, PER_TOKEN]
+    const float* logits;        // [rows, EXPERTS]
+    const bf16* bias;           // [EXPERTS]
     int rows;
 };
 

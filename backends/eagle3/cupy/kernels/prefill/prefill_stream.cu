@@ -5,13 +5,13 @@
 #include "dependent.cuh"
 #include "eights.cuh"
 
-struct PrefillStreamArguments {
-    float* x;                 // [R, HIDDEN]
-    const bf16* added;        // [R, HIDDEN] or null: the rows begin with their embeddings
-    const bf16* embedding;    // [_, HIDDEN] or null
-    const long long* tokens;  // [R] or null
-    bf16* normed;             // [R, HIDDEN]
-    const bf16* weight;       // [HIDDEN]
+struct PrefillStreamArguments {  // launched on [R]
+    float* x;                    // [R, HIDDEN]
+    const bf16* added;           // [R, HIDDEN] or null: the rows begin with their embeddings
+    const bf16* embedding;       // [_, HIDDEN] or null
+    const long long* tokens;     // [R] or null
+    bf16* normed;                // [R, HIDDEN]
+    const bf16* weight;          // [HIDDEN]
     float eps;
 };
 

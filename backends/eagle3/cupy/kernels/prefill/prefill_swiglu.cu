@@ -9,11 +9,10 @@
 
 static_assert(INTERMEDIATE % 8 == 0, "INTERMEDIATE must be a multiple of 8");
 
-struct PrefillSwigluArguments {
-    bf16* act;           // [pairs, INTERMEDIATE]
-    const bf16* both;    // [pairs, 2 * INTERMEDIATE]
-    const bf16* bias;    // [EXPERTS, 2 * INTERMEDIATE]
-    const int* experts;  // [pairs]
+struct PrefillSwigluArguments {  // launched on [(pairs * (INTERMEDIATE / 8) - 1) / THREADS + 1]
+    bf16* act;                   // [pairs, INTERMEDIATE]
+    const bf16 *both, *bias;     // [pairs, 2 * INTERMEDIATE], [EXPERTS, 2 * INTERMEDIATE]
+    const int* experts;          // [pairs]
     int pairs;
 };
 

@@ -14,18 +14,14 @@
 
 static_assert(DRAFT_VOCAB <= VOCAB, "DRAFT_VOCAB must be at most VOCAB: a draft's row has no more blocks");
 
-struct SumRowsArguments {
-    double* sums;               // [2 * S * DRAFTS]
-    double* partial;            // [2 * S * DRAFTS, BLOCKS]
+struct SumRowsArguments {  // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, 2 * S * DRAFTS] for DRAFTS + 1 rows of a slot
+    double *sums, *partial;     // [2 * S * DRAFTS], [2 * S * DRAFTS, (VOCAB - 1) / (THREADS * COLUMNS) + 1]
     int* finished;              // [2 * S * DRAFTS]
     const float* logits;        // [R, VOCAB]
     const Choice* choices;      // [R]
     const Choice* cuts;         // [R] if FILTERED
     const float* draft_logits;  // [DRAFTS, SLOTS, DRAFT_VOCAB]
-    const int* draft_columns;   // [VOCAB]
-    const int* drafts;          // [S, MAX_ROWS]
-    const int* active;          // [S]
-    const int* active_count;    // [1]
+    const int *draft_columns, *drafts, *active, *active_count;  // [VOCAB], [S, MAX_ROWS], [S], [1]
 };
 
 // Of the block, in thread 0.

@@ -13,22 +13,17 @@
 #include "last_block.cuh"
 #include "winner.cuh"
 
-struct VerifyDraftsArguments {
-    Choice* choices;            // [R]
-    Choice* best;               // [S]
-    int* finished;              // [S]
-    const float* logits;        // [R, VOCAB]
-    const Choice* cuts;         // [R] if FILTERED
-    const float* draft_logits;  // [DRAFTS, SLOTS, DRAFT_VOCAB]
-    const double* sums;         // [2 * S * DRAFTS]
-    const int* draft_columns;   // [VOCAB]
-    const int* drafts;          // [S, MAX_ROWS]
-    const long long* requests;  // [SLOTS]
-    const int* length;          // [S]
-    const int* active;          // [S]
-    const int* active_count;    // [1]
-    int seed_low;
-    int seed_high;
+struct VerifyDraftsArguments {          // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, S] for DRAFTS + 1 rows of a slot
+    Choice *choices, *best;             // [R], [S]
+    int* finished;                      // [S]
+    const float* logits;                // [R, VOCAB]
+    const Choice* cuts;                 // [R] if FILTERED
+    const float* draft_logits;          // [DRAFTS, SLOTS, DRAFT_VOCAB]
+    const double* sums;                 // [2 * S * DRAFTS]
+    const int *draft_columns, *drafts;  // [VOCAB], [S, MAX_ROWS]
+    const long long* requests;          // [SLOTS]
+    const int *length, *active, *active_count;  // [S], [S], [1]
+    int seed_low, seed_high;
 };
 
 // Those of row t of a slot.

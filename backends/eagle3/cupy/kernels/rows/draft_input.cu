@@ -7,17 +7,12 @@
 #include "dependent.cuh"
 #include "draft_row.cuh"
 
-struct DraftInputArguments {
-    bf16* input;                 // [R, 2 * HIDDEN]
-    float* stream;               // [S, HIDDEN]
-    const float* hidden;         // [R, HIDDEN]
-    const bf16* embedding;       // [_, HIDDEN]
-    const bf16* embedding_norm;  // [HIDDEN]
-    const bf16* feature_norm;    // [HIDDEN]
-    const int* pending;          // [S, MAX_ROWS]
-    const int* counts;           // [S]
-    const int* active;           // [S]
-    const int* active_count;     // [1]
+struct DraftInputArguments {                                // launched on [R]
+    bf16* input;                                            // [R, 2 * HIDDEN]
+    float* stream;                                          // [S, HIDDEN]
+    const float* hidden;                                    // [R, HIDDEN]
+    const bf16 *embedding, *embedding_norm, *feature_norm;  // [_, HIDDEN], [HIDDEN], [HIDDEN]
+    const int *pending, *counts, *active, *active_count;    // [S, MAX_ROWS], [S], [S], [1]
     float eps;
 };
 

@@ -15,20 +15,17 @@
 #include "draft_row.cuh"
 #include "slots.cuh"
 
-struct DraftTokenArguments {
-    int* drafts;                 // [S, MAX_ROWS]
-    bf16* input;                 // [S, 2 * HIDDEN] or null
-    float* stream;               // [S, HIDDEN]
-    Choice* choices;             // [S]
-    int* fault;                  // [1]
-    const int* target_ids;       // [DRAFT_VOCAB]
-    const bf16* normed;          // [S, HIDDEN]
-    const float* squares;        // [S, HIDDEN / 8]
-    const bf16* embedding;       // [_, HIDDEN]
-    const bf16* embedding_norm;  // [HIDDEN]
-    const bf16* feature_norm;    // [HIDDEN]
-    const int* active;           // [S]
-    const int* active_count;     // [1]
+struct DraftTokenArguments {                                // launched on [S]
+    int* drafts;                                            // [S, MAX_ROWS]
+    bf16* input;                                            // [S, 2 * HIDDEN] or null
+    float* stream;                                          // [S, HIDDEN]
+    Choice* choices;                                        // [S]
+    int* fault;                                             // [1]
+    const int* target_ids;                                  // [DRAFT_VOCAB]
+    const bf16* normed;                                     // [S, HIDDEN]
+    const float* squares;                                   // [S, HIDDEN / 8]
+    const bf16 *embedding, *embedding_norm, *feature_norm;  // [_, HIDDEN], [HIDDEN], [HIDDEN]
+    const int *active, *active_count;                       // [S], [1]
     int index;
     float eps;
 };

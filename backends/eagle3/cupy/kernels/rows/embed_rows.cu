@@ -16,22 +16,15 @@
 
 static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
 
-struct EmbedRowsArguments {
-    float* x;                 // [R, HIDDEN]
-    bf16* normed;             // [R, HIDDEN]
-    float* squares;           // [R, HIDDEN / 8]
-    const bf16* embedding;    // [_, HIDDEN]
-    const bf16* norm_weight;  // [HIDDEN]
-    const int* last_token;    // [S]
-    const int* drafts;        // [S, MAX_ROWS]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
-    long long* stamps;        // [_, 5]
-    const int* step;          // [1]
-    const int* out;           // [S, CAPACITY] only if REPLAYS
-    const int* emitted;       // [S] only if REPLAYS
-    const int* length;        // [S] only if REPLAYS
-    const int* verified;      // [S] only if REPLAYS
+struct EmbedRowsArguments {                                  // launched on [R]
+    float* x;                                                // [R, HIDDEN]
+    bf16* normed;                                            // [R, HIDDEN]
+    float* squares;                                          // [R, HIDDEN / 8]
+    const bf16 *embedding, *norm_weight;                     // [_, HIDDEN], [HIDDEN]
+    const int *last_token, *drafts, *active, *active_count;  // [S], [S, MAX_ROWS], [S], [1]
+    long long* stamps;                                       // [_, 5]
+    const int* step;                                         // [1]
+    const int *out, *emitted, *length, *verified;            // [S, CAPACITY], [S], [S], [S] only if REPLAYS
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(const EmbedRowsArguments args) {

@@ -11,14 +11,12 @@
 #define REPLAYS 0
 #endif
 
-struct FeatureCaptureArguments {
-    bf16* features;           // [S, MAX_ROWS, FEATURES * HIDDEN]
-    const float* x;           // [R, HIDDEN]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct FeatureCaptureArguments {       // launched on [R]
+    bf16* features;                    // [S, MAX_ROWS, FEATURES * HIDDEN]
+    const float* x;                    // [R, HIDDEN]
+    const int *active, *active_count;  // [S], [1]
     int chunk;
-    const int* length;    // [S] only if REPLAYS
-    const int* verified;  // [S] only if REPLAYS
+    const int *length, *verified;  // [S] only if REPLAYS
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void feature_capture(const FeatureCaptureArguments args) {

@@ -9,13 +9,11 @@
 
 static_assert(NORM == 0 || NORM == 1 || NORM == 2, "NORM: 0 none, 1 each stream, 2 all streams");
 
-struct FeatureRowsArguments {
-    bf16* out;                // [R, FEATURES * HIDDEN]
-    const bf16* features;     // [S, MAX_ROWS, FEATURES * HIDDEN]
-    const bf16* weight;       // [FEATURES * HIDDEN] if NORM
-    const int* counts;        // [S]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
+struct FeatureRowsArguments {                   // launched on [R]
+    bf16* out;                                  // [R, FEATURES * HIDDEN]
+    const bf16* features;                       // [S, MAX_ROWS, FEATURES * HIDDEN]
+    const bf16* weight;                         // [FEATURES * HIDDEN] if NORM
+    const int *counts, *active, *active_count;  // [S], [S], [1]
     float eps;
 };
 

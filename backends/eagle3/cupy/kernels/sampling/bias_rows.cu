@@ -8,10 +8,9 @@
 
 #define FULL_WARP 0xffffffffu
 
-struct BiasRowsArguments {
+struct BiasRowsArguments {    // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
     float* logits;            // [R, VOCAB]
-    Choice* choices;          // [R]
-    Choice* best;             // [R]
+    Choice *choices, *best;   // [R]
     int* finished;            // [R]
     const float* bias;        // [VOCAB]
     const int* active_count;  // [1]

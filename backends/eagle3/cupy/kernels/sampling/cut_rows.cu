@@ -16,15 +16,14 @@
 
 #define AT_ONCE 8
 
-struct CutRowsArguments {
-    Choice* cuts;             // [R]
-    const long long* edges;   // [R, 3] if TOP_K || TOP_P < 1
-    Rank* listed;             // [R, LISTED] if TOP_K || TOP_P < 1
-    int* list_sizes;          // [R] if TOP_K || TOP_P < 1
-    int* finished;            // [R] if TOP_K || TOP_P < 1
-    const float* logits;      // [R, VOCAB]
-    const Choice* choices;    // [R]
-    const int* active_count;  // [1]
+struct CutRowsArguments {        // launched on [(TOP_K > 0 || TOP_P < 1) * ((VOCAB - 1) / (THREADS * COLUMNS)) + 1, R]
+    Choice* cuts;                // [R]
+    const long long* edges;      // [R, 3] if TOP_K || TOP_P < 1
+    Rank* listed;                // [R, LISTED] if TOP_K || TOP_P < 1
+    int *list_sizes, *finished;  // [R] if TOP_K || TOP_P < 1
+    const float* logits;         // [R, VOCAB]
+    const Choice* choices;       // [R]
+    const int* active_count;     // [1]
     int rows_per_slot;
 };
 

@@ -20,21 +20,15 @@
 
 static_assert(VOCAB <= 1 << COLUMN_BITS, "VOCAB must be at most 262144: a runner has 18 bits for its column");
 
-struct DrawRowsArguments {
-    Choice* choices;            // [R]
-    Choice* best;               // [R]
-    int* finished;              // [R]
-    const float* logits;        // [R, VOCAB]
-    const Choice* cuts;         // [R] if FILTERED
-    const int* target_ids;      // [VOCAB] if MAPPED
-    const long long* requests;  // [S]
-    const int* length;          // [S]
-    const int* active;          // [S]
-    const int* active_count;    // [1]
-    int rows_per_slot;
-    int offset;
-    int seed_low;
-    int seed_high;
+struct DrawRowsArguments {                      // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
+    Choice *choices, *best;                     // [R]
+    int* finished;                              // [R]
+    const float* logits;                        // [R, VOCAB]
+    const Choice* cuts;                         // [R] if FILTERED
+    const int* target_ids;                      // [VOCAB] if MAPPED
+    const long long* requests;                  // [S]
+    const int *length, *active, *active_count;  // [S], [S], [1]
+    int rows_per_slot, offset, seed_low, seed_high;
     const long long* masks;  // [S, TREE_ROWS] only if TREE_ROWS
 };
 

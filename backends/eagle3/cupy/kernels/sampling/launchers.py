@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from torch import Tensor
-
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 WARP: Final = 32
 MOST_THREADS: Final = 256
@@ -41,21 +38,21 @@ def threads_of(work: int, most: int) -> int:
     return min(most, -(-work // WARP) * WARP)
 
 
-class BiasRows(Kernel):
-    """Adds `bias` (float32 [V]) to every row of `logits` (float32 [R, V]) and makes `choices` (int64 [R]) anew.
+class Divided(Kernel):
+    """A kernel that gives a row of `vocab` columns several blocks."""
 
-    `best` int64 [R] and `finished` int32 [R] are zero before and after.
+    vocab: int
+
+    @property
+    def constants(self) -> dict[str, int | float]:
+        return {**super().constants, **Division(self.vocab).constants}
+
+
+class BiasRows(Divided):
+    """Adds `bias` to every row of `logits` and makes `choices` anew.
+
+    `best` and `finished` are zero before and after.
     """
-
-    def __init__(self, vocab: int) -> None:
-        self.vocab, self.division = vocab, Division(vocab)
-        super().__init__("bias_rows", **self.division.constants)
-
-    def __call__(
-        self, logits: Tensor, choices: Tensor, best: Tensor, finished: Tensor, bias: Tensor, rows: Rows
-    ) -> None:
-        operands = {"logits": logits, "choices": choices, "best": best, "finished": finished, "bias": bias}
-        self.launch((self.division.blocks, rows.most), rows, **operands)
 
 
 BUCKETS: Final = 2048
@@ -64,34 +61,20 @@ EDGE: Final = 3
 """Numbers of an edge: its bucket, the mass before it, the mass of the row."""
 
 
-def ranked(vocab: int, top_k: int) -> int:
-    """`top_k` as kernels take it: one of all columns or more is none, which is 0."""
-    return top_k if top_k < vocab else 0
+class WeighRows(Divided):
+    """Leaves in `edges` in which bucket of each row of `logits` top-k ends or, without it, top-p.
 
-
-class WeighRows(Kernel):
-    """Leaves in `edges` (int64 [R, EDGE]) in which bucket of each row of `logits` (float32 [R, V]) top-k ends or,
-    without it, top-p.
-
-    `sums` int64 [R, BUCKETS] and `finished` int32 [R] are zero before and after. `choices` int64 [R]: the greedy
-    choices, which stay.
+    `sums` and `finished` are zero before and after. `choices`: the greedy ones, which stay.
     """
 
-    def __init__(self, vocab: int, temperature: float, *, top_k: int, top_p: float) -> None:
-        self.vocab, self.division = vocab, Division(vocab)
-        super().__init__(
-            "weigh_rows",
-            temperature=float(temperature),
-            top_k=ranked(vocab, top_k),
-            top_p=float(top_p),
-            **self.division.constants,
-        )
+    temperature: float
+    top_k: int
+    top_p: float
 
-    def __call__(
-        self, edges: Tensor, sums: Tensor, finished: Tensor, logits: Tensor, choices: Tensor, rows: Rows
-    ) -> None:
-        operands = {"edges": edges, "sums": sums, "finished": finished, "logits": logits, "choices": choices}
-        self.launch((self.division.blocks, rows.most), rows, **operands)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        """`top_k`: one of all columns or more is none, which is 0."""
+        return {**super().constants, "top_k": self.top_k if self.top_k < self.vocab else 0}
 
 
 LISTED: Final = 1 << 14
@@ -100,43 +83,20 @@ a bucket has some hundreds, and top-k keeps few. A row that needs more is read a
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """Results of `WeighRows`, `edges` int64 [R, EDGE], and workspace for lists of columns: `listed` int64 [R, LISTED],
-    and `list_sizes` int32 [R] and `finished` int32 [R], which are zero before and after.
+class CutRows(WeighRows):
+    """Leaves in `cuts` the rank of the last column of each row that the filters keep, as `rank.cuh` has it.
+
+    With top-k or top-p, `edges` are as `WeighRows` leaves them, `listed` is a workspace, and `list_sizes` and
+    `finished` are zero before and after. `choices`: the greedy ones, which stay.
     """
 
-    edges: Tensor
-    listed: Tensor
-    list_sizes: Tensor
-    finished: Tensor
+    min_p: float
+    listed: int = LISTED
 
-
-class CutRows(Kernel):
-    """Leaves in `cuts` (int64 [R]) the rank of the last column of each row that the filters keep, as `rank.cuh` has it.
-
-    `weighed`: None where neither top-k nor top-p is asked for. `choices` int64 [R]: the greedy choices, which stay.
-    """
-
-    def __init__(
-        self, vocab: int, temperature: float, *, top_k: int, top_p: float, min_p: float, listed: int = LISTED
-    ) -> None:
-        self.vocab, self.division, self.listed = vocab, Division(vocab), listed
-        self.weighed = ranked(vocab, top_k) > 0 or top_p < 1
-        self.threads = self.division.threads if self.weighed else WARP
-        super().__init__(
-            "cut_rows",
-            temperature=float(temperature),
-            top_k=ranked(vocab, top_k),
-            top_p=float(top_p),
-            min_p=float(min_p),
-            listed=listed,
-            **{**self.division.constants, "threads": self.threads},
-        )
-
-    def __call__(self, cuts: Tensor, weighed: Weighed | None, logits: Tensor, choices: Tensor, rows: Rows) -> None:
-        blocks = self.division.blocks if self.weighed else 1
-        self.launch((blocks, rows.most), weighed, rows, cuts=cuts, logits=logits, choices=choices)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        constants = super().constants
+        return constants if constants["top_k"] or self.top_p < 1 else {**constants, "threads": WARP}
 
 
 MOST_COLUMNS: Final = 1 << 18
@@ -150,77 +110,31 @@ class Purpose(IntEnum):
     DRAFT = 1
 
 
-class DrawRows(Kernel):
-    """Puts a drawn column of each row of `logits` (float32 [R, V]) in the place of its greedy choice (int64 [R]).
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The words of a seed as C ints."""
 
-    `filtered`: what may be drawn is what `cuts` (int64 [R]) leaves. `mapped`: column c stands for the target's token
-    `target_ids[c]` (int32 [V]), and has that token's random numbers, which are those of `purpose`. `nodes`: so many
-    nodes may a slot's tree have, of which rows are the first; 0: rows are a chain.
+    seed_low: int
+    seed_high: int
+
+    @classmethod
+    def of(cls, seed: int) -> Seed:
+        return cls(*((word & 0xFFFFFFFF ^ 1 << 31) - (1 << 31) for word in (seed, seed >> 32)))
+
+
+class DrawRows(Divided):
+    """Puts a drawn column of each row of `logits` in the place of its greedy choice.
+
+    `filtered`: what may be drawn is what `cuts` leaves. `mapped`: column c stands for the target's token
+    `target_ids[c]`, and has that token's random numbers, which are those of `purpose`. `tree_rows`: so many nodes may a
+    slot's tree have, of which rows are the first; None: rows are a chain.
+
+    Row t of a slot is drawn for position `length` + 1 + `offset` + t, a node for that at its depth, which `masks` say.
+    `requests`: who the slots' requests are. `best` and `finished` are zero before and after.
     """
 
-    def __init__(
-        self,
-        vocab: int,
-        temperature: float,
-        *,
-        filtered: bool = False,
-        mapped: bool = False,
-        purpose: Purpose = Purpose.TARGET,
-        nodes: int = 0,
-    ) -> None:
-        self.vocab, self.division = vocab, Division(vocab)
-        self.filtered, self.mapped = filtered, mapped
-        super().__init__(
-            "draw_rows",
-            temperature=float(temperature),
-            filtered=int(filtered),
-            mapped=int(mapped),
-            purpose=int(purpose),
-            **({"tree_rows": nodes} if nodes else {}),
-            **self.division.constants,
-        )
-
-    def __call__(
-        self,
-        choices: Tensor,
-        best: Tensor,
-        finished: Tensor,
-        logits: Tensor,
-        requests: Tensor,
-        length: Tensor,
-        rows: Rows,
-        *,
-        seed: int,
-        offset: int = 0,
-        cuts: Tensor | None = None,
-        target_ids: Tensor | None = None,
-        masks: Tensor | None = None,
-    ) -> None:
-        """`requests` int64 [S]: who the slots' requests are. `length` int32 [S]: committed positions of each.
-
-        Row t of a slot is drawn for position `length` + 1 + `offset` + t, a node for that at its depth, which `masks`
-        int64 [S, nodes] says. `best` int64 [R] and `finished` int32 [R] are
-        zero before and after. Raises ValueError for operands that this launcher was not made for.
-        """
-        self.launch(
-            (self.division.blocks, rows.most),
-            rows,
-            choices=choices,
-            best=best,
-            finished=finished,
-            logits=logits,
-            cuts=cuts,
-            target_ids=target_ids,
-            requests=requests,
-            length=length,
-            offset=offset,
-            seed_low=signed(seed),
-            seed_high=signed(seed >> 32),
-            masks=masks,
-        )
-
-
-def signed(word: int) -> int:
-    """The low 32 bits of `word` as a C int has them."""
-    low = word & 0xFFFFFFFF
-    return low - (1 << 32) if low >> 31 else low
+    temperature: float
+    filtered: bool = False
+    mapped: bool = False
+    purpose: Purpose = Purpose.TARGET
+    tree_rows: int | None = None

@@ -8,9 +8,8 @@
 #include "dependent.cuh"
 #include "last_block.cuh"
 
-struct WeighRowsArguments {
-    long long* edges;         // [R, 3]
-    long long* sums;          // [R, 2048]
+struct WeighRowsArguments {   // launched on [(VOCAB - 1) / (THREADS * COLUMNS) + 1, R]
+    long long *edges, *sums;  // [R, 3], [R, 2048]
     int* finished;            // [R]
     const float* logits;      // [R, VOCAB]
     const Choice* choices;    // [R]

@@ -6,16 +6,13 @@
 #include "dependent.cuh"
 #include "slots.cuh"
 
-struct AcceptArguments {
-    int* accepted;            // [S]
-    int* target_tokens;       // [S, MAX_ROWS]
-    Choice* choices;          // [R]
-    int* fault;               // [1]
-    const int* drafts;        // [S, MAX_ROWS]
-    const int* active;        // [S]
-    const int* active_count;  // [1]
-    long long* stamps;        // [_, 5]
-    const int* step;          // [1]
+struct AcceptArguments {                        // launched on [1] with S threads
+    int *accepted, *target_tokens;              // [S], [S, MAX_ROWS]
+    Choice* choices;                            // [R]
+    int* fault;                                 // [1]
+    const int *drafts, *active, *active_count;  // [S, MAX_ROWS], [S], [1]
+    long long* stamps;                          // [_, 5]
+    const int* step;                            // [1]
 };
 
 extern "C" __global__ void accept(const AcceptArguments args) {

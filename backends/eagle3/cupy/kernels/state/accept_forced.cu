@@ -8,17 +8,13 @@
 #include "dependent.cuh"
 #include "slots.cuh"
 
-struct AcceptForcedArguments {
-    int* accepted;            // [SLOTS]
-    int* target_tokens;       // [SLOTS, MAX_ROWS]
-    Choice* choices;          // [R]
-    int* fault;               // [1]
-    const int* forced;        // [_, SLOTS]
-    const int* drafts;        // [SLOTS, MAX_ROWS]
-    const int* active;        // [SLOTS]
-    const int* active_count;  // [1]
-    long long* stamps;        // [_, 5]
-    const int* step;          // [1]
+struct AcceptForcedArguments {                           // launched on [1] with S threads
+    int *accepted, *target_tokens;                       // [SLOTS], [SLOTS, MAX_ROWS]
+    Choice* choices;                                     // [R]
+    int* fault;                                          // [1]
+    const int *forced, *drafts, *active, *active_count;  // [_, SLOTS], [SLOTS, MAX_ROWS], [SLOTS], [1]
+    long long* stamps;                                   // [_, 5]
+    const int* step;                                     // [1]
 };
 
 extern "C" __global__ void accept_forced(const AcceptForcedArguments args) {

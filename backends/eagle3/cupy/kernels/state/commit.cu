@@ -16,30 +16,15 @@
 #define MOST_EMITTED MAX_ROWS
 #endif
 
-struct CommitArguments {
-    int* length;      // [SLOTS]
-    int* last_token;  // [SLOTS]
-    int* emitted;     // [SLOTS]
-    int* truncated;   // [SLOTS]
-    int* finish;      // [SLOTS]
-    int* out;         // [SLOTS, CAPACITY]
-    int* pending;     // [SLOTS, MAX_ROWS]
-    int* counts;      // [SLOTS]
+struct CommitArguments {                                      // launched on [1] with SLOTS threads
+    int *length, *last_token, *emitted, *truncated, *finish;  // [SLOTS]
+    int *out, *pending, *counts;                              // [SLOTS, CAPACITY], [SLOTS, MAX_ROWS], [SLOTS]
     int* accepted_log;
-    int* held;                 // [SLOTS]
-    int* owner;                // [_]
-    int* free_blocks;          // [_]
-    int* free_count;           // [1]
-    int* fault;                // [1]
-    int* active;               // [SLOTS]
-    int* active_count;         // [1]
-    int* step;                 // [1]
-    long long* stamps;         // [_, 5]
-    const int* block_table;    // [SLOTS, MAX_BLOCKS]
-    const int* prompt_blocks;  // [SLOTS]
-    const int* accepted;       // [SLOTS]
-    const int* target_tokens;  // [SLOTS, MAX_ROWS]
-    const int* rule;           // [3]
+    int *held, *owner, *free_blocks, *free_count, *fault, *active;  // [SLOTS], [_], [_], [1], [1], [SLOTS]
+    int *active_count, *step;                                       // [1]
+    long long* stamps;                                              // [_, 5]
+    const int *block_table, *prompt_blocks, *accepted;              // [SLOTS, MAX_BLOCKS], [SLOTS], [SLOTS]
+    const int *target_tokens, *rule;                                // [SLOTS, MAX_ROWS], [3]
 };
 
 enum Finish { RUNNING, EOS, STOP, LENGTH };

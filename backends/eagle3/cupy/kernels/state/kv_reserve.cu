@@ -9,18 +9,13 @@
 #include "kv_blocks.cuh"
 #include "slots.cuh"
 
-struct KVReserveArguments {
-    int* block_table;   // [SLOTS, MAX_BLOCKS]
-    int* held;          // [SLOTS]
-    int* owner;         // [BLOCKS]
-    int* free_blocks;   // [BLOCKS]
-    int* free_count;    // [1]
-    int* fault;         // [1]
-    const int* length;  // [SLOTS]
-    const int* active;  // [SLOTS]
-    int* active_count;  // [1]
-    long long* stamps;  // [_, 5]
-    const int* step;    // [1]
+struct KVReserveArguments {                         // launched on [1] with SLOTS threads
+    int *block_table, *held, *owner, *free_blocks;  // [SLOTS, MAX_BLOCKS], [SLOTS], [BLOCKS], [BLOCKS]
+    int *free_count, *fault;                        // [1]
+    const int *length, *active;                     // [SLOTS]
+    int* active_count;                              // [1]
+    long long* stamps;                              // [_, 5]
+    const int* step;                                // [1]
 };
 
 extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(const KVReserveArguments args) {

@@ -20,19 +20,16 @@ const int USED = BEGIN + SOURCES * TOP;                // candidates of this tre
 const int EACH = (USED + THREADS - 1) / THREADS;       // candidates of a thread
 const int LAST = LEVELS > 1 ? (LEVELS - 2) * TOP : 0;  // number of the first row that the draft ran on for the last level
 
-struct TreeChooseArguments {
-    int* drafts;               // [S, MAX_ROWS]
-    int* parents;              // [S, MAX_ROWS]
-    long long* masks;          // [S, MAX_ROWS]
-    uint2* pool;               // [S, POOL, 2]
-    int* fault;                // [1]
-    const Choice* candidates;  // [R * PARTS * TOP]
-    const float2* sums;        // [R * PARTS, 2]
-    const int* entries;        // [S, FOREST]
-    const float* scores;       // [S, FOREST]
-    const int* target_ids;     // [DRAFT_VOCAB]
-    const int* active;         // [S]
-    const int* active_count;   // [1]
+struct TreeChooseArguments {                        // launched on [S] for SOURCES rows of a slot
+    int *drafts, *parents;                          // [S, MAX_ROWS]
+    long long* masks;                               // [S, MAX_ROWS]
+    uint2* pool;                                    // [S, POOL, 2]
+    int* fault;                                     // [1]
+    const Choice* candidates;                       // [R * PARTS * TOP]
+    const float2* sums;                             // [R * PARTS, 2]
+    const int* entries;                             // [S, FOREST]
+    const float* scores;                            // [S, FOREST]
+    const int *target_ids, *active, *active_count;  // [DRAFT_VOCAB], [S], [1]
 };
 
 // The row of the forest that a candidate stands behind; -1 where that is the root.

@@ -18,25 +18,22 @@
 static_assert(SOURCES == 1 ? ROWS == TOP : SOURCES == ROWS && TOP == ROWS, "a level has as many rows as a row has candidates");
 static_assert(SOURCES <= 32, "a lane of a warp has the candidates of one row");
 
-struct TreeGrowArguments {
-    uint2* pool;                 // [S, POOL, 2]
-    int* entries;                // [S, FOREST]
-    float* scores;               // [S, FOREST]
-    long long* masks;            // [S, FOREST]
-    bf16* input;                 // [S * ROWS, 2 * HIDDEN]
-    float* next_stream;          // [S * ROWS, HIDDEN]
-    int* fault;                  // [1]
-    const float* stream;         // [R, HIDDEN]
-    const Choice* candidates;    // [R * PARTS * TOP]
-    const float2* sums;          // [R * PARTS, 2]
-    const int* target_ids;       // [DRAFT_VOCAB]
-    const bf16* normed;          // [R, HIDDEN]
-    const float* squares;        // [R, HIDDEN / 8]
-    const bf16* embedding;       // [_, HIDDEN]
-    const bf16* embedding_norm;  // [HIDDEN]
-    const bf16* feature_norm;    // [HIDDEN]
-    const int* active;           // [S]
-    const int* active_count;     // [1]
+struct TreeGrowArguments {                                  // launched on [S * ROWS] for SOURCES rows of a slot
+    uint2* pool;                                            // [S, POOL, 2]
+    int* entries;                                           // [S, FOREST]
+    float* scores;                                          // [S, FOREST]
+    long long* masks;                                       // [S, FOREST]
+    bf16* input;                                            // [S * ROWS, 2 * HIDDEN]
+    float* next_stream;                                     // [S * ROWS, HIDDEN]
+    int* fault;                                             // [1]
+    const float* stream;                                    // [R, HIDDEN]
+    const Choice* candidates;                               // [R * PARTS * TOP]
+    const float2* sums;                                     // [R * PARTS, 2]
+    const int* target_ids;                                  // [DRAFT_VOCAB]
+    const bf16* normed;                                     // [R, HIDDEN]
+    const float* squares;                                   // [R, HIDDEN / 8]
+    const bf16 *embedding, *embedding_norm, *feature_norm;  // [_, HIDDEN], [HIDDEN], [HIDDEN]
+    const int *active, *active_count;                       // [S], [1]
     float eps;
 };
 

@@ -51,30 +51,23 @@ static_assert(MOVED * NUMBERS <= 32, "a lane finds one place of what is moved");
 static_assert(WIDTH % 8 == 0 && BLOCK % NUMBERS == 0 && ROWS <= BLOCK,
               "pieces cross neither rows nor blocks, and lie in two at most");
 
-struct TreeSettleArguments {
-    unsigned char* k_pages;    // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if KV_FP8
-    unsigned char* v_pages;    // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if KV_FP8
-    float* scales;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK / 16, 2] only if KV_FP8
-    const float* node_scales;  // [LAYERS, scaled_slots, KV_HEADS, MAX_ROWS, 2] only if KV_FP8
-    int scaled_slots;          // only if KV_FP8
-    bf16* k_pages;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8
-    bf16* v_pages;             // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8
-    bf16* features;            // [S, MAX_ROWS, WIDTH]
-    int* accepted;             // [S]
-    int* path;                 // [S, LEVELS + 1]
-    int* target_tokens;        // [S, MAX_ROWS]
-    Choice* choices;           // [R]
-    int* readers;              // [S]
-    int* fault;                // [1]
-    const long long* masks;    // [S, MAX_ROWS]
-    const int* parents;        // [S, MAX_ROWS]
-    const int* drafts;         // [S, MAX_ROWS]
-    const int* length;         // [S]
-    const int* block_table;    // [S, MAX_BLOCKS]
-    const int* active;         // [S]
-    const int* active_count;   // [1]
-    long long* stamps;         // [_, 5]
-    const int* step;           // [1]
+struct TreeSettleArguments {               // launched on [LAYERS * KV_HEADS + (WIDTH - 1) / (8 * HEAD_DIM) + 1, S]
+    unsigned char* k_pages;                // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if KV_FP8
+    unsigned char* v_pages;                // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if KV_FP8
+    float* scales;                         // [LAYERS, BLOCKS, KV_HEADS, BLOCK / 16, 2] only if KV_FP8
+    const float* node_scales;              // [LAYERS, scaled_slots, KV_HEADS, MAX_ROWS, 2] only if KV_FP8
+    int scaled_slots;                      // only if KV_FP8
+    bf16* k_pages;                         // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8
+    bf16* v_pages;                         // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8
+    bf16* features;                        // [S, MAX_ROWS, WIDTH]
+    int *accepted, *path, *target_tokens;  // [S], [S, LEVELS + 1], [S, MAX_ROWS]
+    Choice* choices;                       // [R]
+    int *readers, *fault;                  // [S], [1]
+    const long long* masks;                // [S, MAX_ROWS]
+    const int *parents, *drafts, *length, *block_table;  // [S, MAX_ROWS], [S, MAX_ROWS], [S], [S, MAX_BLOCKS]
+    const int *active, *active_count;                    // [S], [1]
+    long long* stamps;                                   // [_, 5]
+    const int* step;                                     // [1]
 };
 
 // What a block moves.

@@ -17,23 +17,18 @@
 #include "likeliest.cuh"
 #include "slots.cuh"
 
-struct TreeTokenArguments {
-    int* drafts;                 // [S, MAX_ROWS]
-    bf16* input;                 // [S * ROWS, 2 * HIDDEN]
-    float* next_stream;          // [S * ROWS, HIDDEN]
-    int* fault;                  // [1]
-    const float* stream;         // [R, HIDDEN]
-    const float* logits;         // [R, DRAFT_VOCAB]
-    const unsigned* maxima;      // [R, (DRAFT_VOCAB + 31) / 32 * 4]
-    const int* nodes;            // [FIRST_NODE + NODES - 1, 3]
-    const int* target_ids;       // [DRAFT_VOCAB]
-    const bf16* normed;          // [R, HIDDEN]
-    const float* squares;        // [R, HIDDEN / 8]
-    const bf16* embedding;       // [_, HIDDEN]
-    const bf16* embedding_norm;  // [HIDDEN]
-    const bf16* feature_norm;    // [HIDDEN]
-    const int* active;           // [S]
-    const int* active_count;     // [1]
+struct TreeTokenArguments {                                 // launched on [S * NODES] for SOURCES rows of a slot
+    int* drafts;                                            // [S, MAX_ROWS]
+    bf16* input;                                            // [S * ROWS, 2 * HIDDEN]
+    float* next_stream;                                     // [S * ROWS, HIDDEN]
+    int* fault;                                             // [1]
+    const float *stream, *logits;                           // [R, HIDDEN], [R, DRAFT_VOCAB]
+    const unsigned* maxima;                                 // [R, (DRAFT_VOCAB + 31) / 32 * 4]
+    const int *nodes, *target_ids;                          // [FIRST_NODE + NODES - 1, 3], [DRAFT_VOCAB]
+    const bf16* normed;                                     // [R, HIDDEN]
+    const float* squares;                                   // [R, HIDDEN / 8]
+    const bf16 *embedding, *embedding_norm, *feature_norm;  // [_, HIDDEN], [HIDDEN], [HIDDEN]
+    const int *active, *active_count;                       // [S], [1]
     float eps;
 };
 

@@ -19,7 +19,7 @@ const int WARPS = THREADS / 32;
 const int EACH = (COLUMNS + PARTS * THREADS * WIDE - 1) / (PARTS * THREADS * WIDE) * WIDE;  // columns of a thread
 #define NOTHING (-3e38f)                                                                    // of columns: below every logit
 
-struct TreeTopArguments {
+struct TreeTopArguments {     // launched on [PARTS, R]
     Choice* candidates;       // [R * PARTS * TOP]
     float2* sums;             // [R * PARTS, 2]
     const float* logits;      // [R, COLUMNS]

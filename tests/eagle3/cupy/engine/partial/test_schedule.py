@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.cupy.engine.decode_run import STEPS_PER_GRAPH, graph_sizes
-from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, enqueue, graph_sizes
+from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN
 from specgate.backends.eagle3.lib.specpv import BLOCK, PartialPlan
@@ -74,10 +74,15 @@ def test_the_host_looks_for_the_end_of_a_request_up_to_the_last_graph_of_several
     refresh: int, prompt: int
 ) -> None:
     graphs = graphs_of(kinds_of(sizes(PartialPlan(2, 4, 3, refresh), 4), 3, [prompt], 120))
-    several = [len(graph) > 1 for graph in graphs]
-    assert looks_of(graphs) > sum(several) > 10
-    assert several[looks_of(graphs) - 1] and not any(several[looks_of(graphs) :])
-    assert looks_of(graphs_of((PLAIN,) * 20)) == 2 and looks_of(graphs_of((PLAIN,))) == looks_of([]) == 0
+    launched, looked = list[int](), list[int]()
+
+    def running_after(number: int) -> int:
+        looked.append(len(launched))
+        return 1
+
+    assert enqueue(graphs, lambda of, n: launched.append(len(of)), lambda n: None, running_after) == graphs
+    last = max(number for number, steps in enumerate(launched) if steps > 1)
+    assert looked == [*range(AHEAD, last + 1)] and launched.count(1) > 0 < last - 10
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])

@@ -70,7 +70,8 @@ def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, RowGr
     place = torch.full_like(chosen, -1)
     row_groups = RowGroups.room(chosen.numel(), experts.count, chosen.device)
     row_groups.row_groups.fill_(-1)
-    PrefillRowGroups(experts)(row_groups, place, chosen)
+    kernel = PrefillRowGroups(experts.count, experts.per_token)
+    kernel(row_groups, place=place, chosen=chosen, pairs=chosen.numel())
     return place, row_groups
 
 
@@ -187,7 +188,7 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"out: .*is needed"):
         PrefillDown(32, 32, made.experts)(out, act, made.down, row_groups)
     with pytest.raises(ValueError, match=r"row_groups: .*is needed"):
-        PrefillRowGroups(made.experts)(row_groups, torch.zeros(40, 2).int(), torch.zeros(40, 2).int())
+        PrefillRowGroups(5, 2)(row_groups, place=torch.zeros(40, 2).int(), chosen=torch.zeros(40, 2).int(), pairs=80)
     assert made.gate_up.order is Order.PAIRED
 
 

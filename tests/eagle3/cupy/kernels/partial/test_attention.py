@@ -188,13 +188,13 @@ class Choosing:
     def __init__(self, shape: Heads, kept: KeptBlocks, lengths: Sequence[int], rows: int, device: str) -> None:
         self.shape, self.kept, self.lengths, self.slots, self.layers = shape, kept, lengths, len(lengths), 2
         self.device, blocks = device, self.slots * shape.max_blocks
-        self.k = normal(self.layers, blocks, shape.kv_heads, BLOCK, shape.head_dim, device=device)
+        self.k_pages = normal(self.layers, blocks, shape.kv_heads, BLOCK, shape.head_dim, device=device)
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
-        self.table = order.view(self.slots, -1).int().to(device)
+        self.block_table = order.view(self.slots, -1).int().to(device)
         self.asked = normal(self.layers, self.slots, rows, shape.heads, shape.head_dim, device=device, seed=1)
         of_block = BLOCK // KEPT
         self.bounds = torch.full(
-            (*self.k.shape[:3], of_block, 2, shape.head_dim), float("nan"), dtype=torch.bfloat16, device=device
+            (*self.k_pages.shape[:3], of_block, 2, shape.head_dim), float("nan"), dtype=torch.bfloat16, device=device
         )
         self.scores = torch.full(
             (self.layers * self.slots, shape.kv_heads, shape.max_blocks * of_block), float("nan"), device=device
@@ -202,24 +202,24 @@ class Choosing:
         chosen = (self.layers, self.slots, shape.kv_heads, kept.retrieval)
         self.chosen = torch.full(chosen, -1, dtype=torch.int32, device=device)
         self.of = rows_of(range(self.slots), 1, self.slots, device)
-        self.blocks, self.rows = blocks, rows
+        self.blocks, self.rows, self.sizes = blocks, rows, {"LAYERS": self.layers}
 
     def bound(self, bounded: Sequence[int], lengths: Sequence[int], most: int) -> None:
         kernel = BlockBounds(self.shape, self.kept, self.blocks)
         given = counted(bounded, self.device), counted(lengths, self.device)
-        kernel(self.bounds, self.k, self.table, *given, self.of, most=most)
+        kernel(self.of, self, bounded=given[0], length=given[1], MOST=most)
 
     def score(self, rows: int) -> None:
         kernel = BlockScores(self.shape, self.kept, self.blocks, self.slots, rows, self.rows)
-        kernel(self.scores, self.bounds, self.asked, self.table, counted(self.lengths, self.device), self.of)
+        kernel(self.of, self, length=counted(self.lengths, self.device))
 
     def choose(self) -> None:
         kernel = ChooseBlocks(self.shape, self.kept, self.slots)
-        kernel(self.chosen, self.scores, counted(self.lengths, self.device), self.of)
+        kernel(self.of, self, kept=self.chosen, length=counted(self.lengths, self.device))
 
     def keys(self, layer: int) -> Tensor:
         """[S, G, P, D], by position."""
-        return self.k[layer][self.table.long()].transpose(1, 2).flatten(2, 3)
+        return self.k_pages[layer][self.block_table.long()].transpose(1, 2).flatten(2, 3)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
@@ -240,7 +240,7 @@ def test_blocks_are_bounded_and_scored_as_the_reference_does_it(
         wanted = block_scores(made.asked[layer, :, :rows].transpose(1, 2).contiguous().cpu(), largest, smallest)
         for slot, end in enumerate(first_of_window(torch.tensor(made.lengths), kept.sink, kept.window).tolist()):
             for block in range(kept.sink, end):
-                of = made.table[slot, block * KEPT // BLOCK], block % (BLOCK // KEPT)
+                of = made.block_table[slot, block * KEPT // BLOCK], block % (BLOCK // KEPT)
                 got = made.bounds[layer, int(of[0]), :, of[1]].float().cpu()
                 assert torch.equal(got[:, 0], largest[slot, :, block])
                 assert torch.equal(got[:, 1], smallest[slot, :, block])

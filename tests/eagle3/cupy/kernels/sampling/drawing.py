@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
-from specgate.backends.eagle3.cupy.kernels.sampling.launchers import CutRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
@@ -59,7 +58,7 @@ class Rows:
             made.counts.copy_(torch.tensor([i < len(output) for output in self.outputs]))
             made.pending[:, 0] = torch.tensor([output[i] if i < len(output) else 0 for output in self.outputs])
             if count:
-                count(b.history, made, made.rows(slots, 1))
+                count(made.rows(slots, 1), made, b)
         if self.per_slot > 1 and self.drafts:
             made.drafts[:, : self.per_slot - 1] = torch.tensor(self.drafts)
         return b, made
@@ -84,9 +83,8 @@ class Rows:
         draw = TokenDraw(self.asked, self.logits.shape[-1], self.per_slot, draft=draft)
         b, slots = self.buffers(device)
         if room is not None:
-            sampling, vocab = self.asked, self.logits.shape[-1]
-            k, p, least = sampling.top_k, sampling.top_p, sampling.min_p
-            draw.cut = CutRows(vocab, sampling.temperature, top_k=k, top_p=p, min_p=least, listed=room)
+            assert draw.cut is not None
+            draw.cut = replace(draw.cut, listed=room)
             b = replace(b, listed=b.listed[:, :room].contiguous())
         logits = torch.full((len(self.requests) * self.per_slot, self.logits.shape[-1]), float("nan"), device=device)
         logits[: len(self.logits)] = self.logits
@@ -94,7 +92,7 @@ class Rows:
         choices[: len(self.logits)] = greedy(self.logits).to(device)
         ids = None if target_ids is None else target_ids.to(device)
         rows = slots.rows(len(self.requests), self.per_slot)
-        draw(logits, choices, b, slots, rows, offset=offset, target_ids=ids)
+        draw(rows, b, slots, logits=logits, choices=choices, offset=offset, target_ids=ids)
         for name in ("best", "finished", "bucket_sums", "list_sizes"):
             assert not getattr(b, name).any(), name
         assert not choices[len(self.logits) :].any()

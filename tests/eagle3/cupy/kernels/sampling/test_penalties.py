@@ -63,8 +63,7 @@ def left(rows: Rows, device: str) -> Tensor:
     kernel = TokenDraw(sampling, vocab, rows.per_slot).penalise
     assert kernel is not None
     at = slots.rows(len(rows.active), rows.per_slot)
-    bias = b.bias if kernel.biased else None
-    kernel(logits, choices, b.best, b.finished, b.history, slots, at, bias=bias)
+    kernel(at, slots, b, logits=logits, choices=choices)
     assert torch.equal(choices.cpu(), greedy(logits))
     assert not b.best.any() and not b.finished.any()
     return logits.cpu()
@@ -117,7 +116,7 @@ def test_tokens_are_counted_once_for_each_time_that_they_were_emitted(device: st
     slots.counts.fill_(3)
     slots.pending[:, :3] = torch.tensor([8, 2999, 8])
     before = b.history.clone()
-    CountTokens(VOCAB, rows.per_slot)(b.history, slots, slots.rows(len(rows.active), 1))
+    CountTokens(VOCAB, rows.per_slot)(slots.rows(len(rows.active), 1), slots, b)
     more = (b.history - before).cpu()
     assert more[[0, 2, 3], 8].tolist() == [2, 2, 2] and more[[0, 2, 3], 2999].tolist() == [1, 1, 1]
     assert int(more.sum()) == 9  # the slot that does not decode counts nothing
@@ -147,9 +146,9 @@ def test_one_kernel_puts_bias_and_penalties() -> None:
 def test_operands_that_the_launcher_was_not_made_for_are_refused(device: str) -> None:
     rows = several(ALL)
     b, slots = rows.buffers(device)
-    operands = (rows.logits.to(device), b.best, b.best, b.finished, b.history, slots, slots.rows(3, 4))
+    groups, operands = (slots.rows(3, 4), slots, b), {"logits": rows.logits.to(device), "choices": b.best}
     settings: dict[str, Any] = {"repetition": 1.1, "presence": 0.0, "frequency": 0.0}
     with pytest.raises(ValueError, match="penalise_rows: bias is missing: the kernel is compiled for BIASED"):
-        PenaliseRows(VOCAB, 4, **settings, biased=True)(*operands)
+        PenaliseRows(VOCAB, 4, **settings, biased=True)(*groups, **operands, bias=None)
     with pytest.raises(ValueError, match=r"logits: .* \[12, 3001\] is needed"):
-        PenaliseRows(VOCAB + 1, 4, **settings, biased=False)(*operands)
+        PenaliseRows(VOCAB + 1, 4, **settings, biased=False)(*groups, **operands)

@@ -97,8 +97,8 @@ class Verified:
             len(self.rows.requests),
         )
         b, slots = self.rows.buffers(device)
-        made = SamplingBuffers.allocate(self.asked, vocab, count, count * (self.k + 1), device, draft_vocab=width)
-        b = replace(b, **{name: getattr(made, name) for name in ("draft_logits", "sums", "partial", "finished")})
+        own = SamplingBuffers.allocate(self.asked, vocab, count, count * (self.k + 1), device, draft_vocab=width)
+        b = replace(b, **{name: getattr(own, name) for name in ("draft_logits", "sums", "partial", "finished")})
         b.draft_logits.fill_(float("nan"))
         b.draft_logits[:, : len(active)] = self.draft.transpose(0, 1).to(device)
         slots.drafts[list(active), : self.k] = torch.from_numpy(self.drafts()).int().to(device)
@@ -107,13 +107,14 @@ class Verified:
         choices = torch.zeros(len(logits), dtype=torch.int64, device=device)
         choices[: len(self.rows.logits)] = greedy(self.rows.logits).to(device)
         rows = slots.rows(count, self.k + 1)
-        TokenDraw(self.asked, vocab, self.k + 1, races=False)(logits, choices, b, slots, rows)
+        made = {"logits": logits, "choices": choices}
+        TokenDraw(self.asked, vocab, self.k + 1, races=False)(rows, b, slots, **made)
         rejection = Rejection(self.asked, DraftedRows(vocab, width, self.k, count, self.k + 1))
         change(rejection)
-        rejection(logits, choices, columns_of(self.ids, vocab).to(device), b, slots, rows)
+        rejection(rows, slots, b, **made, draft_columns=columns_of(self.ids, vocab).to(device))
         for name in ("best", "finished", "bucket_sums", "list_sizes"):
             assert not getattr(b, name).any(), name
-        Accept(self.k + 1, self.k + 1)(choices, slots, rows)
+        Accept(self.k + 1, self.k + 1)(rows, slots, choices=choices)
         self.fault = Fault(int(slots.fault))
         accepted = slots.accepted[list(active)].tolist()
         tokens = slots.target_tokens[list(active)].tolist()
@@ -260,12 +261,12 @@ def test_what_a_launcher_was_not_made_for_is_refused() -> None:
     b, slots = step.rows.buffers("cpu")
     rows, d = slots.rows(5, 4), DraftedRows(VOCAB, COLUMNS, 3, 5, 4)
     columns, choices = columns_of(step.ids, VOCAB), torch.zeros(20, dtype=torch.int64)
-    logits, kept = torch.zeros(20, VOCAB), torch.zeros(3, 5, COLUMNS)
-    operands = (b.sums, b.partial, b.finished, logits, choices)
+    logits = torch.zeros(20, VOCAB)
+    groups, operands = (rows, slots, b), {"logits": logits, "choices": choices, "draft_columns": columns}
     with pytest.raises(ValueError, match="sum_rows: cuts is missing: the kernel is compiled for FILTERED"):
-        SumRows(d, 1.0, filtered=True)(*operands, None, kept, columns, slots, rows)
-    with pytest.raises(ValueError, match="4 rows per slot for 2 draft tokens"):
-        SumRows(replace(d, drafts=2), 1.0, filtered=False)(*operands, None, kept, columns, slots, rows)
+        SumRows(d, 1.0, filtered=True)(*groups, **operands, cuts=None)
+    with pytest.raises(ValueError, match="4 rows per slot for a launcher of 3"):
+        SumRows(replace(d, drafts=2), 1.0, filtered=False)(*groups, **operands)
 
 
 def test_memory_is_taken_where_drafts_are_rejected() -> None:

@@ -99,30 +99,33 @@ class Machine:
     def drawn(self, logits: Tensor, per_slot: int) -> Tensor:
         """The target's draws of these rows, as choices' columns."""
         logits, choices = logits.clone(), greedy(logits).to(logits.device)
-        self.draw(logits, choices, self.b, self.slots, self.slots.rows(len(logits) // per_slot, per_slot))
+        rows = self.slots.rows(len(logits) // per_slot, per_slot)
+        self.draw(rows, self.b, self.slots, logits=logits, choices=choices, offset=0)
         return index_of(choices)
 
     def step(self) -> None:
         self.reserve(self.kv, self.slots)
         listed, slots = self.slots.active[: int(self.slots.active_count)].long(), self.slots
         if self.count:
-            self.count(self.b.history, slots, slots.rows(len(listed), 1))
+            self.count(slots.rows(len(listed), 1), slots, self.b)
         token, one = slots.last_token[listed].long(), slots.rows(len(listed), 1)
         for j in range(self.k):
             logits = self.chains.draft[token]
             choices = greedy(logits).to(logits.device)
             if self.rejection:
                 self.b.draft_logits[j, : len(listed)] = logits
-            self.draw_draft(logits, choices, self.b, slots, one, offset=j, target_ids=self.chains.ids)
+            drawn = {"logits": logits, "choices": choices, "target_ids": self.chains.ids}
+            self.draw_draft(one, self.b, slots, **drawn, offset=j)
             token = self.chains.ids[index_of(choices)].long()
             slots.drafts[listed, j] = token.int()
         tokens = torch.cat((slots.last_token[listed, None], slots.drafts[listed, : self.k]), dim=1).long()
         logits = self.chains.target[tokens.flatten()]
         choices, rows = greedy(logits).to(logits.device), slots.rows(len(listed), self.k + 1)
-        self.judge(logits, choices, self.b, slots, rows)
+        made = {"logits": logits, "choices": choices}
+        self.judge(rows, self.b, slots, **made, offset=0)
         if self.rejection:
-            self.rejection(logits, choices, self.chains.columns, self.b, slots, rows)
-        self.accept(choices, slots, rows)
+            self.rejection(rows, slots, self.b, **made, draft_columns=self.chains.columns)
+        self.accept(rows, slots, choices=choices)
         self.commit(self.kv, slots)
 
 

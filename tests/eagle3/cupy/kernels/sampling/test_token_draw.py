@@ -15,7 +15,7 @@ from specgate.backends.eagle3.cupy.kernels.sampling.launchers import (
     CutRows,
     Division,
     DrawRows,
-    signed,
+    Seed,
     threads_of,
 )
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
@@ -239,7 +239,7 @@ def test_columns_are_divided_among_whole_warps_and_all_have_a_thread() -> None:
 
 def test_a_seed_is_two_words_of_c() -> None:
     seed = 0xFFFF_FFFF_7FFF_FFFF
-    assert (signed(seed), signed(seed >> 32)) == (0x7FFFFFFF, -1)
+    assert Seed.of(seed) == Seed(0x7FFFFFFF, -1)
 
 
 def test_a_request_for_sampling_launches_what_it_asks_for_and_no_more() -> None:
@@ -265,10 +265,11 @@ def test_memory_is_taken_for_what_is_asked_for_and_no_more() -> None:
 def test_operands_that_a_launcher_was_not_made_for_are_refused() -> None:
     rows = several(Sampling(), normal(3, 40))
     b, slots = rows.buffers("cpu")
-    operands = (greedy(rows.logits), b.best, b.finished, rows.logits, b.requests, slots.length, slots.rows(1, 3))
+    groups = slots.rows(1, 3), slots, b, Seed.of(0)
+    operands = {"choices": greedy(rows.logits), "logits": rows.logits, "offset": 0}
     with pytest.raises(ValueError, match="draw_rows: cuts is given: the kernel is not compiled for FILTERED"):
-        DrawRows(40, 1.0)(*operands, seed=0, cuts=torch.zeros(3, dtype=torch.int64))
+        DrawRows(40, 1.0)(*groups, **operands, cuts=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"logits: .* \[3, 41\] is needed"):
-        DrawRows(41, 1.0)(*operands, seed=0)
+        DrawRows(41, 1.0)(*groups, **operands)
     with pytest.raises(ValueError, match="cut_rows: edges is missing: the kernel is compiled for TOP_K"):
-        CutRows(40, 1.0, top_k=3, top_p=1.0, min_p=0.0)(b.best, None, rows.logits, b.best, slots.rows(1, 3))
+        CutRows(40, 1.0, 3, 1.0, 0.0)(slots.rows(1, 3), cuts=b.best, logits=rows.logits, choices=b.best)

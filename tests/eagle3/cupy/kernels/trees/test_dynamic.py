@@ -145,48 +145,30 @@ class Drafting:
         """Draft the tree of every active slot, and check the input of every row that the draft would run on."""
         growth, whole, device = self.growth, self.whole, self.ids.device
         frontier: list[list[Path]] = [[()] for _ in ACTIVE]
-        pool = self.tree.pool
-        assert pool is not None and self.tree.candidates is not None and self.tree.sums is not None
+        pool, entries_of = self.tree.pool, self.tree.entries
+        assert pool is not None and entries_of is not None
         for number, of_level in enumerate(levels_of(growth, whole), 1):
             rows = self.slots.rows(4, of_level.sources)
             logits = torch.full((rows.most, self.columns), 7.0)
             for a, slot in enumerate(ACTIVE):
                 for f, path in enumerate(frontier[a]):
                     logits[a * of_level.sources + f] = logits_of(slot, path)
-            top = TreeTop(self.columns, growth.width)
-            top(self.tree.candidates, self.tree.sums, logits.to(device), rows)
+            TreeTop(self.columns, growth.width)(rows, self.tree, logits=logits.to(device))
             if of_level.forest is None:
-                TreeChoose(
-                    self.columns,
-                    nodes=growth.nodes,
-                    levels=growth.levels,
-                    width=growth.width,
-                    pool=whole.pool,
-                    forest=whole.forest,
-                    max_rows=whole.rows,
-                )(
-                    *(self.tree.masks, self.tree.parents, self.tree.candidates, self.tree.sums),
-                    *(pool, self.ids, self.slots, rows),
-                )
+                of = growth.nodes, growth.levels, growth.width, whole.pool, whole.forest, whole.rows
+                TreeChoose(self.columns, *of)(rows, self.tree, self.slots, target_ids=self.ids)
                 return
             stream = normal(rows.most, HIDDEN, dtype=torch.float32, seed=number, device=str(device))
             normed = normal(rows.most, HIDDEN, seed=7 + number, device=str(device))
             out = torch.full((4 * growth.width, 2 * HIDDEN), float("nan"), dtype=torch.bfloat16, device=device)
             onward = torch.full((4 * growth.width, HIDDEN), float("nan"), device=device)
-            TreeGrow(
-                *(HIDDEN, self.columns),
-                norm_output=norm_output,
-                norm_before_residual=norm_before_residual,
-                width=growth.width,
-                level=number,
-                pool=whole.pool,
-                forest=whole.forest,
-            )(
-                *(out, onward, stream, self.tree.candidates, self.tree.sums, pool, self.tree.forest, self.ids),
-                *(PreNormRows(normed, stream.square().view(rows.most, -1, NORM_GROUP).sum(-1)), self.weights),
-                *(self.slots, rows),
-                eps=EPS,
+            grow = TreeGrow(
+                *(HIDDEN, self.columns, norm_output, norm_before_residual),
+                *(growth.width, number, whole.pool, whole.forest),
             )
+            pre_norm = PreNormRows(normed, stream.square().view(rows.most, -1, NORM_GROUP).sum(-1))
+            made = {"input": out, "next_stream": onward, "stream": stream, "masks": self.tree.forest, "eps": EPS}
+            grow(rows, self.tree, pre_norm, self.weights, self.slots, **made, target_ids=self.ids)
             own = stream.double()
             if norm_output:
                 scale = (own.square().mean(-1, keepdim=True) + EPS).rsqrt()
@@ -194,12 +176,12 @@ class Drafting:
             before, frontier = frontier, []
             for a, slot in enumerate(ACTIVE):
                 first = (number - 1) * growth.width
-                entries = pool.entries[slot, first : first + growth.width].tolist()
+                entries = entries_of[slot, first : first + growth.width].tolist()
                 assert entries == sorted(entries)
                 frontier.append([])
                 for f, entry in enumerate(entries):
                     source = (entry - of_level.first) // growth.width
-                    column = int(pool.candidates[slot, entry, 1])
+                    column = int(pool[slot, entry, 1])
                     frontier[a].append((*before[a][source], column))
                     want = oracles.draft_input(
                         self.weights.embedding[int(self.ids[column])],
@@ -224,7 +206,7 @@ class Drafting:
     def scores(self, slot: int) -> Tensor:
         """float32 [pool]: as the kernels keep them."""
         assert self.tree.pool is not None
-        bits = self.tree.pool.candidates[slot, : self.growth.pool, 0].contiguous().cpu()
+        bits = self.tree.pool[slot, : self.growth.pool, 0].contiguous().cpu()
         return torch.where(bits < 0, bits ^ -(1 << 31), ~bits).view(torch.float32)
 
 
@@ -232,11 +214,11 @@ def check_choices(drafting: Drafting, logits_of: LogitsOf) -> None:
     """The scores are those of the softmax in float64, and what was chosen by them is what the reference chooses by
     them.
     """
-    growth, pool = drafting.growth, drafting.tree.pool
-    assert pool is not None
+    growth, pool, entries_of = drafting.growth, drafting.tree.pool, drafting.tree.entries
+    assert pool is not None and entries_of is not None
     for slot in ACTIVE:
         scores = drafting.scores(slot)[None]
-        columns, entries = pool.candidates[slot, :, 1].tolist(), pool.entries[slot].tolist()
+        columns, entries = pool[slot, :, 1].tolist(), entries_of[slot].tolist()
         begin, frontier = 0, list[tuple[Path, float, int]]([((), 0.0, -1)])  # path, score in float64, entry
         above = list[int]()
         for number in range(1, growth.levels + 1):

@@ -56,7 +56,7 @@ def test_the_largest_of_every_part_are_found_in_order_with_ties_to_the_lowest_co
     slots, parts = state(2, device), parts_of(columns)
     candidates = torch.full((8 * parts * top,), -1, dtype=torch.int64, device=device)
     kernel = TreeTop(columns, top)
-    kernel(candidates, torch.zeros(8 * parts, 2, device=device), logits, slots.rows(4, 2))
+    kernel(slots.rows(4, 2), candidates=candidates, sums=torch.zeros(8 * parts, 2, device=device), logits=logits)
     configs = candidates.view(8, parts, top)
     assert (configs[6:] == -1).all()  # rows of the slot that does not decode
     for row in range(1, 6):
@@ -72,9 +72,8 @@ def test_the_largest_of_every_part_are_found_in_order_with_ties_to_the_lowest_co
 def test_more_tokens_than_a_draft_knows_are_refused() -> None:
     with pytest.raises(ValueError, match="the 41 largest of 40 columns"):
         TreeTop(40, 41)
-    sizes = {"max_rows": 2, "first": 1, "nodes": 1, "sources": 1, "rows": 0}
     with pytest.raises(ValueError, match="the 41 likeliest of 40 tokens"):
-        TreeToken(64, 40, norm_output=False, norm_before_residual=False, top=41, **sizes)
+        TreeToken(64, 40, False, False, max_rows=2, top=41, first_node=1, nodes=1, sources=1, rows=0)
 
 
 @pytest.mark.slow("compiles kernels as C++")
@@ -101,17 +100,11 @@ def test_a_level_has_the_tokens_of_its_ranks_and_feeds_the_nodes_with_children(
         pre_norm = PreNormRows(normed, stream.square().view(rows.most, -1, NORM_GROUP).sum(-1))
         out = torch.full((4 * max(1, level.rows), 2 * hidden), float("nan"), dtype=torch.bfloat16, device=device)
         onward = torch.full((4 * max(1, level.rows), hidden), float("nan"), device=device)
-        TreeToken(
-            *(hidden, columns),
-            norm_output=norm_output,
-            norm_before_residual=norm_before_residual,
-            max_rows=shape.rows,
-            top=level.top,
-            first=level.first,
-            nodes=level.nodes,
-            sources=level.sources,
-            rows=level.rows,
-        )(out, onward, stream, logits, maxima_beside(logits), nodes, ids, pre_norm, weights, slots, rows, eps=EPS)
+        sizes = shape.rows, level.top, level.first, level.nodes, level.sources, level.rows
+        rest = {"nodes": nodes, "target_ids": ids, "maxima": maxima_beside(logits), "eps": EPS}
+        kernel = TreeToken(hidden, columns, norm_output, norm_before_residual, *sizes)
+        groups = rows, slots, pre_norm, weights
+        kernel(*groups, input=out, next_stream=onward, stream=stream, logits=logits, **rest)
         below = [path for path in shape.paths if len(path) == number and shape.children[order[path]]]
         own = stream.double()
         if norm_output:
@@ -145,20 +138,11 @@ def tokens_of(logits: Tensor, ranks: Sequence[int], device: str) -> Slots:
     )
     pre_norm = PreNormRows(normal(4, 64, device=device), normal(4, 8, dtype=torch.float32, device=device))
     out, onward, stream = (torch.zeros(4, width, device=device) for width in (128, 64, 64))
-    token = TreeToken(
-        *(64, columns),
-        norm_output=False,
-        norm_before_residual=False,
-        max_rows=shape.rows,
-        top=level.top,
-        first=1,
-        nodes=level.nodes,
-        sources=1,
-        rows=0,
-    )
+    token = TreeToken(64, columns, False, False, shape.rows, level.top, 1, level.nodes, 1, 0)
     nodes = TreeBuffers.allocate(shape, DRAFT, 4, device).nodes
-    ids, rows, maxima = torch.arange(columns, dtype=torch.int32, device=device), slots.rows(4, 1), maxima_beside(logits)
-    token(out.bfloat16(), onward, stream, logits, maxima, nodes, ids, pre_norm, weights, slots, rows, eps=EPS)
+    ids, maxima = torch.arange(columns, dtype=torch.int32, device=device), maxima_beside(logits)
+    own = {"input": out.bfloat16(), "next_stream": onward, "stream": stream, "logits": logits, "maxima": maxima}
+    token(slots.rows(4, 1), slots, pre_norm, weights, **own, nodes=nodes, target_ids=ids, eps=EPS)
     return slots
 
 
@@ -208,7 +192,7 @@ class Settling:
     k: Tensor
     v: Tensor
     features: Tensor
-    table: Tensor
+    block_table: Tensor
     scales: Tensor | None = None
 
     @classmethod
@@ -227,7 +211,7 @@ class Settling:
             k=pages(layers, blocks, heads.kv_heads, BLOCK, heads.head_dim, dtype=heads.cached, device=device),
             v=pages(layers, blocks, heads.kv_heads, heads.head_dim, BLOCK, dtype=heads.cached, seed=1, device=device),
             features=normal(4, rows, width, device=device),
-            table=order.view(4, -1).int().to(device),
+            block_table=order.view(4, -1).int().to(device),
             scales=normal(layers, blocks, heads.kv_heads, 4, 2, dtype=torch.float32, device=device)
             if heads.kv == "fp8"
             else None,
@@ -235,12 +219,10 @@ class Settling:
 
     def __call__(self, choices: Tensor) -> None:
         tree, slots = self.tree, self.slots
-        self.kernel(
-            *(self.k, self.v, self.features, tree.path, tree.readers, choices, self.masks, self.parents, self.table),
-            *(slots, slots.rows(4, self.kernel.rows_per_slot)),
-            (self.scales, tree.scales),
-        )
-        assert not tree.readers.any() and not choices[: len(ACTIVE) * self.kernel.rows_per_slot].any()
+        nodes = {} if tree.scales is None else {"node_scales": tree.scales, "scaled_slots": tree.scales.shape[1]}
+        groups = slots.rows(4, self.kernel.rows), slots, self, tree
+        self.kernel(*groups, k_pages=self.k, v_pages=self.v, choices=choices, **nodes)
+        assert not tree.readers.any() and not choices[: len(ACTIVE) * self.kernel.rows].any()
 
 
 def pages(*shape: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
@@ -338,7 +320,7 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
             slots.drafts[slot, node - 1] = 5
         settle.parents[slot] = counted(parents, device)
         settle.masks[slot] = torch.tensor(masks_of(parents), device=device)
-    want = [flat(settle.k, settle.table), flat(settle.v.transpose(3, 4), settle.table)]
+    want = [flat(settle.k, settle.block_table), flat(settle.v.transpose(3, 4), settle.block_table)]
     wanted_features = settle.features.clone()
     for slot, way in paths.items():
         padded = torch.tensor([[*way, *[-1] * (shape.depth + 1 - len(way))]], device=device)
@@ -356,7 +338,7 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
             for depth, node in enumerate(way):
                 at = int(slots.length[slot]) + depth
                 if at % SCALE_POSITIONS == 0:
-                    block = int(settle.table[slot, at // BLOCK])
+                    block = int(settle.block_table[slot, at // BLOCK])
                     wanted_scales[:, block, :, at % BLOCK // SCALE_POSITIONS] = made[:, slot, :, node]
         assert settle.scales is not None and torch.equal(wanted_scales, settle.scales) == (begin not in (BLOCK - 2, 48))
     logits = torch.zeros(4 * shape.rows, 8)
@@ -365,8 +347,8 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
     for slot, way in paths.items():
         assert int(slots.accepted[slot]) == len(way) - 1 and settle.tree.path[slot, : len(way)].tolist() == way
     assert not slots.fault.any()
-    assert torch.equal(flat(settle.k, settle.table), want[0])
-    assert torch.equal(flat(settle.v.transpose(3, 4), settle.table), want[1])
+    assert torch.equal(flat(settle.k, settle.block_table), want[0])
+    assert torch.equal(flat(settle.v.transpose(3, 4), settle.block_table), want[1])
     assert torch.equal(settle.features, wanted_features)
     if settle.scales is not None and wanted_scales is not None:
         assert torch.equal(settle.scales, wanted_scales)

@@ -9,11 +9,10 @@
 static_assert(THREADS == 2 * 32 * BLOCK / SCALE_POSITIONS, "THREADS: two warps for every scale of a cache block");
 
 struct PrefillFp8Arguments {
-    bf16* qkv;                // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
-    unsigned char* k_pages;   // [PAGES, KV_HEADS, BLOCK, HEAD_DIM]
-    unsigned char* v_pages;   // [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
-    float* scales;            // [PAGES, KV_HEADS, BLOCK / 16, 2]
-    const long long* blocks;  // [(positions + BLOCK - 1) / BLOCK]
+    bf16* qkv;                         // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
+    unsigned char *k_pages, *v_pages;  // [PAGES, KV_HEADS, BLOCK, HEAD_DIM], [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
+    float* scales;                     // [PAGES, KV_HEADS, BLOCK / 16, 2]
+    const long long* blocks;           // [(positions + BLOCK - 1) / BLOCK]
     int positions;
 };
 

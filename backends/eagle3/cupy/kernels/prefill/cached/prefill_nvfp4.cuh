@@ -11,11 +11,10 @@
 const int KIND_BLOCKS = BLOCK * HEAD_DIM / 16;  // blocks of 16 elements of the keys, or of the values
 
 struct PrefillNvfp4Arguments {
-    bf16* qkv;                // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
-    unsigned char* k_pages;   // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
-    unsigned char* v_pages;   // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
-    unsigned char* scales;    // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16]
-    const long long* blocks;  // [(positions + BLOCK - 1) / BLOCK]
+    bf16* qkv;                         // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
+    unsigned char *k_pages, *v_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
+    unsigned char* scales;             // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16]
+    const long long* blocks;           // [(positions + BLOCK - 1) / BLOCK]
     int positions;
 };
 

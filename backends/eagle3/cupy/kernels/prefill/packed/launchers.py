@@ -122,21 +122,10 @@ class PrefillRowGroups(Kernel):
     [R, k]: the place of each pair among the sorted ones.
     """
 
-    def __init__(self, experts: ExpertGeometry) -> None:
-        super().__init__(
-            "prefill_row_groups",
-            experts=experts.count,
-            per_token=experts.per_token,
-            row_group=ROW_GROUP,
-            threads=THREADS,
-        )
-        self.experts = experts
-
-    def __call__(self, row_groups: RowGroups, place: Tensor, chosen: Tensor) -> None:
-        """`chosen` int32 [R, k]: the experts of each row."""
-        rows, pairs = len(chosen), chosen.numel()
-        most = most_row_groups(pairs, self.experts.count)
-        self.launch((self.experts.count,), row_groups, place=place, chosen=chosen, pairs=pairs, R=rows, ROW_GROUPS=most)
+    experts: int
+    per_token: int
+    row_group: int = ROW_GROUP
+    threads: int = THREADS
 
 
 class PrefillGateUp(Kernel):

@@ -7,11 +7,10 @@
 #include "packed_products.cuh"
 
 struct PrefillDownArguments {
-    bf16* out;                    // [PAIRS, 16 * TILES]
-    const fp16* x;                // [PAIRS, K_IN]
-    const unsigned char* weight;  // [EXPERTS, TILES, TILE_BYTES]
-    const int* row_groups;        // [_, 4 + ROW_GROUP]
-    const int* row_group_count;   // [1]
+    bf16* out;                                // [PAIRS, 16 * TILES]
+    const fp16* x;                            // [PAIRS, K_IN]
+    const unsigned char* weight;              // [EXPERTS, TILES, TILE_BYTES]
+    const int *row_groups, *row_group_count;  // [_, 4 + ROW_GROUP], [1]
 };
 
 struct Rounding {

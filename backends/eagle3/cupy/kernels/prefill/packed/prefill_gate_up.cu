@@ -11,12 +11,11 @@
 #include "packed_products.cuh"
 
 struct PrefillGateUpArguments {
-    fp16* act;                    // [PAIRS, 8 * TILES]
-    const fp16* x;                // [R, K_IN]
-    const unsigned char* weight;  // [EXPERTS, TILES, TILE_BYTES]
-    const bf16* bias;             // [EXPERTS, 16 * TILES]
-    const int* row_groups;        // [_, 4 + ROW_GROUP]
-    const int* row_group_count;   // [1]
+    fp16* act;                                // [PAIRS, 8 * TILES]
+    const fp16* x;                            // [R, K_IN]
+    const unsigned char* weight;              // [EXPERTS, TILES, TILE_BYTES]
+    const bf16* bias;                         // [EXPERTS, 16 * TILES]
+    const int *row_groups, *row_group_count;  // [_, 4 + ROW_GROUP], [1]
 };
 
 const int FEATURES = TILES * 8;

@@ -11,11 +11,9 @@
 
 static_assert(EXPERTS <= THREADS, "a thread has an expert");
 
-struct PrefillRowGroupsArguments {
-    int* row_groups;       // [ROW_GROUPS, 4 + ROW_GROUP]
-    int* row_group_count;  // [1]
-    int* place;            // [R, PER_TOKEN]
-    const int* chosen;     // [R, PER_TOKEN]
+struct PrefillRowGroupsArguments {              // launched on [EXPERTS]
+    int *row_groups, *row_group_count, *place;  // [min(pairs, EXPERTS) + pairs / ROW_GROUP, 4 + ROW_GROUP], [1], [R, PER_TOKEN]
+    const int* chosen;                          // [R, PER_TOKEN]
     int pairs;
 };
 

@@ -11,14 +11,13 @@ from click.testing import CliRunner
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.archive.judging.result_file import judged_file
+from specgate.archive.judging.other_results import judged_results
 from specgate.archive.other_tools.scripts import scenario_of
 from specgate.cli import cli as commands
 from specgate.contract import Policy, Run, State
 from specgate.errors import ExitCode, InvalidResult, SpecgateError, UsageError
-from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import find_policy
-from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, policy_of, run_of
+from tests.support.factories import POLICY, policy_of
 
 BASELINE = {"scenario": "Baseline_Single_Context32K", "throughput_tokens_per_sec": {"mean": 100.0, "std": 1.0}}
 SPECULATIVE: dict[str, Any] = {
@@ -57,7 +56,7 @@ def test_of_a_benchmark_acceptance_is_judged_and_the_rest_is_said_to_be_beyond_i
         *(rule for rule in seed().rules if rule.gate != "acceptance"),
         *(r for r in POLICY.rules if r.gate == "acceptance"),
     )
-    run = judged_file(write(tmp_path, [BASELINE, SPECULATIVE]), policy)
+    run = judged_results(write(tmp_path, [BASELINE, SPECULATIVE]), policy)
     states_of_rules = states(run)
     assert states_of_rules["acceptance"] == (State.PASS, "at_least_min")
     assert states_of_rules["full-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
@@ -71,7 +70,7 @@ def test_of_a_benchmark_acceptance_is_judged_and_the_rest_is_said_to_be_beyond_i
 
 def test_too_short_runs_are_a_fail_even_so(tmp_path: Path) -> None:
     short = speculative(total_accepted_tokens=60, mean_acceptance_rate=0.2, mean_acceptance_length=1.6)
-    run = judged_file(write(tmp_path, [BASELINE, short]), POLICY)
+    run = judged_results(write(tmp_path, [BASELINE, short]), POLICY)
     assert states(run)["acceptance"] == (State.FAIL, "below_min")
     assert overall(run)[1] is ExitCode.FAIL
 
@@ -86,7 +85,7 @@ def test_too_short_runs_are_a_fail_even_so(tmp_path: Path) -> None:
     ids=["under results", "by name", "a list"],
 )
 def test_results_are_found_however_the_file_holds_them(tmp_path: Path, arrange: Any) -> None:
-    run = judged_file(write(tmp_path, arrange(BASELINE, SPECULATIVE)), seed())
+    run = judged_results(write(tmp_path, arrange(BASELINE, SPECULATIVE)), seed())
     assert [c.cell.key for c in run.cells] == ["full-32k-single/elsewhere/c0/b0/spec-3"]
     assert states(run)["full-32k-single-speed"][1] == "unpaired_in_time"
 
@@ -98,16 +97,16 @@ def nameless(result: dict[str, Any]) -> dict[str, Any]:
 def test_two_files_and_what_they_do_not_say(tmp_path: Path) -> None:
     result = write(tmp_path, nameless(SPECULATIVE))
     with pytest.raises(UsageError, match="true or false was expected"):
-        judged_file(write(tmp_path, of_script(micro_run="yes"), "odd.json"), seed())
+        judged_results(write(tmp_path, of_script(micro_run="yes"), "odd.json"), seed())
     with pytest.raises(UsageError, match="scenario unknown"):
-        judged_file(result, seed(), role="spec-3")
+        judged_results(result, seed(), role="spec-3")
     with pytest.raises(UsageError, match="spec-N"):
-        judged_file(result, seed(), role="spec3", scenario="micro-32k-single")
-    alone = judged_file(result, seed(), role="spec-3", scenario="micro-32k-single")
+        judged_results(result, seed(), role="spec3", scenario="micro-32k-single")
+    alone = judged_results(result, seed(), role="spec-3", scenario="micro-32k-single")
     assert states(alone)["micro-32k-single-acceptance"] == (State.PASS, "at_least_min")
     assert states(alone)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "baseline_missing")
     baseline = write(tmp_path, nameless(BASELINE), "baseline.json")
-    both = judged_file(result, seed(), baseline=baseline, role="spec-3", scenario="micro-32k-single")
+    both = judged_results(result, seed(), baseline=baseline, role="spec-3", scenario="micro-32k-single")
     assert states(both)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
 
 
@@ -124,18 +123,18 @@ def test_counts_that_contradict_each_other_are_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InvalidResult) as caught:
-        judged_file(write(tmp_path, [speculative(**changes)]), seed())
+        judged_results(write(tmp_path, [speculative(**changes)]), seed())
     assert message in str(caught.value) and "result.json" in str(caught.value)
 
 
 def test_a_stated_length_without_the_bonus_token_is_understood(tmp_path: Path) -> None:
-    run = judged_file(write(tmp_path, speculative(mean_acceptance_length=2.22)), POLICY)
+    run = judged_results(write(tmp_path, speculative(mean_acceptance_length=2.22)), POLICY)
     assert run.cells[0].values["acceptance_length"].value == pytest.approx(3.22)
 
 
 def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
     off = speculative(num_drafts=0, total_draft_tokens=0, total_accepted_tokens=0)
-    assert states(judged_file(write(tmp_path, off), POLICY))["acceptance"] == (State.INVALID, "no_drafts")
+    assert states(judged_results(write(tmp_path, off), POLICY))["acceptance"] == (State.INVALID, "no_drafts")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +156,7 @@ def test_what_is_no_result_is_refused_with_the_place(
     """A file of another kind is a matter of the command line (2), a result with a wrong figure is invalid (6)."""
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(kind, match=r"result\.json") as caught:
-        judged_file(tmp_path / "result.json", seed())
+        judged_results(tmp_path / "result.json", seed())
     assert message in str(caught.value)
 
 
@@ -194,19 +193,19 @@ def of_script(**about: object) -> dict[str, Any]:
 def test_a_micro_result_of_the_scripts_is_judged_by_the_micro_rules(tmp_path: Path) -> None:
     plain = {**of_script(name="Baseline_Single_Context32K", use_speculation=False, num_spec_tokens=0)}
     del plain["eagle_speculation"]
-    run = judged_file(write(tmp_path, [plain, of_script()]), seed())
+    run = judged_results(write(tmp_path, [plain, of_script()]), seed())
     assert run.kind == "micro" and run.cells[0].cell.point.scenario == "micro-32k-single"
     assert states(run)["micro-32k-single-acceptance"] == (State.PASS, "at_least_min")
     assert states(run)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
     short = speculative(total_accepted_tokens=190, mean_acceptance_rate=0.633, mean_acceptance_length=2.9)
-    run = judged_file(write(tmp_path, {**of_script(), "eagle_speculation": short["eagle_speculation"]}), seed())
+    run = judged_results(write(tmp_path, {**of_script(), "eagle_speculation": short["eagle_speculation"]}), seed())
     assert states(run)["micro-32k-single-acceptance"] == (State.FAIL, "below_min")
-    assert judged_file(write(tmp_path, of_script(micro_run=False)), seed()).kind == "full"
+    assert judged_results(write(tmp_path, of_script(micro_run=False)), seed()).kind == "full"
 
 
 def test_sizes_tell_the_scenario_where_a_name_does_not(tmp_path: Path) -> None:
     odd = of_script(name="Speculative_Batch16_LongGen_3tokens", batch_size=8, context_length=16384)
-    (cell,) = judged_file(write(tmp_path, odd), seed()).cells
+    (cell,) = judged_results(write(tmp_path, odd), seed()).cells
     assert cell.cell.key == "micro-16k-b8/elsewhere/c0/b0/spec-3"
 
 
@@ -224,35 +223,7 @@ def test_a_result_of_the_scripts_that_contradicts_itself_is_refused(
     tmp_path: Path, result: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidResult, match=message):
-        judged_file(write(tmp_path, result), seed())
-
-
-# ── our own run.json ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def stored(folder: Path, run: Run) -> Path:
-    RunFolder(folder).write_run(run)
-    return folder / "run.json"
-
-
-def test_a_run_json_gets_the_verdicts_of_the_policy_that_is_asked_for(tmp_path: Path) -> None:
-    plan = plan_of()
-    run = judged(run_of(plan, blocks_of(plan)), POLICY)
-    again = judged_file(stored(tmp_path, run), POLICY)
-    assert again.verdicts == run.verdicts
-    with pytest.raises(UsageError, match=r"is a run\.json"):
-        judged_file(tmp_path / "run.json", POLICY, role="spec-3")
-
-
-def test_a_stricter_near_tie_margin_withholds_tokens_and_speed(tmp_path: Path) -> None:
-    plan = plan_of()
-    blocks = blocks_of(plan, change=corrupt)
-    run = judged(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)), POLICY)
-    assert states(run)["tokens-equal"] == (State.PASS, "near_tie_divergence")
-    strict = judged_file(stored(tmp_path, run), policy_of(*seed().rules, *POLICY.rules[3:4]))
-    result = states(strict)
-    assert result["tokens-equal"] == (State.INVALID, "token_mismatch")
-    assert result["speed"] == (State.INVALID, "token_mismatch")
+        judged_results(write(tmp_path, result), seed())
 
 
 def test_the_command_prints_every_verdict_and_ends_with_its_code(tmp_path: Path) -> None:
