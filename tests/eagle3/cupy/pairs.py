@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -79,6 +80,7 @@ def draft_weights(geometry: DraftGeometry) -> dict[str, Wanted]:
     return {name: want for name, want in draft_tensors(geometry, False, False).items() if name != "d2t"}
 
 
+@cache
 def without_weights(
     target: TargetGeometry, draft: DraftGeometry, boundaries: tuple[int, ...], positions: int
 ) -> tuple[Target, Draft]:

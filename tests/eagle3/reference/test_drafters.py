@@ -16,7 +16,6 @@ from specgate.errors import BackendError, UsageError
 from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
-ALL = (1, 2, 3, 4, 5)
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +37,19 @@ def length(decoded: Decoded, k: int) -> float | None:
 
 
 @pytest.mark.slow("decodes two dozen blocks")
-@pytest.mark.parametrize("drafter", ["none", "random", "oracle"])
-@pytest.mark.parametrize("ends", [True, False], ids=["until EOS", "past EOS"])
+@pytest.mark.parametrize(("drafter", "ends"), [("none", False), ("random", True), ("oracle", True)])
 def test_a_stand_in_changes_no_token(pair: PairRef, drafter: str, ends: bool) -> None:
     engine = opened(pair, drafter=drafter)
     plain = engine.decode(BASELINE, Budget(new_tokens=40, ignore_eos=not ends), ())
     stop = (plain.tokens[1][9],) if ends else ()
     baseline = engine.decode(BASELINE, Budget(new_tokens=40, ignore_eos=not ends), stop)
     assert ("stop" in baseline.finish) == ends
-    for k in ALL:
+    for k in (1, 3, 5):
         spec = engine.decode(Role(k), Budget(new_tokens=40, ignore_eos=not ends), stop)
         assert (spec.tokens, spec.finish) == (baseline.tokens, baseline.finish)
 
 
-@pytest.mark.parametrize("k", ALL)
+@pytest.mark.parametrize("k", [1, 5])
 def test_the_lengths_of_the_stand_ins_are_what_they_promise(pair: PairRef, k: int) -> None:
     budget = Budget(steps=20)
     assert length(opened(pair, drafter="none").decode(Role(k), budget, ()), k) == 1

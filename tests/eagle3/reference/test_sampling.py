@@ -64,14 +64,14 @@ def accepted(engine: ReferenceEngine, role: Role, new_tokens: int) -> int:
     return sum(max(a, 0) for row in engine.decode(role, Budget(new_tokens=new_tokens), ()).accepted for a in row)
 
 
-def test_coupled_speculation_emits_plain_samplings_tokens_over_three_thousand(pair: PairRef) -> None:
+def test_coupled_speculation_emits_plain_samplings_tokens_over_fifteen_hundred(pair: PairRef) -> None:
     engine, compared = opened(pair, FLAT, positions=320), 0
-    plain = texts(engine, EIGHT, BASELINE, 260)
-    for batch, k, new_tokens in ((8, 3, 260), (4, 2, 150), (2, 1, 150), (1, 3, 150)):
+    plain = texts(engine, EIGHT, BASELINE, 130)
+    for batch, k, new_tokens in ((8, 3, 130), (4, 2, 75), (2, 1, 75), (1, 3, 75)):
         result = texts(engine, EIGHT[:batch], Role(k), new_tokens)
         assert result == tuple(text[:new_tokens] for text in plain[:batch])
         compared += batch * new_tokens
-    assert compared >= 3_000
+    assert compared >= 1_500
     assert accepted(engine, SPEC, 100) > 10
     assert len(set(plain[0])) > 50  # no greedy loop
 

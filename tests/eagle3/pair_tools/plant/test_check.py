@@ -28,7 +28,7 @@ PAIRS = pytest.mark.parametrize("which", ["pair_a", "pair_b"])
 @pytest.mark.slow("decodes a planted pair")
 @pytest.mark.parametrize(
     ("which", "dtype", "k"),
-    [("pair_a", "float32", 5), ("pair_b", "float32", 3), ("pair_a", "bfloat16", 3), ("pair_b", "bfloat16", 1)],
+    [("pair_a", "float32", 5), ("pair_b", "float32", 3), ("pair_a", "bfloat16", 3)],
 )
 def test_acceptance_is_what_the_planted_tokens_imply(
     which: str, dtype: str, k: int, request: pytest.FixtureRequest

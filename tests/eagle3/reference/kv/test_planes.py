@@ -81,7 +81,7 @@ def some_nvfp4(seed: int, scale: float, size: int) -> Nvfp4Plane:
 
 @pytest.mark.parametrize("narrow_at_once", [False, True])
 @given(seed=st.integers(0, 2**32), powers=st.tuples(POWERS, POWERS), span=SPANS, size=st.integers(1, 24))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_fp8_is_read_as_its_steps_say(
     narrow_at_once: bool, seed: int, powers: tuple[int, int], span: tuple[int, int], size: int
 ) -> None:
@@ -95,7 +95,7 @@ def test_fp8_is_read_as_its_steps_say(
     span=SPANS,
     size=st.sampled_from([16, 32, 48]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_nvfp4_is_read_as_its_steps_say(
     narrow_at_once: bool, seed: int, scale: float, span: tuple[int, int], size: int
 ) -> None:
@@ -118,7 +118,7 @@ def held(plane: P, by_steps: Callable[[P, int, int], Tensor], span: tuple[int, i
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=64, max_size=64),
     st.integers(nvfp4.LEAST_EXPONENT, 100),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nvfp4_is_written_as_its_steps_say(numbers: list[float], power: int) -> None:
     rows, outer = torch.tensor(numbers).view(2, 32), torch.tensor(2.0**power)
     for given_rows in (rows, rows.t().contiguous().t()):

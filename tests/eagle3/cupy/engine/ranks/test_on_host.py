@@ -46,6 +46,11 @@ def alone(four: Ranks, request: pytest.FixtureRequest) -> Alone:
     return decoded_alone(PAIR, RECIPE, four, request.param)
 
 
+@pytest.fixture(scope="module")
+def mixture_alone(four: Ranks) -> Alone:
+    return decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four)
+
+
 @pytest.mark.slow("runs whole steps from their source")
 @pytest.mark.parametrize(
     ("alone", "ranks"),
@@ -68,18 +73,18 @@ def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks) -> Non
 
 
 @pytest.mark.slow("runs whole steps from their source")
-def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks) -> None:
+def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(
+    four: Ranks, mixture_alone: Alone
+) -> None:
     """Between two; `kernels/experts/test_parts.py` has the parts of four."""
-    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four), 2)
+    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, mixture_alone, 2)
 
 
 @pytest.mark.slow("runs whole steps from their source")
-@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
-def test_a_split_target_verifies_trees_bit_for_bit_which_its_whole_drafts_grow_alike(
-    four: Ranks, experts: bool
+def test_a_split_mixture_verifies_trees_bit_for_bit_which_its_whole_drafts_grow_alike(
+    four: Ranks, mixture_alone: Alone
 ) -> None:
-    pair, recipe = (EXPERTS, RECIPE_OF_EXPERTS) if experts else (PAIR, RECIPE)
-    check_split(pair, recipe, four, decoded_alone(pair, recipe, four), 2, tree=DynamicGrowth(3, 3, 10))
+    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, mixture_alone, 2, tree=DynamicGrowth(3, 3, 10))
 
 
 @pytest.mark.slow("compiles the kernels of a prefill")

@@ -14,9 +14,10 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -106,6 +107,7 @@ class Compiler:
     writes: bool = False
     anew: bool = False
     uses: dict[str, dict[str, Use]] = field(init=False)
+    key_of: Callable[[Spec], str] = field(init=False, default_factory=lambda: cache(key_of))
     needed: dict[str, set[str]] = field(init=False, default_factory=dict)
     """Key → the architectures that tests have read or compiled so far."""
 
@@ -115,7 +117,7 @@ class Compiler:
 
     def uses_of(self, architecture: str, specs: Sequence[Spec]) -> list[Use]:
         """Return what the code of each of `specs` takes. Fails if one is not recorded, does not compile or spills."""
-        keys = [key_of(spec) for spec in specs]
+        keys = [self.key_of(spec) for spec in specs]
         new = {key: spec for key, spec in zip(keys, specs, strict=True) if self.is_missing(architecture, key)}
         for key in keys:
             self.needed.setdefault(key, set()).add(architecture)
