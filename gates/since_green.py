@@ -45,7 +45,7 @@ class Finding:
 
 class SinceGreen(CellGate):
     """A test of non-inferiority against the last green run of the same kind and subject on the same machine, and
-    against an anchor: the best one (`analysis.references.anchors_after`).
+    against an anchor: the best one, or one that is pinned (`analysis.references.anchors_after`).
 
     `time_margin_pct`: how much more time an engine step may take, in percent; of every role, the baseline too.
     `prefill_margin_pct`: the same of the prefill time in full runs; where it is not set, `time_margin_pct`.
@@ -102,7 +102,7 @@ class SinceGreen(CellGate):
             return verdict(rule, cell.key, State.INCONCLUSIVE, "no_times", "this run keeps no times of its blocks")
         sides = [Side(earlier, tuple(findings_of(rule, result, run, earlier, new)))]
         anchor = anchor_of(cell, run) if ANCHOR in rule.params else earlier
-        if anchor is not None and anchor is not earlier:
+        if isinstance(anchor, EarlierRun) and anchor is not earlier:
             least = float(rule.params[ANCHOR])
             sides.append(Side(anchor, tuple(findings_of(rule, result, run, anchor, new, least))))
         return summed_up(rule, result, sides, anchor)
@@ -118,11 +118,14 @@ def earlier_of(cell: Cell, run: RunView) -> EarlierRun | str:
     return unlike(earlier, cell, run) or earlier
 
 
-def anchor_of(cell: Cell, run: RunView) -> EarlierRun | None:
-    """Return the best run, which losses that add up are found against; None where it is the last green one."""
+def anchor_of(cell: Cell, run: RunView) -> EarlierRun | str | None:
+    """Return the run that losses which add up are found against, where that is not the last green one; or the reason
+    why a pinned one cannot serve.
+    """
     anchors = run.earlier.anchors.get(cell.point.scenario, ()) if run.earlier else ()
-    anchor = next((anchor for anchor in anchors if cell.key in anchor.cells), None)
-    return anchor if anchor and unlike(anchor, cell, run) is None else None
+    anchor = next((anchor for anchor in anchors if anchor.pinned or cell.key in anchor.cells), None)
+    why = unlike(anchor, cell, run) if anchor else None
+    return anchor if why is None else f"the pinned {why}" if anchor and anchor.pinned else None
 
 
 def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> Verdict:
@@ -298,12 +301,17 @@ class Side:
     earlier: EarlierRun
     findings: tuple[Finding, ...]
 
+    @property
+    def kind(self) -> str:
+        """Kind of anchor that the run is."""
+        return "pinned" if self.earlier.pinned else "best"
+
     def __str__(self) -> str:
         known = filter(None, (self.earlier.time[:10], (self.earlier.commit or "")[:12]))
         return f"{self.earlier.run} ({', '.join(known)})"
 
 
-def summed_up(rule: Rule, result: CellResult, sides: list[Side], anchor: EarlierRun | None) -> Verdict:
+def summed_up(rule: Rule, result: CellResult, sides: list[Side], anchor: EarlierRun | str | None) -> Verdict:
     """The verdict on a cell: the worst of its quantities, IMPROVED where nothing is worse than that.
 
     A gain since the anchor alone is none: `sides` begins with the last green run.
@@ -320,14 +328,16 @@ def summed_up(rule: Rule, result: CellResult, sides: list[Side], anchor: Earlier
     return verdict(rule, result.cell.key, state, worst.code, message, evidence, step)
 
 
-def in_words(sides: list[Side], anchor: EarlierRun | None) -> str:
+def in_words(sides: list[Side], anchor: EarlierRun | str | None) -> str:
     """Every quantity against the last green run, then against the anchor, each run with its date and commit."""
     last, *others = sides
     parts = ["; ".join(f.summary for f in last.findings), f"against {last}"]
     if anchor is None:
-        parts[-1] += ", the best run, too"
+        parts[-1] += f", the {last.kind} run, too"
+    elif isinstance(anchor, str):
+        parts.append(f"not compared with an anchor: {anchor}")
     for side in others:
-        parts.append(f"since the best run {side}: {'; '.join(f.summary for f in side.findings)}")
+        parts.append(f"since the {side.kind} run {side}: {'; '.join(f.summary for f in side.findings)}")
     return "; ".join(parts)
 
 

@@ -206,7 +206,7 @@ def anchors_after(name: str, last: RunView) -> tuple[EarlierRun, ...]:
         mine = [cell for cell in left if cell.key in best.cells]
         left = [cell for cell in left if cell.key not in best.cells]
         kept = {c.key: best.cells[c.key] for c in mine if unlike(best, c, last) is None and not beats(last, best, c)}
-        anchors += [replace(best, cells=kept)] if kept else []
+        anchors += [replace(best, cells=kept, pinned=False)] if kept else []
     return tuple(anchors)
 
 

@@ -166,7 +166,7 @@ def comparison_differences(path: Path, result: TwoBuilds | None) -> tuple[list[D
         entries = Ledger(path.absolute().parent).read().entries
     except InvalidResult as error:
         return [Difference(FILE, "", str(error))], []
-    entry = next((e for e in reversed(entries) if e.run == path.absolute().name), None)
+    entry = next((e for e in reversed(entries) if e.run == path.absolute().name and e.ends_a_run), None)
     if entry is None:
         return _without_entry(path)
     where, differences = f"{FILE} ({entry.run})", list(manifest_difference(path, entry))

@@ -7,7 +7,7 @@
     run.py          `micro`, `full` and `load`: measure an engine, here or on many machines, and judge it
     status.py       `full --status`: how far the micro gates are
     ab.py           `ab`: an old and a new build of an engine in one session
-    runs/           `runs`: show, verify, check, compare, history, explain, report
+    runs/           `runs`: show, verify, check, compare, history, explain, report, pin
     diagnose/       `diagnose`: configs, parity, cache, trace, pair
     machine/        `machine`: doctor, calibrate, selftest, backends
     scenarios.py    `scenarios`: list, show, check, plan

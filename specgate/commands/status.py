@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from specgate.commands.runs.pin import anchor_lines
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def plain(status: PromotionStatus) -> dict[str, object]:
 def lines(status: PromotionStatus) -> list[str]:
     from specgate.machine import host
     from specgate.promotion.admission import subject_in_words, what_is_missing
+    from specgate.promotion.pins import key_of
 
     green, history = status.green, status.history
     text = [f"ledger {status.ledger.file}: {len(history.entries) - len(history.cut)} entries, chain intact"]
@@ -96,25 +98,12 @@ def lines(status: PromotionStatus) -> list[str]:
     for line in what_is_missing(status.claim, status.promotion, green):
         # The command is for copying, so it stays on one line.
         text += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
-    for line in anchor_lines(status):
+    here = key_of("micro", status.claim.subject, status.claim.fingerprint)
+    for line in anchor_lines(status.ledger, here, list(status.promotion.gates)):
         text += wrapped(line, 2)
     for entry in history.entries:
         text += wrapped(f"overridden: {entry.time} {entry.run}: {entry.override}") if entry.override else []
     return text
-
-
-def anchor_lines(status: PromotionStatus) -> Iterator[str]:
-    """Yield the last green run and the best one of each micro scenario, which the next run would be compared with."""
-    from datetime import UTC, datetime
-
-    from specgate.run.references import earlier_of, key_of
-
-    here = key_of("micro", status.claim.subject, status.claim.fingerprint)
-    earlier = earlier_of(here, list(status.promotion.gates), status.ledger, datetime.now(UTC))
-    for name, last in earlier.runs.items():
-        yield f"{name}: last green {last.run} ({last.time[:10]})"
-        for best in earlier.anchors.get(name, ()):
-            yield f"  best {best.run} ({best.time[:10]}, of {len(best.cells)} of {len(last.cells)} cells)"
 
 
 def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:

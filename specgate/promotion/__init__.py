@@ -8,5 +8,6 @@ standing.py            whether a green entry is believed, and the status of a su
 fingerprint.py         what two fingerprints state differently, and how that is said
 ending.py              the end of a run as one step, whatever cuts it
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders
+pins.py                runs that are pinned as an anchor
 since_last_green.py    what differs between a run and the last green one before it
 """

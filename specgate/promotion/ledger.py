@@ -58,7 +58,7 @@ class Entry:
     """End of one run.
 
     `kind`: what kind of run it is, or `ab` for a comparison of two builds. Its subject and fingerprint are those of a
-        run of the new build.
+        run of the new build. `pin` and `unpin` say that the run is an anchor from `time` on, or no longer (`pins`).
     `time` and `process_started` are UTC, ISO 8601. `pid` and `process_started` together identify the process.
     `subject`: what was measured, by name (policy, pair, back end, options). `gates`: which scenarios were measured,
     name → SHA-256 of their content. `fingerprint`: source tree, policy rules, weights and machine, as far as they were
@@ -69,7 +69,7 @@ class Entry:
 
     time: str
     run: str
-    kind: Literal["micro", "full", "load", "ab"]
+    kind: Literal["micro", "full", "load", "ab", "pin", "unpin"]
     subject: Mapping[str, str]
     gates: Mapping[str, str]
     fingerprint: Mapping[str, str | None]
@@ -81,6 +81,11 @@ class Entry:
     override: str | None = None
     host: str | None = None
     not_judged: tuple[str, ...] = ()
+
+    @property
+    def ends_a_run(self) -> bool:
+        """True if this is the end of a run or of a comparison."""
+        return self.kind not in ("pin", "unpin")
 
     def contradiction(self) -> str | None:
         """Return why state and exit code cannot both be true of one run; None if they can."""

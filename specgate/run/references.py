@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from specgate.analysis.references import anchors_after, clocks_of
 from specgate.contract import Run
 from specgate.contract.references import Builds, ComparedBuild, Earlier, EarlierRun, Revision
-from specgate.errors import SpecgateError
+from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, listings
@@ -23,24 +24,16 @@ from specgate.planning.gates import bases_of, needs_earlier_run
 from specgate.promotion.claim import machine_fingerprint, subject_of
 from specgate.promotion.green_runs import GREEN, time_of
 from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.pins import MACHINE, Key, key_of, pins
 from specgate.promotion.standing import doubt_of_comparison, doubts, folder_of
-
-MACHINE: Final = ("gpu_uuid", "host")
-"""Keys of the fingerprint that say which machine it was: the GPU, or else the host."""
-Key = tuple[str, tuple[tuple[str, str], ...], tuple[str | None, ...]]
-"""The kind of a run, its subject and its machine."""
-
-
-def key_of(kind: str, subject: Mapping[str, str], fingerprint: Mapping[str, str | None]) -> Key:
-    """Return what runs have in common that are compared with each other."""
-    return kind, tuple(sorted(subject.items())), tuple(fingerprint.get(key) for key in MACHINE)
 
 
 def earlier_runs(config: Config, ledger: Ledger, began: datetime) -> Earlier | None:
     """Scenario → the last green run of it that ended before `began`, or why there is none; and its anchors.
 
     It must have the kind and subject of `config` and this machine, and the ledger's entry must be believed
-    (`promotion.standing`). None where the policy does not ask. Raises InvalidResult if the ledger was changed.
+    (`promotion.standing`). None where the policy does not ask. Raises InvalidResult if the ledger was changed, and
+    UsageError if a pinned run cannot be used.
     """
     if not needs_earlier_run(config.policy):
         return None
@@ -53,19 +46,41 @@ def earlier_of(here: Key, scenarios: Sequence[str], ledger: Ledger, began: datet
     entries, doubt = ledger.read().entries, doubts(ledger)
     green = [e for e in entries if (e.kind, tuple(sorted(e.subject.items()))) == here[:2] and e.state in GREEN]
     green = [e for _, e in sorted(enumerate(green), key=lambda at: (time_of(at[1]), at[0]), reverse=True)]
+    pinned = pins(entries).get(here)
     runs: dict[str, EarlierRun] = {}
     missing: dict[str, str] = {}
     anchors: dict[str, tuple[EarlierRun, ...]] = {}
     for name in scenarios:
+        anchor = pinned_run(name, pinned, ledger, doubt) if pinned is not None and name in pinned.gates else None
         latest = newest(name, [e for e in green if name in e.gates and time_of(e) <= began], here, ledger, doubt)
         if isinstance(latest, str):
-            missing[name] = latest
+            missing[name] = latest + pinned_elsewhere(name, pins(entries), here)
             continue
         entry, run = latest
-        runs[name] = facts_of(name, run, entry)
-        if best := anchors_after(name, run):
-            anchors[name] = best
-    return Earlier(runs, missing, anchors)
+        runs[name] = replace(facts_of(name, run, entry), pinned=anchor is not None and anchor.run == run.id)
+        anchors[name] = anchors_after(name, run) if anchor is None else () if runs[name].pinned else (anchor,)
+    return Earlier(runs, missing, {name: best for name, best in anchors.items() if best})
+
+
+def pinned_run(name: str, entry: Entry, ledger: Ledger, doubt: Callable[[Entry], str | None]) -> EarlierRun:
+    """The scenario `name` of the run that `entry` pins. Raises UsageError if it cannot be used."""
+    run = usable(name, entry, ledger, doubt)
+    if isinstance(run, str):
+        hint = f"name the place of moved runs with --archive, or: specgate runs unpin {ledger.folder / entry.run}"
+        raise UsageError(f"{entry.run} is pinned in {ledger.file}, and cannot be used: {run}", hint=hint)
+    return replace(facts_of(name, run, entry), pinned=True)
+
+
+def pinned_elsewhere(name: str, current: Mapping[Key, Entry], here: Key) -> str:
+    """Return the end of a sentence on a run of the scenario that is pinned on this machine for another subject; empty
+    if there is none.
+    """
+    for key, entry in current.items():
+        if name in entry.gates and (key[0], key[2]) == (here[0], here[2]) and key != here:
+            theirs, mine = dict(key[1]), dict(here[1])
+            differing = [part for part in {**mine, **theirs} if mine.get(part) != theirs.get(part)]
+            return f" ({entry.run} is pinned, and is of another subject: other {', '.join(differing)})"
+    return ""
 
 
 def newest(

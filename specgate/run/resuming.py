@@ -66,7 +66,7 @@ def check_resumable(path: Path, ledger: Ledger, *, longer: bool = False) -> None
 
 def last_entry(ledger: Ledger, run: str) -> Entry | None:
     """The last entry of the end of `run` in the ledger, or None."""
-    return next((e for e in reversed(ledger.read().entries) if e.run == run), None)
+    return next((e for e in reversed(ledger.read().entries) if e.run == run and e.ends_a_run), None)
 
 
 def finished(run: Run, entry: Entry | None, path: Path) -> str | None:

@@ -124,6 +124,58 @@ def test_a_run_that_is_proven_faster_becomes_the_best_one(fake: Cli, monkeypatch
     assert anchors == {"baseline": folders[0], "spec-2": folders[2], "spec-3": folders[2]}
 
 
+def test_a_pinned_run_is_the_anchor_of_its_subject_until_it_is_not(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(monkeypatch, 1.03)
+    assert micro(fake) == 0
+    first = fake.newest()
+    slowed(monkeypatch, 1.0)
+    assert micro(fake) == 0 and micro(fake) == 0
+    assert ", the best run, too" in message(fake)
+
+    pinned = fake.run("runs", "pin", first, pair=False)
+    assert pinned.stdout.startswith(f"pinned {first.name}: the anchor of tiny for policy policy")
+    assert micro(fake) == 0
+    assert f"since the pinned run {first.name} (" in message(fake)
+    assert fake.run("runs", "verify", first, pair=False).returncode == 0  # the pin is no end of a run
+
+    assert fake.micro("--backend", "fake", "-o", "accept=2,1,2").returncode == 0
+    earlier = stored(fake)["earlier"]
+    assert (
+        earlier["anchors"] == {} and f"{first.name} is pinned, and is of another subject" in earlier["missing"]["tiny"]
+    )
+
+    assert fake.run("runs", "unpin", first, pair=False).returncode == 0
+    assert micro(fake) == 0
+    assert "pinned" not in message(fake)
+
+
+def test_what_cannot_be_pinned_is_refused(fake: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert micro(fake) == 0
+    green = fake.newest()
+    slowed(monkeypatch, 1.4)
+    assert micro(fake) == 1
+
+    def refused(*words: str | Path) -> str:
+        done = fake.run("runs", *words, pair=False)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "it ended with FAIL" in refused("pin", fake.newest())
+    assert "no such run folder" in refused("pin", "runs/none")
+    assert "it is not pinned" in refused("unpin", green)
+    assert "has no entry of it" in refused("pin", shutil.copytree(green, green.with_name("copy")))
+    assert fake.run("runs", "pin", green, pair=False).returncode == 0
+    assert "it has been pinned since" in refused("pin", green)
+
+    moved = shutil.move(green, fake.folder / "moved" / green.name)
+    done = fake.micro("--backend", "fake")
+    assert done.returncode == 2 and f"{green.name} is pinned in" in done.stderr and "runs unpin" in done.stderr
+    slowed(monkeypatch, 1.0)
+    assert fake.micro("--backend", "fake", "--archive", Path(moved).parent).returncode == 0
+    assert fake.run("runs", "unpin", green, pair=False).returncode == 0
+    assert micro(fake) == 0
+
+
 def test_a_run_whose_folder_is_gone_is_passed_over_and_named(fake: Cli) -> None:
     assert micro(fake) == 0
     first = fake.newest()

@@ -5,6 +5,7 @@ verify.py    `verify` recomputes a run from its samples, `check` judges it by an
 compare.py   runs side by side
 history.py   figures over the runs of a folder
 explain.py   where the time goes, and what the gates would take
+pin.py       `pin`, `unpin`: the runs that later ones are compared with
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from specgate.commands.door import OpenGroup
 from specgate.commands.runs.compare import compare
 from specgate.commands.runs.explain import explain
 from specgate.commands.runs.history import history
+from specgate.commands.runs.pin import pin, unpin
 from specgate.commands.runs.report import report, show
 from specgate.commands.runs.verify import check, verify
 
@@ -28,5 +30,5 @@ def runs() -> None:
     """
 
 
-for _command in (show, verify, check, compare, history, explain, report):
+for _command in (show, verify, check, compare, history, explain, report, pin, unpin):
     runs.add_command(_command)

@@ -84,6 +84,7 @@ class EarlierRun:
     `commit`: the git commit of its source tree; None where it was not in a checkout.
     `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
     `clocks`: cell key → field of `CellTimes` → the mean SM clock meanwhile, in MHz, as far as the watch saw it.
+    `pinned`: true if somebody has pinned it (`specgate runs pin`).
     """
 
     run: str
@@ -97,6 +98,7 @@ class EarlierRun:
     prompts: Mapping[str, str]
     cells: Mapping[str, CellTimes]
     clocks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,8 @@ class Earlier:
     """Earlier runs that the scenarios of a run are compared with. It is settled when the run begins.
 
     `runs`: scenario → the last green run of it. `missing`: scenario → why there is none.
-    `anchors`: scenario → further runs, which losses that add up are found against: the best ones.
-        Each has the cells that it is the anchor of. A cell in none of them has the last green run as its anchor.
+    `anchors`: scenario → further runs, which losses that add up are found against: the pinned one, or else the best
+        ones. Each has the cells that it is the anchor of. A cell in none of them has the last green run as its anchor.
     """
 
     runs: Mapping[str, EarlierRun] = field(default_factory=dict)
