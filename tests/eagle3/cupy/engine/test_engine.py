@@ -214,9 +214,9 @@ def test_where_slots_have_ended_steps_for_fewer_slots_emit_the_same_tokens(
     """In graphs of several steps, and one by one where the host is taken to be on time always."""
     made, replayed = engine(), list[tuple[int, int]]()
     made.prefill(random_prompts(RAGGED), draft=True)
-    text = tokens(made, 0, Budget(new_tokens=200))
+    text = tokens(made, 0, Budget(new_tokens=400))
     stops = {next(t for t in own[40:] if t not in text[-1]) for own in text[:-1]}
-    budget, step = Budget(new_tokens=200, ignore_eos=False), made.step
+    budget, step = Budget(new_tokens=400, ignore_eos=False), made.step
 
     def noted(k: int, count: int, kinds: tuple[Any, ...]) -> Any:
         replay = step(k, count, kinds)
