@@ -35,5 +35,5 @@ def test_a_lossy_variant_is_not_green_until_a_rule_says_how_much_must_be_equal(c
     assert "verdict NOT_JUDGED (exit 8)" in verified.stdout
 
     cli.write("asked.yaml", policy + ASKED)
-    judged = cli.run("runs", "check", path / "run.json", "--policy", "asked.yaml", pair=False)
+    judged = cli.run("runs", "check", path, "--policy", "asked.yaml", pair=False)
     assert judged.returncode == 0, judged.stdout + judged.stderr

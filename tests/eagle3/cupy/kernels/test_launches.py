@@ -236,7 +236,7 @@ def test_a_line_declares_several_fields_and_the_head_what_the_kernel_is_launched
         return Operands.of("sum", with_fields(source, ()), (("ROWS", "1"),))
 
     values, others, operands = torch.arange(3).int(), torch.arange(2).int(), declared("[count], [2]")
-    given = {"values": values, "others": others, "S": 3, "R": 6}
+    given: dict[str, torch.Tensor | int] = {"values": values, "others": others, "S": 3, "R": 6}
     arguments, sizes = operands.arguments((), given)
     assert arguments == {"values": values, "others": others, "count": 3}
     assert operands.blocks(sizes) == ((2, 3), 96)
