@@ -18,6 +18,7 @@ from specgate.analysis.machine.clock_comparison import (
     untold_in_words,
     untold_parts,
 )
+from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
@@ -137,8 +138,10 @@ def quiet(rule: Rule, conditions: Conditions, gpu: bool) -> tuple[State, str, st
             if gpu
             else "nothing tells what disturbed the host"
         )
+    pace = uneven(conditions.cpu_pace)
     notes = [
         *(asides(host) if host else ()),
+        *([pace] if pace else ()),
         *(clock_asides(rule, conditions.gpu) if gpu else ()),
     ]
     return state, code, "; ".join([message, *notes])
@@ -292,6 +295,7 @@ def evidence_of(rule: Rule, conditions: Conditions, gpu: bool) -> dict[str, floa
         "other_cpu_share": conditions.other_cpu_share,
         "clock_jump_s": conditions.clock_jump_s,
         **(evidence_of_blocks(conditions.host) if conditions.host else {}),
+        **({"cpu_slow_share": conditions.cpu_pace.slow_share} if conditions.cpu_pace else {}),
     }
     if not gpu:
         return evidence

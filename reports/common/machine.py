@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.energy import PER_TOKEN, RATIO
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
@@ -22,14 +23,31 @@ SCALED: Final = (
 
 
 def sentences(run: Run) -> list[str]:
-    """Return sentences about the machine, point by point. Points with the same sentence share it."""
+    """Return sentences about the machine, point by point. Points with the same sentence share it.
+
+    Sentences about all points come first, since a short report may leave out the last ones.
+    """
     of: dict[str, list[str]] = {}
     for key, conditions in run.conditions.items():
         for sentence in of_point(conditions, gpus(run, key)):
             of.setdefault(sentence, []).append(cell_name(key, run.scenarios))
     many = len(run.conditions) > 1
     said_of_points = [f"{', '.join(points)}: {sentence}" if many else sentence for sentence, points in of.items()]
-    return [*said_of_points, *of_energy(run)]
+    return [*of_cpus(run), *said_of_points, *of_energy(run)]
+
+
+def of_cpus(run: Run) -> Iterator[str]:
+    """Yield that the CPUs were not evenly fast, with the figures of the point where they were least so."""
+    paces = [(key, c.cpu_pace) for key, c in run.conditions.items() if c.cpu_pace is not None and uneven(c.cpu_pace)]
+    if not paces:
+        return
+    key, worst = max(paces, key=lambda pace: pace[1].slow_share)
+    where = (
+        f"{len(paces)} of {len(run.conditions)} points, most at {cell_name(key, run.scenarios)}: "
+        if len(run.conditions) > 1
+        else ""
+    )
+    yield f"{where}{uneven(worst)}"
 
 
 def of_energy(run: Run) -> Iterator[str]:

@@ -17,9 +17,10 @@ STRIPS: Final = {
     "temperature_c": "GPU temperature, °C",
     "power_w": "GPU power, W",
     "other_cpu_share": "CPU of others",
+    "slow_cpu_share": "slow CPU samples",
 }
 """Column of a timeline → label of its strip. A strip is not drawn if nothing of it could be read."""
-SHARES: Final = ("other_cpu_share",)
+SHARES: Final = ("other_cpu_share", "slow_cpu_share")
 """Columns that are shown in percent."""
 
 
@@ -49,7 +50,8 @@ def over_time(key: str, timeline: Timeline, comparisons: Sequence[Comparison]) -
     described = f"{name}. {len(spans)} rounds in {max(end for _, end in spans.values()):.0f} seconds; {words}."
     caption = "Shaded: every second round. " + ("Above: speed-up of each pair while it ran. " if comparisons else "")
     caption += "Strips show the worst of each stretch: the lowest clock, the highest of everything else."
-    missing = [label for field, label in STRIPS.items() if field not in strips]
+    caption += " Of slow CPU samples they show the share." if "slow_cpu_share" in strips else ""
+    missing = [label for field, label in kept(timeline).items() if field not in strips]
     caption += f" Nothing was read of {'; '.join(missing)}." if missing else ""
     drawing = svg.stacked(f"{key}-machine", described, draw, shares, 0.9 + 0.66 * sum(shares))
     return Picture(name, caption, drawing, [pair_table(timeline, comparisons), sample_table(timeline)])
@@ -81,6 +83,11 @@ def draw_strip(axes: Any, timeline: Timeline, field: str, label: str) -> None:
     svg.few_ticks(axes.yaxis, 2)
 
 
+def kept(timeline: Timeline) -> dict[str, str]:
+    """The strips whose columns the timeline has. Results before 1.18.0, and short points, have no slow CPU samples."""
+    return {field: label for field, label in STRIPS.items() if column(timeline, field)}
+
+
 def column(timeline: Timeline, field: str) -> Sequence[float | None]:
     values: Sequence[float | None] = getattr(timeline, field)
     return values
@@ -101,9 +108,9 @@ def sample_table(timeline: Timeline) -> Table:
             return NONE
         return percent(value) if field in SHARES else number(value)
 
-    columns = [[text(field, value) for value in column(timeline, field)] for field in STRIPS]
+    columns = [[text(field, value) for value in column(timeline, field)] for field in kept(timeline)]
     rows = [[f"{at:.1f}", *row] for at, *row in zip(timeline.at_s, *columns, strict=True)]
-    return Table(("at s", *STRIPS.values()), rows)
+    return Table(("at s", *kept(timeline).values()), rows)
 
 
 def _words(timeline: Timeline, field: str) -> str:

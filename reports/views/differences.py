@@ -107,6 +107,7 @@ def said_of(conditions: Conditions) -> Mapping[str, object]:
     heat = None if gpu.temperature_c is None else f"up to {5 * -(-gpu.temperature_c[1] // 5)} °C"
     return {
         "other processes' share of the CPUs": percent_of_five(conditions.other_cpu_share),
+        **({} if conditions.cpu_pace is None else {"slow CPUs": percent_of_five(conditions.cpu_pace.slow_share)}),
         "GPU": gpu.uuid,
         "SM clock": clocks,
         "temperature": heat,

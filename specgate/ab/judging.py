@@ -9,6 +9,7 @@ from typing import Final
 
 from specgate.ab.folder import AbFolder, Asked, Processes
 from specgate.ab.schedule import ProcessPair, plan_of, schedule_of
+from specgate.analysis.machine.cpu_pace import pace_of, uneven
 from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
 from specgate.analysis.two_builds.outcomes import all_within_pct, share
@@ -126,7 +127,7 @@ def samples_of(settings: Asked, journals: Mapping[SideName, Journal]) -> tuple[S
 def warnings_of(
     look: Look, journals: Mapping[SideName, Journal], samples: Sequence[Sample], resumed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield warnings about the schedule and the GPU's clocks during the blocks of either side."""
+    """Yield warnings about the schedule, the CPUs, and the GPU's clocks during the blocks of either side."""
     yield from resumed
     if look.pairs < SOUND_PAIRS:
         yield f"{look.pairs} processes per side: the error that is stated holds from {SOUND_PAIRS} on"
@@ -136,6 +137,8 @@ def warnings_of(
         for sample in samples:
             if sample.gpu is not None and any(begin <= sample.monotonic_ns <= end for begin, end in spans):
                 readings[name].append(sample.gpu)
+    if pace := uneven(pace_of(samples)):
+        yield pace
     if any(readings.values()):
         yield from clock_warnings(readings["old"], readings["new"], SIDES)
 

@@ -103,6 +103,9 @@ class HostReading:
     other_cpu_share: float | None
     available_memory_bytes: int
     swap_used_bytes: int
+    work_ns: int | None = None
+    """CPU time of a fixed piece of work (`machine.cpu_pace`). None where the clock of CPU time is too coarse.
+    """
 
 
 class ClockReading(NamedTuple):
@@ -236,6 +239,8 @@ class Timeline:
     `at_s`: when each entry of the columns begins. An entry stands for several samples.
     `sm_clock_mhz`: the lowest clock among them.
     `temperature_c`, `power_w`, `other_cpu_share`: the highest value among them. None where nothing was read.
+    `slow_cpu_share`: the share of them in which the watch's work was slow (`CpuPace`), 0 to 1; None where none tells.
+        Empty where the pace of the whole point is not known.
     """
 
     rounds: tuple[tuple[int, float, float], ...] = ()
@@ -244,6 +249,27 @@ class Timeline:
     temperature_c: tuple[int | None, ...] = ()
     power_w: tuple[float | None, ...] = ()
     other_cpu_share: tuple[float | None, ...] = ()
+    slow_cpu_share: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPace:
+    """Evenness of the CPUs' speed (`analysis.machine.cpu_pace`), by the CPU time of a fixed piece of work.
+
+    `readings`: samples that tell it. `fastest_ns`: the fastest tenth took this or less.
+    `slow`: how many readings took much longer. `slowest`: the slowest twentieth took this many times as long as
+        `fastest_ns`, or longer.
+    """
+
+    readings: int
+    fastest_ns: int
+    slow: int
+    slowest: float
+
+    @property
+    def slow_share(self) -> float:
+        """The share of readings that took much longer, 0 to 1."""
+        return self.slow / self.readings
 
 
 # ── the host, block by block ─────────────────────────────────────────────────────────────────────────────────────────
@@ -388,3 +414,5 @@ class Conditions:
     timeline: Timeline = field(default_factory=Timeline)
     host: HostJudgement | None = None
     """The CPUs block by block. None where the policy does not ask for it, or where the engine's clock is scripted."""
+    cpu_pace: CpuPace | None = None
+    """None where too few samples tell it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from specgate.contract.conditions import GpuProcess, HostReading
+from specgate.machine.cpu_pace import work_ns
 from specgate.machine.process_tree import family
 
 MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
@@ -65,6 +66,7 @@ class HostProbe:
             other_cpu_share=min(1.0, max(0.0, (busy - ours) / offered)) if offered and busy else None,
             available_memory_bytes=memory.available,
             swap_used_bytes=psutil.swap_memory().used,
+            work_ns=work_ns(),
         )
 
     def owner(self, pid: int) -> GpuProcess:

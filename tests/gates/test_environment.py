@@ -33,6 +33,7 @@ from tests.support.surroundings import (
     gpu,
     no_gpu,
     watched_run,
+    working,
 )
 
 PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
@@ -325,3 +326,12 @@ def test_prefill_is_held_against_prefill_and_decoding_against_decoding() -> None
     assert shift_at((1550, 1540), (1980, 1975)) == pytest.approx(1 - 1540 / 1550)
     assert shift_at((1550, 1300), (1980, 1980)) == pytest.approx(1 - 1300 / 1550)
     assert shift_at((1550, 1550), (1980, 1700)) == pytest.approx(1 - 1700 / 1980)
+
+
+def test_cpus_that_were_not_evenly_fast_are_named_and_reject_nothing() -> None:
+    shared = judged([working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)])
+    even = judged([working(s, 20_000) for s in SAMPLES])
+    assert (shared.state, shared.reason_code) == (State.PASS, "undisturbed") == (even.state, even.reason_code)
+    assert "the CPUs were not evenly fast" in shared.message and "evenly" not in even.message
+    assert shared.evidence["cpu_slow_share"] == pytest.approx(0.5, abs=0.02) and even.evidence["cpu_slow_share"] == 0.0
+    assert "cpu_slow_share" not in judged(SAMPLES).evidence

@@ -71,6 +71,11 @@ def gpu(result: Sample, **changes: Any) -> Sample:
     return replace(result, gpu=replace(result.gpu, **changes))
 
 
+def working(result: Sample, work_ns: int | None) -> Sample:
+    """The sample with this CPU time for the watch's piece of work."""
+    return replace(result, host=replace(result.host, work_ns=work_ns))
+
+
 PLAN = plan_of()
 BLOCKS = timed(blocks_of(PLAN))
 SAMPLES = watched(BLOCKS)

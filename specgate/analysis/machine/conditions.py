@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from specgate.analysis.machine.clock_comparison import compared_clocks
+from specgate.analysis.machine.cpu_pace import pace_of
 from specgate.analysis.machine.timeline import timeline_of
 from specgate.contract import Block, Plan, Point
 from specgate.contract.conditions import (
@@ -103,6 +104,7 @@ def _conditions(
     whole = {s: span for s, span in time_spans.items() if span.bracketed}
     inside = [s for span in whole.values() for s in span.samples]
     shares = [s.host.other_cpu_share for s in inside if s.host.other_cpu_share is not None]
+    pace = pace_of(inside)
     return Conditions(
         blocks=len(blocks),
         watched=sum(len(by_watch[s]) for s in whole),
@@ -115,7 +117,8 @@ def _conditions(
             [b for s in whole for b in by_watch[s]],
             apart=apart,
         ),
-        timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
+        timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns, pace),
+        cpu_pace=pace,
     )
 
 

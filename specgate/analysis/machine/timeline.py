@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from specgate.analysis.machine.cpu_pace import is_slow, reading
 from specgate.contract import Block
-from specgate.contract.conditions import Sample, Timeline
+from specgate.contract.conditions import CpuPace, Sample, Timeline
 
 ENTRIES: Final = 60
 """The largest number of entries in each column."""
@@ -19,10 +21,10 @@ time.
 """
 
 
-def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int]) -> Timeline:
+def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int], pace: CpuPace | None) -> Timeline:
     """The timeline of one point. The times of several monitor processes are put end to end.
 
-    `turns`: (prompt set, round) → round of the whole point in running order.
+    `turns`: (prompt set, round) → round of the whole point in running order. `pace`: of the CPUs over the whole point.
     """
     rounds: dict[int, list[float]] = {}
     samples: list[tuple[float, Sample]] = []
@@ -43,6 +45,7 @@ def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], 
         temperature_c=column(chunks, max, lambda s: s.gpu.temperature_c if s.gpu else None),
         power_w=column(chunks, max, watts),
         other_cpu_share=column(chunks, max, lambda s: s.host.other_cpu_share),
+        slow_cpu_share=column(chunks, statistics.fmean, lambda s: slow(s, pace)) if pace else (),
     )
 
 
@@ -55,6 +58,12 @@ def watts(sample: Sample) -> float | None:
     """The GPU's power in W; None where it was not read."""
     power = sample.gpu.power_mw if sample.gpu else None
     return None if power is None else power / 1000
+
+
+def slow(sample: Sample, pace: CpuPace) -> float | None:
+    """1 where the watch's work took long for a point of this pace, else 0; None where the sample does not tell."""
+    ns = reading(sample)
+    return None if ns is None else float(is_slow(ns, pace.fastest_ns))
 
 
 def chunked(samples: Sequence[tuple[float, Sample]]) -> Iterator[Sequence[tuple[float, Sample]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.surroundings import (
     no_gpu,
     timed,
     watched,
+    working,
 )
 
 FOUND = conditions(SAMPLES).timeline
@@ -52,6 +54,30 @@ def test_without_a_gpu_only_the_host_has_a_column() -> None:
     watch = conditions([no_gpu(s) for s in SAMPLES]).timeline
     assert set(watch.sm_clock_mhz) == set(watch.temperature_c) == set(watch.power_w) == {None}
     assert set(watch.other_cpu_share) == {0.02}
+
+
+def test_slow_cpus_stand_where_they_were_and_their_shares_add_up_to_that_of_the_point() -> None:
+    slow_until = BEGIN + 18 * SECOND
+    taken = [40_000 if i % 2 and s.monotonic_ns < slow_until else 20_000 for i, s in enumerate(SAMPLES)]
+    watch = conditions([working(s, ns) for s, ns in zip(SAMPLES, taken, strict=True)])
+    at, shares = watch.timeline.at_s, [share for share in watch.timeline.slow_cpu_share if share is not None]
+    assert len(shares) == len(at)
+    assert {share for second, share in zip(at, shares, strict=True) if second < 18} == {0.5}
+    assert {share for second, share in zip(at, shares, strict=True) if second >= 18} == {0.0}
+    size = math.ceil(watch.samples / ENTRIES)
+    sizes = [min(size, watch.samples - before) for before in range(0, watch.samples, size)]
+    assert watch.cpu_pace is not None
+    assert sum(share * n for share, n in zip(shares, sizes, strict=True)) == watch.cpu_pace.slow > 10
+
+
+def test_a_stretch_whose_samples_tell_nothing_has_no_share_of_slow_cpus() -> None:
+    silent = [working(s, None if s.monotonic_ns < BEGIN + 5 * SECOND else 20_000) for s in SAMPLES]
+    watch = conditions(silent).timeline
+    assert [share is None for share in watch.slow_cpu_share] == [second < 5 for second in watch.at_s]
+
+
+def test_where_the_pace_of_a_point_is_not_known_there_is_no_column_of_slow_cpus() -> None:
+    assert FOUND.at_s and FOUND.slow_cpu_share == ()
 
 
 def test_the_watches_of_a_resumed_run_are_put_end_to_end() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import measure
 from specgate.contract import NearTies, Rule, Run
@@ -14,7 +15,7 @@ from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.planning.gates import machine_limits
 from specgate.reports.common import machine
 from tests.support.factories import POLICY, judged, policy_of
-from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run, working
 
 PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
 RULE = Rule("machine-quiet", "environment", True, params={**PARAMS, "max_cpu_wait": 0.05, "max_set_aside": 0.25})
@@ -49,6 +50,32 @@ def test_a_quiet_run_has_nothing_to_say_of_its_host() -> None:
     (only,) = machine.sentences(run)
     assert only.startswith("the GPU was at its power cap")
     assert not machine.has_set_aside(run)
+
+
+def test_cpus_that_were_not_evenly_fast_are_said_to_be_so() -> None:
+    shared = [working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)]
+    run = watched_run(shared)
+    (pace,) = (c.cpu_pace for c in run.conditions.values())
+    assert pace is not None and machine.sentences(run) == [uneven(pace)]
+    worse = {key: replace(c, cpu_pace=replace(pace, slow=pace.readings)) for key, c in run.conditions.items()}
+    both = replace(run, conditions={**run.conditions, **{f"{key}/other": c for key, c in worse.items()}})
+    (sentence,) = machine.sentences(both)
+    assert (
+        sentence.startswith("2 of 2 points, most at ") and f"in {pace.readings} of {pace.readings} samples" in sentence
+    )
+
+
+def test_uneven_cpus_are_in_the_summary_however_many_points_had_more_to_say() -> None:
+    """`summary.md` has room for three sentences, and every point of a large model is at its power cap."""
+    shared = [working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)]
+    run = watched_run([gpu(s, clock_event_reasons=0x4, max_sm_clock_mhz=1980) for s in shared])
+    ((key, watch),) = run.conditions.items()
+    points = {f"{key}/{i}": replace(watch, gpu=replace(watch.gpu, power_w=400.0 + i)) for i in range(5)}
+    run = replace(run, conditions=points)
+    assert len(machine.sentences(run)) == 6
+    summary = plugins.report("markdown").render(run, POLICY)
+    assert "The machine: 5 of 5 points" in summary and "and 3 more in report.html" in summary
+    assert machine.sentences(watched_run([working(s, 20_000) for s in SAMPLES])) == []
 
 
 def test_of_several_gpus_the_worst_is_said_to_be_that() -> None:

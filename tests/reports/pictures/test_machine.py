@@ -7,7 +7,7 @@ from dataclasses import replace
 from specgate.contract.conditions import Timeline
 from specgate.reports.pictures.machine import over_time
 from tests.support.factories import run_of
-from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, conditions, no_gpu
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, conditions, no_gpu, working
 
 DRAWS = True
 
@@ -28,6 +28,24 @@ def test_a_host_without_a_gpu_shows_the_cpu_and_says_what_was_not_read() -> None
     shown = over_time("p0", conditions([no_gpu(s) for s in SAMPLES]).timeline, COMPARISONS)
     assert shown.svg is not None and "CPU of others" in shown.svg
     assert "Nothing was read of SM clock, MHz; GPU temperature, °C; GPU power, W." in shown.caption
+
+
+def test_slow_cpus_have_a_strip_and_a_column_in_percent() -> None:
+    middle = SAMPLES[len(SAMPLES) // 2].monotonic_ns
+    paced = conditions([working(s, 40_000 if s.monotonic_ns > middle else 20_000) for s in SAMPLES])
+    shown = over_time("p0", paced.timeline, COMPARISONS)
+    assert shown.svg is not None and "slow CPU samples 0.0 % to 100.0 %" in shown.svg
+    assert shown.caption.endswith("Of slow CPU samples they show the share.")
+    _, samples = shown.tables
+    assert samples.head[-1] == "slow CPU samples"
+    assert [str(row[-1]) for row in (samples.rows[0], samples.rows[-1])] == ["0.0 %", "100.0 %"]
+
+
+def test_results_without_the_pace_of_the_cpus_are_shown_as_before_it() -> None:
+    shown = over_time("p0", TIMELINE, COMPARISONS)
+    assert shown.svg is not None and "slow CPU" not in shown.svg + shown.caption
+    head = ("at s", "SM clock, MHz", "GPU temperature, °C", "GPU power, W", "CPU of others")
+    assert tuple(shown.tables[1].head) == head
 
 
 def test_without_samples_there_is_a_sentence() -> None:
