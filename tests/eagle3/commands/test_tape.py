@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from specgate.contract.tape import Tape
+from specgate.errors import ExitCode
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 
@@ -51,12 +53,16 @@ def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only
             "INVALID",
             "forced_acceptance",
         )
-    assert gates["speed", "spec-3"]["state"] != "INVALID"
+    assert gates["speed", "spec-3"]["state"] in ("PASS", "INCONCLUSIVE")
     assert gates["speed", "spec-3"]["message"].endswith("acceptance was forced")
     assert not (run / "samples" / "margins.jsonl").exists()
     cli.write("speed.yaml", SPEED)
     judged = cli.run("runs", "check", run, "--policy", "speed.yaml", pair=False)
-    assert judged.returncode == 0, judged.stdout + judged.stderr
+    output = judged.stdout + judged.stderr
+    # Pairs of a busy machine may lie too far apart to tell anything from 0.01x.
+    assert judged.returncode in (ExitCode.PASS, ExitCode.INCONCLUSIVE), output
+    speeds = re.findall("^(?:PASS|INCONCLUSIVE) speed on .*acceptance was forced$", judged.stdout, re.MULTILINE)
+    assert len(speeds) == 2, output
     assert "tokens are then wrong by design" in judged.stdout and "is given, not measured" in judged.stdout
     assert "spec-3: I3 I5 hold; not observable here: I1 I2 I4 I6 I7" in judged.stdout
 
