@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from specgate.backends.servers.adapter import integer, integers
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Chunk, Json
+from specgate.errors import BackendError
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -27,9 +28,12 @@ IDS: Final = ("token_ids", "gen_tokens")
 
 def lacks_completions(client: Client, path: str) -> bool:
     """True if a server has no end point `path` for completions. An empty request tells: one that is there refuses what
-    it lacks.
+    it lacks, or breaks on it.
     """
-    status, _ = client.post(path, {}, client.stall_s)
+    try:
+        status, _ = client.post(path, {}, client.stall_s)
+    except BackendError:
+        return False
     return status in NOT_THERE
 
 

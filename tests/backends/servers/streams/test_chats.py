@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from specgate.backends.servers.adapters.chat import lacks_completions
+from specgate.backends.servers.client import Client
+from specgate.backends.servers.secrets import Secret
 from specgate.checkpoints.chat_template import ANSWER
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.protocols import ChatPrompt, Decoded, Engine
@@ -180,3 +183,12 @@ def test_a_url_of_a_chat_only_server_is_found_out(dialect: str) -> None:
     with running_stub("vllm" if dialect == "vllm" else dialect, 3, "--fault", "chat_only") as url:
         server = find_server(url, {})
     assert (server.backend, server.chats_only, server.draft_length) == (dialect, True, 3)
+
+
+def test_a_server_that_breaks_on_an_empty_request_has_that_end_point() -> None:
+    class Breaks(Client):
+        def post(self, path: str, body: object, silent_s: float) -> tuple[int, str]:
+            raise BackendError("the connection broke")
+
+    with closing(Breaks("http://127.0.0.1:9", stall_s=1, secret=Secret())) as client:
+        assert not lacks_completions(client, "/v1/completions")
