@@ -20,6 +20,8 @@ PIECE: Final = 1 << 20
 """Characters that are read at once."""
 NEAR: Final = 60
 """Characters that an error shows of the text."""
+LONGEST_WORD: Final = 12
+"""Characters of the longest escape, two of `\\uXXXX`: within it, an error may be the end of what was read."""
 
 _DECODER: Final = json.JSONDecoder(strict=False, parse_constant=lambda name: None)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -102,10 +104,17 @@ class TraceDocument:
                 raise
             except ValueError as error:
                 why = self._near(error)
+                if self._broken(error):
+                    raise self._malformed(f"no JSON: {why}") from error
                 if len(self._buffer) - self._at > LONGEST_VALUE:
                     raise self._malformed(f"one value of more than {LONGEST_VALUE:,} characters") from None
                 if not self._more():
                     raise self._malformed(f"cut off here, or no JSON: {why}") from error
+
+    def _broken(self, error: ValueError) -> bool:
+        """True where more text cannot mend what is wrong: it lies before the end, and no string is open there."""
+        at = getattr(error, "pos", len(self._buffer))
+        return at < len(self._buffer) - LONGEST_WORD and not str(error).startswith("Unterminated string")
 
     def _value(self) -> Any:
         """The JSON value that begins here. Raises ValueError where none does, or where the text read so far ends."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.traces.document import TraceDocument
+from specgate.analysis.traces.document import LONGEST_VALUE, TraceDocument
 from specgate.analysis.traces.recording import Malformed
 from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
@@ -95,7 +95,29 @@ def test_a_list_without_its_end_holds_no_invariant_but_has_figures(tmp_path: Pat
     assert loop.partial == "the list of events has no last bracket: the file may be cut off"
 
 
-@pytest.mark.parametrize("broken", ['{"name": "x"y"}', "{]", '{"a": 1'])
-def test_text_that_is_no_json_is_refused_with_its_place(broken: str) -> None:
-    with pytest.raises(Malformed, match="after 2 events: "):
-        events_of(f'[{{"ph": "M"}}, {broken}, {{"ph": "M"}}]')
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ('{"name": "x"y"}', "Expecting ',' delimiter near"),
+        (r'{"name": "C:\cuda"}', r"Invalid \\?escape"),
+        ("{]", "Expecting property name"),
+        ('{"a": 1', "Expecting property name"),
+    ],
+)
+@pytest.mark.parametrize("behind", [1, LONGEST_VALUE], ids=["short", "long"])
+def test_text_that_is_no_json_is_refused_with_its_place_however_much_follows(
+    broken: str, why: str, behind: int
+) -> None:
+    with pytest.raises(Malformed, match=f"after 2 events: .*{why}"):
+        events_of(f'[{{"ph": "M"}}, {broken}, {{"ph": "M"}}, {{"name": "{"x" * behind}"}}]')
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_where_a_piece_ends_changes_nothing(size: int) -> None:
+    text = r'[{"name": "\ud83d\ude00 \"x\"", "n": -1.5e-7, "t": true, "z": [null, {}]}, {"ph": "M"}]'
+
+    class Pieces(io.StringIO):
+        def read(self, _: int | None = -1, /) -> str:
+            return super().read(size)
+
+    assert list(TraceDocument(Pieces(text)).events()) == json.loads(text)
