@@ -186,6 +186,19 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(text: str, note: str
     assert note in " ".join(read_source(text).undecided)
 
 
+@pytest.mark.parametrize("flag", ["--draft", "--draft-n", "--draft-max"])
+def test_builds_of_llamacpp_before_april_2026_say_k_by_other_flags(flag: str) -> None:
+    command = f"llama-server -m T -md D --spec-type draft-eagle3 {flag} 8"
+    assert read_source(f"{command} --draft-p-min 0").value("k") == 8
+    assert not read_source(f"{command} --draft-p-min 0").undecided
+    assert f"{flag} is of builds until April 2026" in " ".join(read_source(command).undecided)
+
+
+def test_what_trainers_put_before_the_flags_of_sglang_is_left_out() -> None:
+    ours = SGLANG.replace("--speculative", "--sglang-speculative").replace("--model-path", "--sglang-model-path")
+    assert read_source(ours).terms == read_source(SGLANG).terms
+
+
 def test_bad_files_end_in_an_error_that_names_them(tmp_path: Path) -> None:
     for name, content in (
         ("a.json", b"{"),

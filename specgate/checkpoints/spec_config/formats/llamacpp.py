@@ -38,6 +38,9 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     undecided = list(flags.undecided)
     if flags.get("spec_default"):
         undecided.append("--spec-default: what it switches on is another thing in other builds")
+    former = flags.names.get("spec_draft_n_max", "")
+    if former.startswith("--draft") and "spec_draft_p_min" not in flags:
+        undecided.append(f"{former} is of builds until April 2026, whose --draft-p-min had other defaults")
     if kind == "none" and draft is None:
         unclear = bool(flags.get("spec_default"))
         return StatedConfig(

@@ -38,11 +38,13 @@ LENGTH: Final = re.compile(r"SGLANG_SIMULATE_ACC_LEN=(\d+(?:\.\d+)?)$")
 """The variable that makes acceptance up, with its length."""
 OVERLAP: Final = re.compile(r"SGLANG_ENABLE_SPEC_V2=(\w+)$")
 """The variable that lets speculation overlap with scheduling, or not."""
+OF_A_TRAINER: Final = re.compile("^--sglang-")
+"""What trainers that start SGLang put before its flags."""
 
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    flags = from_argv(argv, FLAGS, where)
+    flags = from_argv([OF_A_TRAINER.sub("--", word) for word in argv], FLAGS, where)
     lengths = [float(match[1]) for word in argv if (match := LENGTH.match(word)) and float(match[1]) > 0]
     config = of(flags, referred(flags.text("config"), FLAGS), where, lengths[-1] if lengths else None)
     if (

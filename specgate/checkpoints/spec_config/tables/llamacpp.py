@@ -1,5 +1,5 @@
 """llama.cpp up to November 2026: `tools/server/README.md`, and the pull requests 22397 (April 2026: `--draft-…` became
-`--spec-draft-…`) and 22964 (May 2026: types of drafts are called `draft-…`).
+`--spec-draft-…`; K is read of either) and 22964 (May 2026: types of drafts are called `draft-…`).
 """
 
 from typing import Final
@@ -8,7 +8,8 @@ from specgate.checkpoints.spec_config.tables import Table
 
 FLAGS: Final = Table(
     count="""
-        ctx_size,-c batch_size,-b spec_draft_n_max spec_draft_n_min ctx_size_draft,-cd
+        ctx_size,-c batch_size,-b spec_draft_n_max,--draft,--draft-n,--draft-max
+        spec_draft_n_min,--draft-min,--draft-n-min ctx_size_draft,-cd
         spec_draft_threads,-td,--threads-draft spec_draft_threads_batch,-tbd,--threads-batch-draft
         spec_draft_n_cpu_moe,--spec-draft-ncmoe,-ncmoed,--n-cpu-moe-draft spec_ngram_mod_n_min spec_ngram_mod_n_max
         spec_ngram_mod_n_match spec_ngram_simple_size_n spec_ngram_simple_size_m spec_ngram_simple_min_hits
