@@ -10,6 +10,7 @@ comparing/               stored runs laid side by side (`specgate runs compare`)
 history.py               a folder of runs → Trends (`specgate runs history`), and where figures changed
 tape.py                  recorded acceptance of a run: its accept counts, to be replayed
 policy_from_runs.py      a policy over that of runs, with floors that they prove (`specgate policy init`)
+policy_from_results.py   a policy of floors that results of other tools keep (likewise)
 other_tools/             results of other tools, by a declaration per tool
 judging/                 a run folder or a result file, judged by a policy that is asked for (`specgate runs check`)
 """

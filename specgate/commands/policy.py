@@ -55,10 +55,12 @@ def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
 
     Floors lie below what was measured by the margin, and by more where the intervals or the noise profile prove
     less; a comment beside each says so. Judged by the policy, the runs pass. Exit code 2 for a run from which no floor
-    follows.
+    follows. RUN may be a result of another tool, such as of `vllm bench serve`: floors of acceptance follow.
     """
+    from specgate.archive.policy_from_results import policy_of_results
     from specgate.archive.policy_from_runs import policy_text
     from specgate.archive.stored_runs import load_runs
+    from specgate.commands.runs.compare import of_other_tools
     from specgate.files.writing import write_text
 
     if not margin_pct < 50:
@@ -67,7 +69,10 @@ def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
         raise UsageError(f"--out {out}: a policy is a .yaml file")
     if out is not None and out.exists():
         raise UsageError(f"--out {out} exists already", hint="a policy is not overwritten: give another name")
-    text = policy_text(load_runs(runs), (out.parent if out else Path()).absolute(), margin_pct)
+    if of_other_tools(runs):
+        text = policy_of_results(runs, margin_pct)
+    else:
+        text = policy_text(load_runs(runs), (out.parent if out else Path()).absolute(), margin_pct)
     if out is None:
         echo(text, nl=False)
         return

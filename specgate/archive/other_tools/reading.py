@@ -132,7 +132,7 @@ def results_in(file: Path, data: object) -> list[Result]:
     results = [result_of(file, tool, item, name) for tool, item, name in items_in(data)]
     if results:
         return results
-    hint = f"it must be a run.json of specgate, or a result of {READ}"
+    hint = f"results are read of {READ}; a run of specgate is named by its folder"
     raise UsageError(f"{file}: holds no result that is known", hint=hint)
 
 

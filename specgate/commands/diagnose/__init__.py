@@ -24,7 +24,7 @@ def diagnose() -> None:
     """Find out why speculation is off, slow or wrong.
 
     \b
-    Example: specgate diagnose configs vllm.json runs/RUN
+    Example: specgate diagnose configs vllm.json sglang.json
     """
 
 

@@ -125,7 +125,7 @@ def check(file: Path, policy: str | None, baseline: Path | None, scenario: str |
     from specgate.planning.policy import find_policy
 
     if policy is None:
-        hint = "--policy FILE|NAME; specgate policy init RUN writes one with the floors that a run keeps"
+        hint = f"--policy FILE|NAME; one with the floors that it keeps: specgate policy init {file}"
         raise UsageError(f"no policy to judge {file} by", hint=hint)
     rules = find_policy(policy, plugins.gates())
     if is_run(file):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from specgate.archive.comparing.other_results import contrast_of_results
 from specgate.cli import cli
 from specgate.contract.comparisons import How
 from specgate.errors import UsageError
-from tests.archive.other_tools.test_reading import GUIDELLM, LLAMA, PLAIN, SPECULATIVE, write
+from tests.archive.other_tools.test_reading import GUIDELLM, LLAMA, PLAIN, SGLANG, SPECULATIVE, write
 
 SPEEDS = (60.0, 60.3, 59.8, 60.1)
 
@@ -78,3 +79,20 @@ def test_runs_and_results_of_other_tools_are_not_mixed(tmp_path: Path) -> None:
     empty.mkdir()
     done = compared(empty, tmp_path / "result.json")
     assert "holds no result that is known" in refused(done)
+
+
+def test_a_policy_of_results_is_passed_by_them(tmp_path: Path) -> None:
+    spec, mean = write(tmp_path, SPECULATIVE, "spec.json"), write(tmp_path, SGLANG, "mean.jsonl")
+    policy = tmp_path / "floors.yaml"
+    made = CliRunner().invoke(cli, ["policy", "init", str(spec), str(mean), "--out", str(policy)])
+    assert made.exit_code == 0, made.output
+    assert "min: 2.23" in policy.read_text(), "5 % below 2.35, the lower of the two"
+    for file in (spec, mean):
+        done = CliRunner().invoke(cli, ["runs", "check", str(file), "--policy", str(policy)])
+        assert done.exit_code == 0 and "acceptance_length" in done.output, done.output
+    fewer = {**SPECULATIVE, "spec_decode_accepted_tokens": 4000, "spec_decode_acceptance_rate": 100 / 3}
+    fewer |= {"spec_decode_acceptance_length": 2.0, "spec_decode_per_position_acceptance_rates": [0.6, 0.3, 0.1]}
+    done = CliRunner().invoke(cli, ["runs", "check", str(write(tmp_path, fewer)), "--policy", str(policy)])
+    assert done.exit_code == 1
+    done = CliRunner().invoke(cli, ["policy", "init", str(write(tmp_path, json.dumps(PLAIN)))])
+    assert "tells an acceptance length" in refused(done)
