@@ -13,7 +13,7 @@ import asyncio
 import json
 import math
 import ssl
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from time import monotonic_ns
@@ -165,17 +165,22 @@ class Client:
         self, path: str, bodies: Sequence[bytes], limit: StreamLimit, offered: OfferedLoad
     ) -> list[Recording | TurnedAway]:
         recordings: dict[int, Recording | TurnedAway] = {}
-        waiting = enumerate(bodies if offered.until_ns is None else cycle(bodies))
         until_ns = math.inf if offered.until_ns is None else offered.until_ns
         began = monotonic_ns()
+
+        def in_time() -> Iterator[tuple[int, bytes]]:
+            for number, body in enumerate(bodies if offered.until_ns is None else cycle(bodies)):
+                if number and monotonic_ns() - began > until_ns:  # one is sent however short the time is
+                    return
+                yield number, body
+
+        waiting = in_time()
 
         async def one_client(starts_ns: int) -> None:
             if starts_ns:
                 await asyncio.sleep((starts_ns - (monotonic_ns() - began)) / 1e9)
             for number, body in waiting:  # all clients share the list: whoever is free sends the next request
                 recordings[number] = await self._attempt(path, body, began, limit, None)
-                if monotonic_ns() - began > until_ns:
-                    return
                 if isinstance(recordings[number], TurnedAway) and offered.until_ns is not None:
                     await asyncio.sleep(REFUSED_S)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -38,9 +38,9 @@ def engine(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
         yield result
 
 
-def served(engine: Engine, role: Role, offered: OfferedLoad) -> Decoded:
+def served(engine: Engine, role: Role, offered: OfferedLoad, prompts: Sequence[Sequence[int]] = PROMPTS) -> Decoded:
     assert isinstance(engine, ServesLoad)
-    return engine.serve(role, PROMPTS, BUDGET, offered, ())
+    return engine.serve(role, prompts, BUDGET, offered, ())
 
 
 def requests_of(block: Decoded) -> tuple[ServedRequest, ...]:
@@ -70,14 +70,30 @@ def test_a_closed_loop_never_has_more_requests_than_clients_and_answers_all(
 
 
 def test_a_closed_loop_that_ends_by_the_clock_takes_its_list_again_and_answers_what_is_out(engine: Engine) -> None:
-    """A request takes 7 ms, so two clients send more than the ten prompts within 60 ms; the second begins after 30."""
-    end = 60 * MS
-    block = served(engine, BASELINE, OfferedLoad(clients=2, ramp_ns=60 * MS, until_ns=end))
+    """A request takes 7 ms, so that a busy machine, too, has time for four. The second client begins halfway."""
+    end = 300 * MS
+    block = served(engine, BASELINE, OfferedLoad(clients=2, ramp_ns=end, until_ns=end), PROMPTS[:3])
     requests = requests_of(block)
-    assert block.served is not None and block.served.prompts[:11] == (*range(10), 0)
+    assert block.served is not None and block.served.prompts == tuple(i % 3 for i in range(len(requests)))
+    assert len(requests) > 3
     assert block.tokens == tuple(tuple(token(PROMPTS[p], i) for i in range(8)) for p in block.served.prompts)
-    assert all(r.sent_ns <= end for r in requests) and max(r.chunk_ns[-1] for r in requests) > end
-    assert most_at_once(tuple(r for r in requests if r.sent_ns < 30 * MS)) == 1
+    assert none_was_sent_after(end, requests)
+    assert most_at_once(tuple(r for r in requests if r.sent_ns < end // 2)) == 1
+
+
+def none_was_sent_after(end: int, requests: tuple[ServedRequest, ...]) -> bool:
+    """True if no request was sent once an answer had ended after `end`: one client at least was answered then."""
+    return max(r.sent_ns for r in requests) < min(r.chunk_ns[-1] for r in requests if r.chunk_ns[-1] > end)
+
+
+def test_a_client_that_was_turned_away_shortly_before_the_end_sends_no_more(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """It waits for 100 ms, and the server would be free by then."""
+    with engine_on(tmp_path, pair, "--rate", "1000", "--fault", "refuse_beyond=1") as engine:
+        block = served(engine, BASELINE, OfferedLoad(clients=2, until_ns=60 * MS))
+    assert block.served is not None and block.served.refused
+    assert none_was_sent_after(60 * MS, requests_of(block))
 
 
 def test_each_answer_of_a_trace_has_its_own_length(engine: Engine) -> None:
