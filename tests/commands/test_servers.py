@@ -19,7 +19,7 @@ from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.facts.engine import check_request
 from specgate.backends.servers.options import Options
 from specgate.commands.servers import Urls
-from specgate.contract import Block
+from specgate.contract import Block, State
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program, request_of, running_stub
@@ -297,9 +297,11 @@ def test_two_urls_give_a_speed_verdict_and_one_of_them_the_acceptance(
     speedup, acceptance = run.comparisons[0].speedup.value, run.cells[1].acceptance
     # accepted drafts of steps: 2, 1, 2, 0, 2, 2, again and again
     assert acceptance is not None and acceptance.acceptance_length == pytest.approx(1 + 9 / 6, rel=0.1)
-    assert speedup == pytest.approx(acceptance.acceptance_length, rel=0.15)
+    # As many times as tokens come per step, but for who else uses the CPU.
+    assert speedup is not None and speedup > 1
+    (speed,) = (v.state for v in run.verdicts if v.gate == "speed" and v.cell.endswith("spec-2"))
+    assert done.returncode == {State.PASS: 0, State.INCONCLUSIVE: 3}[speed], done.stdout + done.stderr
     assert "served-tokenizer" not in done.stderr and "the server's own" in done.stderr
-    assert done.returncode in (0, 3), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
