@@ -13,8 +13,6 @@
 #   ./run_suite.sh kernels    set up .venv, compile the CUDA kernels that were edited, and record them for the tests; no GPU is needed
 #   ./run_suite.sh kernels --every-code   the same with every code of every kernel: after an edit of attention, or a new compiler
 #   ./run_suite.sh servers    set up .venv, install llama.cpp and vLLM (20 minutes, 4 GB, once), and hold both beside the reference engine
-#   ./run_suite.sh servers --gpu  on a GPU: the engines that are installed (SPECGATE_VLLM, SPECGATE_SGLANG or on the PATH) and the built-in
-#                             one, with the planted pairs of 8B size: smoke, micro and load, and all of them side by side
 #   ./run_suite.sh setup      set up .venv only
 #
 # Environment: SCENARIOS (names, families or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face
@@ -245,63 +243,12 @@ servers() {
     "$VENV/bin/specgate" runs compare --policy engines "${runs[0]}" "${runs[1]}" --md --json --out "$out/beside-vllm"
 }
 
-# The engines on this machine whose servers decode EAGLE-3, one a line: name, and the program that starts it.
-gpu_engines() {
-    local vllm=${SPECGATE_VLLM:-vllm} sglang=${SPECGATE_SGLANG:-python3}
-    if command -v "$vllm" >/dev/null; then printf 'vllm %s\n' "$vllm"; fi
-    if [ -n "${SPECGATE_SGLANG:-}" ] || "$sglang" -c 'import sglang' 2>/dev/null; then printf 'sglang %s\n' "$sglang"; fi
-}
-
-# Two servers share the GPU, so each gets two fifths of its memory. 16,384 tokens at once: a prompt of 16K is one pass.
-gpu_engine_args() {
-    case "$1" in
-    vllm) echo "--gpu-memory-utilization 0.4 --max-num-batched-tokens 16384" ;;
-    sglang) echo "--mem-fraction-static 0.4 --chunked-prefill-size 16384" ;;
-    esac
-}
-
-# Each planted pair is written once, into memory where there is some, measured by every engine, and removed.
-servers_gpu() {
-    local engines each name program args out folder pair worst=0 ended runs=()
-    has_gpu || { echo "servers --gpu: nvidia-smi shows no GPU here" >&2; exit 4; }
-    mapfile -t engines < <(gpu_engines)
-    if [ ${#engines[@]} -eq 0 ]; then
-        echo "servers --gpu: neither vLLM nor SGLang is installed here; name one: SPECGATE_VLLM=PROGRAM, SPECGATE_SGLANG=PYTHON" >&2
-        exit 4
-    fi
-    out=runs/servers-gpu-$(date -u +%Y%m%dT%H%M%SZ)
-    folder=${SPECGATE_EXPORTS:-/dev/shm}
-    setup cuda13
-    measured() { # whatever a verdict is, the others are measured too
-        say "specgate $*"
-        ended=0
-        "$VENV/bin/specgate" "$@" || ended=$?
-        [ "$worst" -ne 0 ] || worst=$ended
-    }
-    for each in 32k-single:al3.3 16k-b4:al2.5; do
-        pair="$folder/planted-llama-3.1-8b-${each#*:}"
-        measured micro --scenario "micro-8b-${each%:*}" --policy planted-8b --plain --out "$out/cupy"
-        "$VENV/bin/specgate" engine export --format hf --replace --pair "planted-llama-3.1-8b-${each#*:}" --dtype bfloat16 "$pair"
-        for name in "${engines[@]}"; do
-            program=${name#* } name=${name%% *}
-            args=(--backend "$name" --pair "$pair" -o "program=$program" -o "args=$(gpu_engine_args "$name")" -o start_s=600)
-            [ "$each" != 32k-single:al3.3 ] || measured smoke "${args[@]}" --context 4096 --spec 3
-            measured micro --scenario "micro-8b-${each%:*}" --policy engine-planted-8b --plain --out "$out/$name" "${args[@]}"
-            [ "$each" != 32k-single:al3.3 ] || measured load --scenario load-8b --policy load --plain --out "$out/$name" "${args[@]}"
-        done
-        rm -rf "$pair"
-    done
-    mapfile -t runs < <(find "$out" -mindepth 2 -maxdepth 2 -name '*-micro-*' | sort)
-    [ ${#runs[@]} -eq 0 ] || measured compare --by engines "${runs[@]}" --html --md --csv --out "$out"
-    exit "$worst"
-}
-
 case "$command" in
 micro | full | suite) measure "$@" ;;
 test) tests "$@" ;;
 kernels) kernels "$@" ;;
-servers) if [ "${1:-}" = --gpu ]; then servers_gpu; else servers "$@"; fi ;;
+servers) servers "$@" ;;
 setup) setup torch ;;
--h | --help) sed -n '2,24s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '2,22s/^# \{0,1\}//p' "$0" ;;
 *) echo "unknown command: $command (micro, full, suite, test, kernels, servers, setup)" >&2; exit 2 ;;
 esac

@@ -45,10 +45,10 @@ STRANGER = re.compile(r"""['"]?specgate(?:-bench)?(?:\[[\w,]+\])?(?:[=<>~!]=?[\w
 """A bare name, where an installer would look it up in an index; a path or a wheel is none."""
 
 
-def faults(words: list[str], *, whole: bool) -> Iterator[str]:
+def faults(words: list[str], *, whole: bool, root: click.Command = cli) -> Iterator[str]:
     """Yield the faults of a command line. `whole`: it must be complete, as in a block; a mention need not be."""
-    command: click.Command = cli
-    context = click.Context(cli, info_name="specgate")
+    command = root
+    context = click.Context(root, info_name="specgate")
     while isinstance(command, click.Group):
         below = command.get_command(context, words[0]) if words else None
         if not words or words[0].startswith("-") or below is None:

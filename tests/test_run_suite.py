@@ -93,36 +93,3 @@ def test_mypy_beside_pytest_is_heard_and_counts(checkout: Path, tested: int, typ
     ran, read = done.stdout.index("tests ran: "), done.stdout.index("types were read")
     assert ran < read
     assert "--numprocesses 3 " in done.stdout and "--ignore tests/eagle3 -m not slow tests/gates" in done.stdout
-
-
-def engine(checkout: Path, name: str) -> str:
-    """A program that looks installed; it is not started."""
-    file = checkout / name
-    file.write_text("#!/bin/sh\n")
-    file.chmod(0o755)
-    return str(file)
-
-
-def test_every_engine_of_a_gpu_is_measured_beside_the_built_in_one(checkout: Path) -> None:
-    """No engine hides another: the first code that is not green is the script's."""
-    exports = checkout / "exports"
-    programs = {"SPECGATE_VLLM": engine(checkout, "my-vllm"), "SPECGATE_SGLANG": engine(checkout, "my-python")}
-    code, calls = ran(
-        checkout, "servers", "--gpu", gpu=True, failing="micro --scenario", SPECGATE_EXPORTS=str(exports), **programs
-    )
-    assert code == 3
-    did = [(c.split()[0], *(w for w in c.split() if w in ("vllm", "sglang"))) for c in calls]
-    assert did[:9] == [
-        ("micro",), ("engine",),
-        ("smoke", "vllm"), ("micro", "vllm"), ("load", "vllm"),
-        ("smoke", "sglang"), ("micro", "sglang"), ("load", "sglang"),
-        ("micro",),
-    ]  # fmt: skip
-    assert did[9:12] == [("engine",), ("micro", "vllm"), ("micro", "sglang")]
-    assert all(f"program={programs['SPECGATE_VLLM']}" in c for c in calls if " vllm " in c)
-    assert [c for c in calls if "policy engine-planted-8b" in c and "micro-8b-16k-b4" in c and "al2.5" in c]
-
-
-def test_without_an_engine_or_a_gpu_nothing_is_measured(checkout: Path) -> None:
-    assert ran(checkout, "servers", "--gpu", gpu=False) == (4, [])
-    assert ran(checkout, "servers", "--gpu", gpu=True, SPECGATE_VLLM="/nowhere/vllm") == (4, [])

@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
@@ -46,7 +47,7 @@ def environment() -> dict[str, object]:
         "host": _host(),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "packages": packages(also=("matplotlib",)),
-        "source": {"tree_sha256": source_tree_sha256(), **_git()},
+        "source": {"tree_sha256": source_tree_sha256(), "backends": backend_trees(), **_git()},
         "gpus": gpus(),
         "variables": {name: masked(os.environ[name]) for name in VARIABLES if name in os.environ},
     }
@@ -61,7 +62,14 @@ def source_tree_sha256() -> str:
     return _tree_sha256(root, tuple(sorted(_source_files(root))))
 
 
-@lru_cache(maxsize=1)
+def backend_trees() -> dict[str, str]:
+    """Back end → SHA-256 over its source files alone, as `source_tree_sha256` is over all."""
+    root = os.path.dirname(specgate.__file__)
+    files = [file for file in sorted(_source_files(root)) if file[0][0] == "backends" and len(file[0]) > 2]
+    return {name: _tree_sha256(root, tuple(inside)) for name, inside in groupby(files, key=lambda file: file[0][1])}
+
+
+@lru_cache(maxsize=16)
 def _tree_sha256(root: str, files: tuple[_SourceFile, ...]) -> str:
     digest = hashlib.sha256()
     for parts, _ in files:

@@ -8,6 +8,7 @@ fails where a document or a schema is not what this package writes.
 nouns.py      keys of YAML files and JSON schemas, from the nouns
 lists.py      exit codes, commands, gates, policies, figures and columns
 variables.py  environment variables
+record.py     claims of the documents, with the stored runs that they rest on
 __main__.py   write them, or say which files differ
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 from tests.key_tables.lists import LISTS
 from tests.key_tables.nouns import NOUNS, SCHEMAS, schema, table
 from tests.support.command import ROOT
+from tests.support.kept_runs import RESULTS
 
 DOCS = ROOT / "docs"
 ENGINE_DOCS = ROOT / "backends" / "eagle3" / "docs"
@@ -31,7 +33,7 @@ def written() -> Iterator[tuple[Path, str]]:
     """Yield every file that holds something generated, with what it should hold."""
     tables = {f"keys of {noun.__name__}": table(noun) for noun in NOUNS}
     tables |= {name: text for make in LISTS for name, text in make()}
-    for file in sorted((*DOCS.glob("*.md"), *ENGINE_DOCS.glob("*.md"))):
+    for file in sorted((*DOCS.glob("*.md"), RESULTS / "README.md", *ENGINE_DOCS.glob("*.md"))):
         text = file.read_text(encoding="utf-8")
         if TABLE.search(text):
             yield file, TABLE.sub(lambda match: match[1] + tables[match[2]] + match[4], text)

@@ -21,6 +21,7 @@ from specgate.contract.metrics import _METRICS, PER_REQUEST, STATISTICS, per_req
 from specgate.planning.policy import SHIPPED
 from specgate.reports.texts.csv import METRIC_COLUMNS, SUMMARY_COLUMNS
 from tests.key_tables.nouns import first_sentence, markdown
+from tests.key_tables.record import record
 from tests.key_tables.variables import VARIABLES
 
 MEASURING = ("smoke", "micro", "full", "load", "ab", "scenarios plan")
@@ -169,4 +170,5 @@ LISTS: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
     variables,
     tools,
     refused_pairs,
+    record,
 )

@@ -42,8 +42,6 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "SPECGATE_LLAMA_SERVER": "llama.cpp's server, for `tests/real`",
         "SPECGATE_DEMO_GGUF": "folder of the demo pair as GGUF, for llama.cpp",
         "SPECGATE_VLLM": "the program `vllm`, for `tests/real` and `run_suite.sh servers`",
-        "SPECGATE_SGLANG": "the `python3` that has SGLang, for `run_suite.sh servers --gpu`",
-        "SPECGATE_EXPORTS": "folder with 20 GB to spare for `run_suite.sh servers --gpu`; default `/dev/shm`",
         "SPECGATE_TEST_LEAVES": "every so many-th leaf of a stored run is changed; default 5",
         "STAND_IN_FAULT": "`PLACE=FAULT` in the stand-ins of engine libraries",
         "LMDEPLOY_EAGLE_KV_DEBUG": "set: TurboMind's stand-in logs each rewind, as the fork does",

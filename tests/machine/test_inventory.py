@@ -41,13 +41,15 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
     copy = tmp_path / "specgate"
     shutil.copytree(Path(specgate.__file__).parent, copy, ignore=shutil.ignore_patterns("*.safetensors", "__pycache__"))
     monkeypatch.setattr(specgate, "__file__", str(copy / "__init__.py"))
-    before = inventory.source_tree_sha256()
+    before, engines = inventory.source_tree_sha256(), inventory.backend_trees()
     assert inventory.source_tree_sha256() == before
     for name in ("gates/policies/cpu.yaml", "backends/eagle3/reference/ops.py"):
         (copy / name).write_text((copy / name).read_text() + "\n")
         after = inventory.source_tree_sha256()
         assert after != before
         before = after
+    changed = {name for name, tree in inventory.backend_trees().items() if tree != engines[name]}
+    assert changed == {"eagle3"} and len(engines) > 3
     file = copy / "errors.py"
     was = file.stat()
     file.write_text(file.read_text().replace("e", "f", 1))

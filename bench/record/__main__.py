@@ -1,0 +1,167 @@
+"""Measure the parts of one machine, as far as time and programs allow, and list what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from bench.record import Part, declared, filled
+from specgate.machine import inventory
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MOST_S: Final = 9 * 60
+"""Seconds of a part at most. What makes its folders counts."""
+CUT: Final = 124
+"""Exit code of a part that time ended, as of `timeout`."""
+ENDED: Final = "ended.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Where one call measures. `given`: what `--with` named."""
+
+    out: Path
+    work: Path
+    given: Mapping[str, str]
+
+    def values(self, name: str) -> dict[str, object]:
+        """Placeholders of the run `name`."""
+        folders = {"out": self.out / name, "runs": self.out / "runs", "work": self.work}
+        return {**{each: self.work / each for each in declared().made}, **self.given, **folders}
+
+    def missing(self, part: Part) -> list[str]:
+        """Placeholders that nobody gave."""
+        return sorted(part.needs - self.values(part.name).keys())
+
+    def ended(self, name: str) -> int | None:
+        """The exit code of a run that ended; None before."""
+        file = self.out / name / ENDED
+        return int(json.loads(file.read_text())["code"]) if file.is_file() else None
+
+
+@click.command()
+@click.argument("machine", type=click.Choice(list(declared().machines)))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Results; what is there is not run again.")
+@click.option("--work", type=click.Path(path_type=Path), default="/dev/shm/record", show_default=True)
+@click.option("--with", "given", multiple=True, metavar="NAME=VALUE", help="A program or folder that a command names.")
+@click.option("--only", multiple=True, metavar="PART")
+@click.option("--minutes", type=float, default=1e6, help="Begin no part that takes longer than what is left of them.")
+@click.option("--list", "listed", is_flag=True, help="Run nothing.")
+def main(
+    machine: str, out: Path, work: Path, given: tuple[str, ...], only: tuple[str, ...], minutes: float, listed: bool
+) -> None:
+    """Measure the parts of MACHINE that have no result in OUT. 0: none is missing; 3: some are, and are listed."""
+    if wrong := [each for each in given if "=" not in each]:
+        raise click.UsageError(f"--with {wrong[0]}: NAME=VALUE is meant")
+    session = Session(out.resolve(), work.resolve(), dict(each.split("=", 1) for each in given))
+    deadline = time.monotonic() + 60 * minutes
+    parts = [part for part in declared().parts if part.machine == machine and (not only or part.name in only)]
+    named = [(name, part) for part in parts for name in part.names]
+    missing = 0
+    for name, part in sorted(named, key=lambda pair: session.ended(pair[0]) is not None):  # what failed comes last
+        why = reason(session, part, name, listed, deadline)
+        if why is None and session.ended(name) not in part.ends:
+            why = measured(session, part, name, min(MOST_S, deadline - time.monotonic()))
+        missing += why is not None
+        click.echo(f"{name:20} {'done' if why is None else f'missing: {why}'}    {part.claim}")
+    sys.exit(3 if missing else 0)
+
+
+def reason(session: Session, part: Part, name: str, listed: bool, deadline: float) -> str | None:
+    """Why a run is not begun now; None if it is, or is done."""
+    if (code := session.ended(name)) in part.ends:
+        return None
+    if lacking := session.missing(part):
+        return "needs " + " ".join(f"--with {each}=…" for each in lacking)
+    if listed:
+        return f"{part.minutes:g} min" + (f", ended with {code}" if code is not None else "")
+    if deadline - time.monotonic() < 60 * part.minutes:
+        return f"takes {part.minutes:g} min, less are left"
+    return None
+
+
+def measured(session: Session, part: Part, name: str, seconds: float) -> str | None:
+    """Run a part, keep its output and its run folders. Return what went wrong, if anything did."""
+    values = session.values(name)
+    folder, runs = session.out / name, session.out / "runs"
+    for each in (folder, runs, session.work):
+        each.mkdir(parents=True, exist_ok=True)
+    before, began = set(runs.iterdir()), time.monotonic()
+    script = "\n".join([*makes(part, values), filled(part.run, values)])
+    with (folder / "output.txt").open("w", encoding="utf-8") as output:
+        output.write(f"{heading(name)}\n$ {filled(part.run, values)}\n")
+        output.flush()
+        code = run(script, programs(session.out / "bin"), output.fileno(), seconds)
+    made = sorted(run for run in set(runs.iterdir()) - before if (run / "run.json").is_file())
+    for number, each in enumerate(made):
+        pack(each, session.out / f"run-{name}{f'.{number}' if number else ''}.tar.xz")
+    ended = {"code": code, "seconds": round(time.monotonic() - began), "runs": [run.name for run in made]}
+    (folder / ENDED).write_text(json.dumps(ended) + "\n", encoding="utf-8")
+    return None if code in part.ends else f"ended with {code}, see {folder / 'output.txt'}"
+
+
+def heading(name: str) -> str:
+    """First line of an output: what was measured with, by which the age of stored evidence is judged."""
+    gpus = ", ".join(str(gpu.get("name")) for gpu in inventory.gpus()) or "no GPU"
+    return f"record: {name}, {datetime.now(UTC):%Y-%m-%d}, {gpus}, engine {inventory.backend_trees()['eagle3']}"
+
+
+def makes(part: Part, values: Mapping[str, object]) -> Iterator[str]:
+    """Yield commands that make the folders of `made` that a part needs, unless they are whole already."""
+    for each, command in declared().made.items():
+        if each in part.needs:
+            yield f"[ -e {values[each]}.made ] || {{ {filled(command, values)} && touch {values[each]}.made; }}"
+
+
+def programs(folder: Path) -> Path:
+    """Make a folder of programs: `python` is this interpreter, `specgate` the command of this checkout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, words in (("python", ""), ("specgate", " -m specgate")):
+        file = folder / name
+        file.write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n', encoding="utf-8")
+        file.chmod(0o755)
+    return folder
+
+
+def run(script: str, programs: Path, output: int, seconds: float) -> int:
+    """Run a shell script in the checkout. Whatever is left of it when it ends, or time does, is killed."""
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=ROOT,
+        env=environment,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return CUT
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def pack(run: Path, archive: Path) -> None:
+    """Pack a run folder as docs/results keeps it."""
+    with tarfile.open(archive, "w:xz") as packed:
+        packed.add(run, run.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""The record: every part's command can be typed, what is measured is not measured again, and no claim ages unseen."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.record import Part, Record, declared, filled
+from bench.record import __main__ as command
+from specgate.backends.eagle3.cupy.engine.open import OPTIONS
+from specgate.machine import inventory
+from tests.key_tables.record import evidence, evidence_of_run, is_stale
+from tests.support.command import ROOT
+from tests.support.fences import command_lines, statements
+from tests.support.kept_runs import KEPT, RESULTS, file_of
+from tests.test_command_lines import faults
+
+pytestmark = pytest.mark.engine
+
+PARTS = declared().parts
+SCRIPTS = {part.name: part.run for part in PARTS} | dict(declared().made)
+LONGEST = 9
+"""Minutes of a part."""
+
+
+def python_faults(script: str) -> Iterator[str]:
+    """Faults of the lines that run a module: pytest with paths that are there, or a bench with options that it has."""
+    for words in statements(script):
+        if "python" not in words:
+            continue
+        module, *rest = words[words.index("python") + 2 :]
+        if module == "pytest":
+            yield from (word for word in rest if re.match(r"(tests|bench)\b", word) and not (ROOT / word).exists())
+            continue
+        main = importlib.import_module(
+            f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
+        ).main
+        if isinstance(main, click.Command):
+            yield from faults(rest, whole=True, root=main)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_command_of_a_part_can_be_typed(name: str) -> None:
+    script = SCRIPTS[name]
+    assert [fault for words in command_lines(script) for fault in faults(words, whole=True)] == []
+    assert list(python_faults(script)) == []
+    foreign = re.search(r"--backend (?!cupy)", script)
+    options = re.findall(r"-o ([\w.]+)=", script)
+    assert foreign or set(options) <= OPTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        ("python -m bench.stress --cycle 3 --out X", "No such option"),
+        ("python -m bench.tensor_parallel exchanges", "no command 'exchanges'"),
+        ("compute-sanitizer --tool x python -m pytest -q tests/gone", "tests/gone"),
+    ],
+)
+def test_a_module_that_cannot_be_run_so_is_seen(script: str, fault: str) -> None:
+    (seen,) = python_faults(script)
+    assert fault in seen
+
+
+def test_parts_have_names_of_their_own_machines_that_are_declared_and_fit_their_time() -> None:
+    assert len({part.name for part in PARTS}) == len(PARTS)
+    assert {part.machine for part in PARTS} == declared().machines.keys()
+    assert all(0 < part.minutes <= LONGEST for part in PARTS) and command.MOST_S == 60 * LONGEST
+    assert not {need for part in PARTS for need in part.needs} & {"", "kept", "first"}
+
+
+def test_the_slowed_build_changes_the_kernel_that_micro_32k_runs() -> None:
+    edit = re.search(r"s/(.+?)/(.+?)/' \{slowed\}/(\S+)", declared().made["slowed"])
+    assert edit is not None and edit[1] != edit[2]
+    assert edit[1] in (ROOT / edit[3]).read_text(encoding="utf-8")
+
+
+def test_every_stored_file_is_the_evidence_of_a_claim() -> None:
+    stored = {file.relative_to(RESULTS).as_posix() for file in RESULTS.rglob("*") if file.is_file()} - {"README.md"}
+    assert {file for part in PARTS for file in part.stored} == stored
+
+
+def test_a_claim_awaits_a_new_measurement_exactly_if_its_evidence_is_of_another_engine() -> None:
+    """Listed and fresh: take it off `awaiting` in parts.yaml. Stale and not listed: measure it, or list it."""
+    stale = {part.name for part in PARTS if is_stale(part)}
+    print("awaiting a new measurement:", *sorted(stale), sep="\n  ")
+    assert set(declared().awaiting) == stale
+    assert len(set(declared().awaiting)) == len(declared().awaiting)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_stored_run_is_of_the_engine_that_its_part_names(name: str) -> None:
+    run = json.loads(file_of(name, "run.json"))
+    backends = {key.split("/")[1] for key in run["engines"]}
+    of = {part.engine for part in PARTS if name in part.stored}
+    assert (of == {"built-in"}) == (backends == {"cupy"})
+
+
+def test_evidence_of_the_engine_that_ships_is_fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the runner writes it, and in a run whose environment has the hash; with another hash both are stale."""
+    ours = inventory.backend_trees()["eagle3"]
+    (tmp_path / "2026-12-01").mkdir()
+    file = "2026-12-01/x.txt"
+    part = Part("x", "cpu", 1, "a claim", "true", stored=(file,))
+    monkeypatch.setattr("tests.key_tables.record.RESULTS", tmp_path)
+    for line, stale in ((command.heading("x"), False), (command.heading("x").replace(ours, "0" * 64), True)):
+        evidence.cache_clear()
+        (tmp_path / file).write_text(f"{line}\n$ true\n")
+        assert is_stale(part) is stale
+    evidence.cache_clear()
+    run = json.loads(file_of(KEPT[0], "run.json"))
+    run["environment"] = {"source": {"backends": {"eagle3": ours}}}
+    files = {"run.json": json.dumps(run), "gates.json": file_of(KEPT[0], "gates.json")}
+    monkeypatch.setattr("tests.key_tables.record.file_of", lambda name, file: files[file])
+    assert evidence_of_run(KEPT[0]).engine == ours
+
+
+# The runner
+
+
+def part(name: str, run: str, **keys: object) -> Part:
+    return Part(name, "cpu", 1, f"claim of {name}", run, **keys)  # type: ignore[arg-type]
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, out: Path, *parts: Part, options: tuple[str, ...] = ()) -> Result:
+    made = {"pair": "mkdir {pair} && echo made >> {work}/makes"}
+    record = Record({"cpu": "no GPU", "gpu": "one"}, (), made, parts)
+    monkeypatch.setattr(command, "declared", lambda: record)
+    return CliRunner().invoke(command.main, ["cpu", "--out", str(out), "--work", str(out / "work"), *options])
+
+
+def lines_of(done: Result) -> dict[str, str]:
+    return {line.split()[0]: line for line in done.output.splitlines()}
+
+
+def test_what_has_a_result_is_not_run_again_and_what_failed_is_and_comes_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parts = (
+        part("red", "echo red >> {work}/order; exit 7"),
+        part("green", "echo green >> {work}/order", times=2),
+        part("right", "exit 6", ends=(6,)),
+    )
+    first = measure(monkeypatch, tmp_path, *parts)
+    assert first.exit_code == 3
+    lines = lines_of(first)
+    assert {name: " done " in line for name, line in lines.items()} == {
+        "red": False, "green-1": True, "green-2": True, "right": True
+    }  # fmt: skip
+    assert "ended with 7" in lines["red"]
+    (tmp_path / "green-2" / "ended.json").unlink()
+    measure(monkeypatch, tmp_path, *parts)
+    assert (tmp_path / "work" / "order").read_text().split() == ["red", "green", "green", "green", "red"]
+
+
+def test_all_that_is_measured_ends_with_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (
+        measure(monkeypatch, tmp_path, part("a", "specgate --version; python -c 'import bench.record'")).exit_code == 0
+    )
+    output = (tmp_path / "a" / "output.txt").read_text()
+    assert output.startswith("record: a, 2") and "\n$ specgate --version" in output and "Traceback" not in output
+
+
+def test_what_a_machine_lacks_is_listed_and_run_once_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = part("one", "echo {vllm} ${HOME:+home}")
+    done = measure(monkeypatch, tmp_path, one)
+    assert done.exit_code == 3 and "missing: needs --with vllm=…" in done.output
+    assert measure(monkeypatch, tmp_path, one, options=("--with", "vllm=here")).exit_code == 0
+    assert (tmp_path / "one" / "output.txt").read_text().endswith("\nhere home\n")
+
+
+def test_nothing_is_run_by_a_list_and_nothing_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for options, why in ((("--list",), "1 min"), (("--minutes", "0.5"), "takes 1 min, less are left")):
+        done = measure(monkeypatch, tmp_path, part("one", "true"), options=options)
+        assert done.exit_code == 3 and f"missing: {why}" in done.output
+    assert not (tmp_path / "one").exists()
+
+
+def test_what_several_parts_need_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = measure(monkeypatch, tmp_path, part("one", "test -d {pair}"), part("two", "test -d {pair}"))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "work" / "makes").read_text() == "made\n"
+
+
+def test_a_run_folder_is_packed_and_a_part_that_takes_too_long_is_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "MOST_S", 2.0)
+    run = "mkdir {runs}/run-1 {runs}/no-run; echo '{{}}' > {runs}/run-1/run.json; tail -f /dev/null"
+    done = measure(monkeypatch, tmp_path, part("one", run))
+    assert "ended with 124" in done.output
+    assert json.loads((tmp_path / "one" / "ended.json").read_text())["runs"] == ["run-1"]
+    with tarfile.open(tmp_path / "run-one.tar.xz") as archive:
+        assert archive.getnames() == ["run-1", "run-1/run.json"]
+
+
+def test_words_that_commands_share_are_filled_in_and_what_the_shell_fills_in_is_left() -> None:
+    assert filled("{a} ${b} {c-d} {e}", {"a": "{e}", "c-d": 3}) == "{e} ${b} 3 {e}"
