@@ -20,7 +20,9 @@ QUOTED = re.compile(
     r"(?<![\w.,])(?<!goal )(?P<value>\d+\.\d+) ?(?P<unit>×|ms\b)(?: \((?P<low>\d[\d.]*)–(?P<high>\d[\d.]*)\))?"
 )
 """A speed-up or another ratio, or a time. A goal is none."""
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
+RATIO = re.compile(r"(?<![\w.])(\d+\.\d+) ?(?:x\b|×)(?: \(\D{0,9}?(?:95 % )?(\d+\.\d+)(?: … |–|-| to )(\d+\.\d+))?")
+TIME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(ms|us|µs)\b")
+"""Numbers of a transcript, a ratio with its interval."""
 LINK = re.compile(r"\]\([^)\s]*?results/(\d{4}-[^)\s#]+)\)")
 OPERAND = re.compile(r"(?<![\w.,–])(\d[\d,]*\.\d+|\d+(?= ms\b))(?![\w,.–]*\d| ?[×%])")
 """A time or another measured number, which a ratio may rest on: no size, date, interval or ratio."""
@@ -38,7 +40,7 @@ class Numbers(NamedTuple):
 
 @cache
 def numbers(file: str) -> Numbers:
-    """Return what a stored run has: speed-ups with their intervals, and times. A transcript: all its numbers."""
+    """Return what a stored run or a transcript has: ratios with their intervals, and times."""
     if file in KEPT:
         run = json.loads(file_of(file, "run.json"))
         speedups = [comparison["speedup"] for comparison in run["comparisons"] if comparison["speedup"]]
@@ -48,8 +50,10 @@ def numbers(file: str) -> Numbers:
             tuple(value["value"] for value in values if value["metric"].endswith("_ms")),
         )
     text = (RESULTS / file).read_text(encoding="utf-8") if file.endswith(WRITTEN) else ""
-    read = tuple(float(number.replace(",", "")) for number in NUMBER.findall(text))
-    return Numbers(read, read)
+    return Numbers(
+        tuple(float(number) for ratio in RATIO.findall(text) for number in ratio if number),
+        tuple(float(number) / (1 if unit == "ms" else 1000) for number, unit in TIME.findall(text)),
+    )
 
 
 def half(number: str) -> float:
