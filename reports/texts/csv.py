@@ -9,10 +9,13 @@ would take for a formula gets a leading apostrophe.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE
 from specgate.analysis.rows import Row, Scalar, identity, withheld
@@ -258,13 +261,12 @@ def _paired(comparison: Comparison | None) -> Row:
 
 def table(rows: Iterable[Row], columns: Sequence[str] | None = None) -> str:
     """Return `rows` as CSV text with these columns; by default with those of the rows. What a row lacks is empty."""
-    import pandas as pd
-
     cells = [{column: inert(value) for column, value in row.items()} for row in rows]
-    # With dtype object, a column of counts with missing values stays a column of integers.
-    return pd.DataFrame(cells, columns=None if columns is None else list(columns), dtype=object).to_csv(
-        index=False, lineterminator="\n"
-    )
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or list(dict.fromkeys(chain(*cells))), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(cells)
+    return text.getvalue()
 
 
 def inert(value: Scalar) -> Scalar:
