@@ -49,6 +49,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     refuse_unknown(request.options, OPTIONS, "the reference engine")
     refuse_pairs(request.options, "reference", request.sampling)
     device = pick_device(request.options.get("device", "auto"))
+    if device == "cuda":  # what `ops.lower_right` needs there is not to be imported while a prefill is timed
+        from torch.nn.attention.bias import causal_lower_right  # noqa: F401
     tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback, kv = *what_drafts(request), kv_modes(request.options)
     partial, sampler = plan_partial(request.options), sampler_for(request)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from specgate.backends.eagle3.reference.kv_planes import Plane, keep_rows, write_rows
 from specgate.errors import BackendError
@@ -115,11 +114,22 @@ def attention(
         return masked_attention(q, k_cache, v_cache, visible, scale)
     rows, positions, k, v = q.shape[2], k_cache.shape[2], of_heads(k_cache, q), of_heads(v_cache, q)
     if causal and rows < positions:
-        last = causal_lower_right(rows, positions)
+        last = lower_right(rows, positions, q.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=last, scale=scale, enable_gqa=not q.is_cuda)
     else:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=not q.is_cuda)
     return out.transpose(1, 2).flatten(2)
+
+
+def lower_right(rows: int, positions: int, device: torch.device) -> Tensor:
+    """A mask with which each of the last `rows` of `positions` looks at what is before it."""
+    if device.type != "cuda":
+        return torch.ones(rows, positions, dtype=torch.bool, device=device).tril(positions - rows)
+    # A CPU has no use for its module, which takes as long to import as torch itself.
+    from torch.nn.attention.bias import causal_lower_right
+
+    mask: Tensor = causal_lower_right(rows, positions)
+    return mask
 
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
