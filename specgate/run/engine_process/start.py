@@ -10,6 +10,7 @@ hang in a call and never read it, so a thread of its own waits for that.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     """Answer requests until one asks to close, or the harness ends."""
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # the harness handles Ctrl-C: it saves, then closes this process
+    gc.set_threshold(10_000)  # as the command line has it
     path, sources = arguments
     harness = socket.socket(fileno=os.dup(0))  # programs that the engine starts do not inherit a duplicate
     with open(os.devnull, "rb") as nothing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.cli import main
+from specgate.__main__ import main
 from specgate.reports.pictures import svg
 from tests.support.outlines import outline
 
