@@ -104,7 +104,10 @@ class Model:
         import numpy as np
 
         around = d - d.mean(axis=-1, keepdims=True)  # the same sums of squares, but without the loss of digits
-        sums = np.stack([((around @ one) * around).sum(axis=-1) for one in self.residual], axis=-1)
+        if d.ndim == 1:  # at once, for a call takes longer than a product; of many runs, that would fill the memory
+            sums = ((around @ self.residual) * around).sum(axis=-1)
+        else:
+            sums = np.stack([((around @ one) * around).sum(axis=-1) for one in self.residual], axis=-1)
         squares: Array = np.maximum(sums, 0.0)
         return squares
 

@@ -132,7 +132,8 @@ def effective_number(blocks: Blocks, value: float, q: float, error: float) -> in
     if n > count < MIN_GROUPS:
         return 0
     # Where many samples have the same value, either side of it may be what sets the blocks apart.
-    sides = [blocks.counted(chosen) for chosen in (blocks.samples <= value, blocks.samples < value)]
+    most, least = blocks.samples <= value, blocks.samples < value
+    sides = [blocks.counted(chosen) for chosen in ((most,) if (most == least).all() else (most, least))]
     alike = max(map(blocks.factor, sides)) ** 2
     if n == count:
         return max(int(n / alike), 1)
