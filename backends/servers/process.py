@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -127,7 +128,8 @@ def free_port() -> int:
     the system gives it to one process only, and takes it back when that ends. The last CLAIMS ones are held. Raises
     BackendError where every port is in use.
     """
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    first = random.SystemRandom().randrange(len(PORTS))
+    for port in chain(PORTS[first:], PORTS[:first]):
         claim = socket.socket(type=socket.SOCK_DGRAM)
         try:
             claim.bind((HOST, port))
