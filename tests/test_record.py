@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,6 +208,23 @@ def test_a_run_folder_is_packed_and_a_part_that_takes_too_long_is_cut(
     assert json.loads((tmp_path / "one" / "ended.json").read_text())["runs"] == ["run-1"]
     with tarfile.open(tmp_path / "run-one.tar.xz") as archive:
         assert archive.getnames() == ["run-1", "run-1/run.json"]
+
+
+def test_a_part_ends_with_the_runner_that_began_it(tmp_path: Path) -> None:
+    os.mkfifo(begun := tmp_path / "begun")
+    script = f"""
+from bench.record import Part, Record, __main__ as command
+part = Part("one", "cpu", 1, "a claim", "echo $$ > {begun}; exec tail -f /dev/null")
+command.declared = lambda: Record({{"cpu": ""}}, (), {{}}, (part,))
+command.main(["cpu", "--out", "{tmp_path / "out"}", "--work", "{tmp_path / "work"}"])
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL) as runner:
+        part = int(begun.read_text())
+        runner.terminate()
+    assert runner.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(part, 0)
+    assert not (tmp_path / "out" / "one" / "ended.json").exists()
 
 
 def test_words_that_commands_share_are_filled_in_and_what_the_shell_fills_in_is_left() -> None:

@@ -66,6 +66,7 @@ def main(
     """Measure the parts of MACHINE that have no result in OUT. 0: none is missing; 3: some are, and are listed."""
     if wrong := [each for each in given if "=" not in each]:
         raise click.UsageError(f"--with {wrong[0]}: NAME=VALUE is meant")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that a part ends with its runner
     session = Session(out.resolve(), work.resolve(), dict(each.split("=", 1) for each in given))
     deadline = time.monotonic() + 60 * minutes
     parts = [part for part in declared().parts if part.machine == machine and (not only or part.name in only)]
