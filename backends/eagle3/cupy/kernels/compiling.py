@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import torch
 
-from specgate.backends.eagle3.cupy.kernels.loader import Spec, module
+from specgate.backends.eagle3.cupy.kernels.loader import Spec, architecture_of, module
 from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.errors import BackendError
 
@@ -74,7 +74,8 @@ def complaint(spec: Spec) -> str | None:
     from cupy.cuda.compiler import CompileException
 
     try:
-        module(spec, 0).compile()
+        with architecture_of(spec):
+            module(spec, 0).compile()
     except CompileException as error:
         return next((line for line in str(error).splitlines() if "error" in line), "the compiler refuses it")
     return None

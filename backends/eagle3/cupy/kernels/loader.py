@@ -8,13 +8,15 @@ files.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final, Protocol, dataclass_transform
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -34,6 +36,8 @@ OPTIONS: Final = (
 )
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
+OF_SM_90A: Final = frozenset({"matmul_wgmma", "maxima_wgmma"})
+"""Kernel files with instructions of compute capability 9.0 alone, which no code for `sm_90` may have."""
 PREFILL: Final = "prefill"
 """The folder of kernels that a prefill launches and no step does."""
 
@@ -241,7 +245,7 @@ def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
     """Handle of function `name` of a kernel on CUDA device `device`, which must be the current one. Compiles the kernel
     where it is not cached.
     """
-    kernel = module(spec, device).get_function(name)
+    kernel = loaded(spec, name, device)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     if spec.stem not in BESIDE_A_STEP:
         # An SM whose memory is divided for little shared memory has to drain before a block that needs much can start.
@@ -252,7 +256,7 @@ def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
 
 def declared_shared_bytes(spec: Spec, name: str, device: int) -> int:
     """Bytes of shared memory that function `name` declares itself, beside those that a launch asks for."""
-    return int(module(spec, device).get_function(name).shared_size_bytes)
+    return int(loaded(spec, name, device).shared_size_bytes)
 
 
 @cache
@@ -260,6 +264,22 @@ def module(spec: Spec, device: int) -> Any:
     import cupy
 
     return cupy.RawModule(code=spec.source, options=spec.options)
+
+
+@contextmanager
+def architecture_of(spec: Spec) -> Iterator[None]:
+    """Let CuPy compile for the architecture that `spec` needs. It has no option for another one than the GPU's."""
+    if spec.stem not in OF_SM_90A:
+        yield
+        return
+    with patch("cupy.cuda.compiler._get_arch_for_options_for_nvrtc", lambda _=None: ("-arch=sm_90a", "cubin")):
+        yield
+
+
+def loaded(spec: Spec, name: str, device: int) -> Any:
+    """Function `name` of a kernel, by CuPy."""
+    with architecture_of(spec):
+        return module(spec, device).get_function(name)
 
 
 def kernel_files() -> Mapping[str, Path]:

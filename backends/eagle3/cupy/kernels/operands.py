@@ -12,6 +12,10 @@ the condition holds; one with `or null` may be. One with `only if` is a field on
 constants that a launcher compiles with: see `with_fields`. A line may declare several fields of a type, with one shape
 for all or one for each.
 
+A matrix that the GPU copies in boxes is handed over as a map of it, whose boxes stand behind its shape:
+
+    TensorMap weight;  // [N, K_IN] in boxes of [64, 64]
+
 The first line of the struct says how many blocks a launch has, of how many threads, in the same words; THREADS without.
 It may say how many rows of a slot a launch is for:
 
@@ -31,6 +35,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from specgate.errors import BackendError
+
 ARGUMENT = Tensor | int | float | None
 """A field of the struct that a kernel takes."""
 ELEMENTS: Final = {
@@ -47,6 +53,10 @@ ELEMENTS: Final = {
 """C type → dtype of the tensor that a pointer to it takes; None: any."""
 DEFINED: Final = re.compile(r"^#define (\w+) (\d+|\([\w |]+\))$", re.MULTILINE)
 NUMBERS: Final[Mapping[str, Any]] = {"int": ctypes.c_int, "float": ctypes.c_float}
+TENSOR_MAP: Final = ctypes.c_uint64 * 16
+"""The type of a `TensorMap` of bfloat16. A struct that has one is as long as a multiple of `MAP_ALIGNMENT` bytes."""
+MAP_ALIGNMENT: Final = 64
+BOX: Final = re.compile(r"in boxes of \[(.*?)\]")
 STRUCT: Final = re.compile(r"^struct \w+Arguments \{.*?^\};", re.DOTALL | re.MULTILINE)
 SEVERAL: Final = re.compile(r"^( *(?:const )?[\w ]+?) (\*?)(\w+(?:, \*?\w+)+);", re.MULTILINE)
 """Several fields of a type."""
@@ -62,7 +72,8 @@ LAUNCH: Final = (
 class Operand:
     """A field of the struct.
 
-    `shape` is as it stands there. `given`: None if the operand may be null, and False if it must be.
+    `shape` is as it stands there. `given`: None if the operand may be null, and False if it must be. `box`: of a
+    `TensorMap`, the rows and columns that the GPU copies at a time.
     """
 
     name: str
@@ -72,20 +83,25 @@ class Operand:
     shape: str | None
     given: bool | None
     condition: str | None
+    box: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, line: str, constants: Constants) -> Iterator[Operand]:
         """Raises ValueError for a line that declares no operands, or another number of them than of shapes."""
         declared, _, text = line.partition("//")
         fields = [FIELD.fullmatch(field) for field in declared.strip().removesuffix(";").split(";")]
-        remark = OPERAND.fullmatch(text)
+        remark, boxes = OPERAND.fullmatch(text), BOX.search(text)
         shapes = re.findall(r"\[(.*?)\]", remark["shapes"]) if remark else []
         for field in fields:
-            known = field and (field["pointer"] or field["type"] in NUMBERS)
+            known = field and (field["pointer"] or field["type"] in NUMBERS or (field["type"] == "TensorMap" and boxes))
             if not field or not known or not remark or len(shapes) not in (0, 1, len(fields)):
                 raise ValueError(f"not fields of a kernel's struct: {line.strip()}")
             condition, shape = remark["condition"], shapes[len(shapes) > 1 and fields.index(field)] if shapes else None
             present = constants.hold(condition) if condition else None if remark["null"] else True
+            if field["type"] == "TensorMap" and boxes:
+                box = eval(python(f"({boxes[1]})"), {}, constants)
+                yield cls(field["name"], True, TENSOR_MAP, torch.bfloat16, shape, present, condition, box)
+                continue
             kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
             dtype = ELEMENTS[field["type"]] if field["pointer"] else None
             yield cls(field["name"], field["const"] is not None, kind, dtype, shape, present, condition)
@@ -163,7 +179,12 @@ class Operands:
     @cached_property
     def struct(self) -> type[ctypes.Structure]:
         """The same in C's layout."""
-        return type("Arguments", (ctypes.Structure,), {"_fields_": [(field.name, field.type) for field in self.fields]})
+        fields = [(field.name, field.type) for field in self.fields]
+        made = type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+        if not any(field.box for field in self.fields):
+            return made
+        padding = ctypes.c_char * (-ctypes.sizeof(made) % MAP_ALIGNMENT)
+        return type("Arguments", (ctypes.Structure,), {"_fields_": [*fields, ("padding", padding)]})
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -171,7 +192,8 @@ class Operands:
 
     @cached_property
     def tensors(self) -> tuple[Operand, ...]:
-        return tuple(field for field in self.fields if field.type is ctypes.c_void_p and field.given is not False)
+        kinds = (ctypes.c_void_p, TENSOR_MAP)
+        return tuple(field for field in self.fields if field.type in kinds and field.given is not False)
 
     @cached_property
     def shapes(self) -> CodeType:
@@ -253,8 +275,36 @@ class Operands:
             expect(f"{self.function}: {operand.name}", tensor, shape, operand.dtype, operand.shape)
 
     def packed(self, arguments: Mapping[str, ARGUMENT]) -> ctypes.Structure:
-        """The struct of `arguments`: pointers of tensors, and numbers of 32 bits."""
-        return self.struct(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments.values()])
+        """The struct of `arguments`: pointers of tensors, or maps of them, and numbers of 32 bits."""
+        return self.struct(
+            *(
+                (tensor_map(a, field.box) if field.box else a.data_ptr()) if isinstance(a, Tensor) else a
+                for field, a in zip(self.fields, arguments.values(), strict=True)
+            )
+        )
+
+
+def tensor_map(matrix: Tensor, box: tuple[int, int]) -> ctypes.Array[ctypes.c_uint64]:
+    """Return the driver's map of `matrix`, bfloat16, whose boxes lie in shared memory as `bulk_copy.cuh` says.
+
+    Raises BackendError for a matrix or a box that the GPU cannot copy so.
+    """
+    from cuda.bindings import driver
+
+    rows, columns = matrix.shape
+    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    status, made = driver.cuTensorMapEncodeTiled(
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        *(2, matrix.data_ptr(), [wide(columns), wide(rows)], [wide(columns * matrix.element_size())]),
+        *([narrow(box[1]), narrow(box[0])], [narrow(1), narrow(1)]),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise BackendError(f"a map of [{rows}, {columns}] in boxes of {list(box)}: {status.name}")
+    return TENSOR_MAP(*map(int, made.opaque))
 
 
 def why(operand: Operand) -> str:

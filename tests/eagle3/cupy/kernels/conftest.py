@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from specgate.backends.eagle3.cupy.kernels import operands
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from tests.eagle3.cupy.kernels.host import Host
+from tests.eagle3.cupy.kernels.host import Host, host_map
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -22,5 +23,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             compiled.enqueue(kernel, *arguments, **keywords)
 
         monkeypatch.setattr(Kernel, "enqueue", enqueue)
+        monkeypatch.setattr(operands, "tensor_map", host_map)
     with torch.inference_mode():
         yield request.param

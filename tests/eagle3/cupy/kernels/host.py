@@ -17,8 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from torch import Tensor
+
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
-from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, TENSOR_MAP
 from tests.eagle3.cupy.kernels.launches import compiled_text
 
 COMPILER: Final = shutil.which("g++")
@@ -37,13 +39,16 @@ LINKED: Final = (
 )
 HEADER: Final = Path(__file__).parent / "in_place_of_cuda" / "host.hpp"
 COMMON: Final = HEADER.with_suffix(".cpp")
-STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
+STATEMENT: Final = re.compile(
+    r'asm(?: volatile)?\(\s*"(?:\{ \.reg \.pred p; )?([\w.]+)[^;]*;(?:"| selp).*?\);', re.DOTALL
+)
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     "atom.acq_rel.gpu.global.add.s32": "before = atomicAdd(count, 1);",
     "atom.release.gpu.global.add.s32": "before = atomicAdd(count, 1);",
     "barrier.cluster.arrive.release.aligned": "",  # left out where there are no clusters, as what needs them is
     "barrier.cluster.wait.acquire.aligned": "",
     "cp.async.cg.shared.global.L2": "begun(shared, global);",
+    "cp.async.bulk.tensor.2d.shared": "box_begun(shared, &map, row, column, barrier);",
     "cp.async.commit_group": "grouped();",
     "cp.async.wait_group": "arrived(Pending);",
     "createpolicy.fractional.L2": "policy = 0;",
@@ -54,6 +59,8 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "cvt.rn.satfinite.e4m3x2.f32": "",  # left out where there is no __CUDA_ARCH__
     "ex2.approx.ftz.f32": "y = __builtin_exp2f(x);",
     "fence.acq_rel.gpu": "",  # blocks run one after the other
+    "fence.mbarrier_init.release.cluster": "",
+    "fence.proxy.async.shared": "",
     "fma.rn.bf16x2": "product = product_bits(a, b);",
     "griddepcontrol.launch_dependents": "",
     "griddepcontrol.wait": "",
@@ -63,12 +70,24 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiplied_half(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);",
     "ld.relaxed.sys.global.v2.b64": "mail.first = arrived_word(at); mail.second = arrived_word(at + 1);",
     "mapa.u64": "",
+    "mbarrier.arrive.expect_tx.shared": "arrived_at(barrier, bytes);",
+    "mbarrier.arrive.shared": "arrived_at(barrier, 0);",
+    "mbarrier.init.shared": "barrier_made(barrier, arrivals);",
+    "mbarrier.try_wait.parity.shared": "ended = phase_has_ended(barrier, parity);",
     "mov.b64": "time = nanoseconds();",  # of whoever waits for another GPU
     "mov.u32": "lanes_before = 0;",
     "mul.rn.f16x2": "product = half_product_bits(a, b);",
     "mov.u64": "now = 0;",  # the time stands still
     "prefetch.global.L2": "",
+    "prefetch.tensormap": "",
     "st.relaxed.sys.global.v2.b64": "sent_word(to, low), sent_word(to + 1, high);",
+    "wgmma.commit_group.sync.aligned": "",
+    "wgmma.fence.sync.aligned": "",
+    **{
+        f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.bf16.bf16": "group_begun(&sums[0][0], ROW_TILES, a, b);"
+        for rows in (16, 32, 48, 64)
+    },
+    "wgmma.wait_group.sync.aligned": "groups_multiplied();",
 }
 """What the sources say in PTX, and the same in C++, with the names that stand around it."""
 
@@ -134,6 +153,11 @@ class Host:
         return compiled
 
 
+def host_map(matrix: Tensor, box: tuple[int, int]) -> ctypes.Array[ctypes.c_uint64]:
+    """In place of `operands.tensor_map`: as `Matrix` of host.cpp has it."""
+    return TENSOR_MAP(matrix.data_ptr(), *matrix.shape, *box)
+
+
 def run_compiler(*arguments: str | Path) -> str:
     command = [str(COMPILER), *OPTIONS, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -145,7 +169,7 @@ def source(spec: Spec) -> str:
     """The source of a kernel as C++, with a function `run_NAME` for each of its functions that launches it."""
     constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
     text = STATEMENT.sub(lambda result: INSTRUCTIONS[result[1]], spec.source)
-    text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory")
+    text = re.sub(r"extern __shared__ (?:__align__\(1024\) )?uint4 memory\[\];", "#define memory dynamic_memory", text)
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
     taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled_text(spec))

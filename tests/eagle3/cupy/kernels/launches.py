@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels import operands
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Constants
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
@@ -96,9 +97,11 @@ class Field:
 
     @property
     def bytes(self) -> int:
-        return 8 if self.type.endswith("*") else 4
+        return 128 if self.type == "TensorMap" else 8 if self.type.endswith("*") else 4
 
     def takes(self, argument: ARGUMENT) -> bool:
+        if self.type == "TensorMap":
+            return isinstance(argument, Tensor) and argument.dtype == torch.bfloat16
         if not self.type.endswith("*"):
             return type(argument).__name__ == self.type
         if argument is None or self.type == "void*":
@@ -160,6 +163,7 @@ def step(
         launches.append(Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, shared, packed))
 
     monkeypatch.setattr(Kernel, "enqueue", record)
+    monkeypatch.setattr(operands, "tensor_map", lambda matrix, box: operands.TENSOR_MAP())
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
@@ -206,9 +210,11 @@ def source_of(spec: Spec, name: str) -> Source:
     struct = re.search(rf"^struct {kernel[1]} \{{\s*\n(.*?)^\}};", text, re.DOTALL | re.M)
     assert struct, f"{stem}.cu declares no struct {kernel[1]}"
     declared = [field.strip() + ";" for field in struct[1].split(";") if field.strip()]
-    result = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
+    result = [re.fullmatch(r"(const )?([\w ]+\*|int|float|TensorMap) ?(\w+);", line) for line in declared]
     assert all(result), f"{kernel[1]}: {declared}"
-    return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in result if f), kernel[2], text)
+    return Source(
+        tuple(Field(f[2], f[3], f[1] is not None or f[2] == "TensorMap") for f in result if f), kernel[2], text
+    )
 
 
 def source(launch: Launch) -> Source:

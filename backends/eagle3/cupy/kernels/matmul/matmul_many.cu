@@ -80,18 +80,7 @@ const int BLOCKS_PER_SM = ROW_WARPS == 1 && WEIGHT_TILES <= 8 ? 2 : 1;
 // Sums that a block leaves in shared memory: of all its chains. That of rank 0, whose chains come first, leaves their total.
 const int STORED = CLUSTER == 1 ? 1 : HELD;
 
-__device__ __forceinline__ int rank() { return CLUSTER > 1 ? blockIdx.x % CLUSTER : 0; }
-__device__ __forceinline__ int first_row_of_group() {
-    return ROW_GROUPS > 1 ? blockIdx.x / CLUSTER % ROW_GROUPS * ROW_TILES * 8 : 0;
-}
-// The first row that this block finishes.
-__device__ __forceinline__ int first_row() { return first_row_of_group() + rank() * OWN_ROW_TILES * 8; }
-
-#include "matmul_arguments.cuh"
-#include "matmul_total.cuh"
-
-// It takes what stands above.
-#include "matmul_epilogue.cuh"
+#include "own_rows.cuh"
 
 // The ring, and the sums in its place once the last piece has been multiplied.
 extern __shared__ uint4 memory[];
@@ -318,37 +307,9 @@ __device__ __forceinline__ void add_in_order(Sums& total, const Sums& next) {
             for (int i = 0; i < 4; ++i) total[j][t][i] += next[j][t][i];
 }
 
-// An element's total over the chains of all blocks of the cluster, in their order.
-__device__ __forceinline__ Total add_chains(const SharedSums shared, int tile, int element) {
-    Total total = {0, 0};
-#pragma unroll
-    for (int r = 0; r < CLUSTER; ++r) {
-        const SharedSums of_block = of_rank(shared, r);
-#pragma unroll
-        for (int n = 0; n < (r == 0 ? 1 : STORED); ++n) {
-            total.value += of_block[n][tile][element];
-            if (EPILOGUE == SWIGLU) total.up += of_block[n][tile][element + 64];
-        }
-    }
-    return total;
-}
+#include "cluster_totals.cuh"
 
 // ---- the kernel -------------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ Early load_early(const MatmulArguments& args, const Cell& cell) {
-    Early early = {0, 0, 0};
-    if (!cell.exists) return early;
-    if (EPILOGUE == RESIDUAL) early.residual = static_cast<const float*>(args.out)[cell.index];
-    if (FEEDS_NORM) early.norm_weight = to_float(args.norm_weight[cell.column]);
-    if (HAS_BIAS) early.bias = to_float(args.bias[cell.column]);
-    return early;
-}
-
-// Weights of norms and biases come from memory, once per step, and are needed last: they are brought into the L2 cache early.
-__device__ __forceinline__ void prefetch_columns(bool used, const bf16* of_columns, int group) {
-    const int EACH_LINE = 32, column = group * COLUMNS + threadIdx.x * EACH_LINE;
-    if (used && threadIdx.x <= COLUMNS / EACH_LINE && column < N_OUT) prefetch_line(of_columns + column);
-}
 
 extern "C" __global__ CLUSTER_OF(CLUSTER)
     __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_many(const __grid_constant__ MatmulArguments all) {

@@ -1,4 +1,4 @@
-"""Launches `matmul_rows.cu`, and `matmul_many.cu` for more rows; with maxima `maxima_rows.cu` and `maxima_many.cu`."""
+"""Launches `matmul_rows.cu`, `matmul_many.cu` for more rows, and `matmul_wgmma.cu`; with maxima `maxima_….cu`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
     limit_occupancy,
 )
 from specgate.backends.eagle3.cupy.kernels.matmul.many_config import ManyConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import WgmmaConfig, row_tiles_of, unable
 from specgate.backends.eagle3.cupy.kernels.operands import expect
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
+AnyConfig = GemmConfig | WgmmaConfig
 NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is taken over."""
 
@@ -77,7 +79,7 @@ class MatmulRows(Kernel):
         k_in: int,
         epilogue: Epilogue,
         rows: int,
-        config: GemmConfig | None = None,
+        config: AnyConfig | None = None,
         *,
         scaled: bool = False,
         feeds_norm: bool = False,
@@ -86,8 +88,9 @@ class MatmulRows(Kernel):
         maxima: bool = False,
         many: ManyConfig | None = None,
     ) -> None:
-        """`rows`: the most that this launcher will see; at most MAX_ROWS. `many`: how `matmul_many.cu` divides the
-        work, where the usual way shall not hold. Raises ValueError for what no kernel does.
+        """`rows`: the most that this launcher will see; at most MAX_ROWS. `config`: with a `WgmmaConfig`, the products
+        are those of a warpgroup. `many`: how `matmul_many.cu` divides the work, where the usual way shall not hold.
+        Raises ValueError for what no kernel, or not this GPU, does.
         """
         if not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
@@ -102,9 +105,12 @@ class MatmulRows(Kernel):
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
         self.maxima = maxima
-        self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
-        gpu = multiprocessors()
-        self.many = many or ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
+        self.wgmma, gpu = config if isinstance(config, WgmmaConfig) else None, multiprocessors()
+        # The split of k: none counts beside `wgmma`.
+        of_k = config if isinstance(config, GemmConfig) else GemmConfig()
+        self.config = of_k if self.wgmma else of_k.fitted(k_in, shared_memory_limit())
+        by_rule = None if self.wgmma else ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
+        self.many = many or by_rule
         common = {
             "n_out": n_out,
             "k_in": k_in,
@@ -113,9 +119,27 @@ class MatmulRows(Kernel):
             "feeds_norm": int(feeds_norm),
             "takes_argmax": int(chooses or maxima),
             "has_bias": int(biased),
-            "chunks_per_turn": self.config.k_chunks,
-            "delay_dependents": self.config.delay_dependents,
+            "delay_dependents": (self.wgmma or self.config).delay_dependents,
         }
+        if self.wgmma is not None:
+            if reason := unable(gpu):
+                raise ValueError(reason)
+            if not self.wgmma.possible(*self.weight):
+                raise ValueError(f"{self.wgmma}: not for a weight of {list(self.weight)}")
+            self.row_groups, tiles = row_tiles_of(rows)
+            super().__init__(
+                "maxima_wgmma" if maxima else "matmul_wgmma",
+                **common,
+                row_tiles=tiles,
+                row_groups=self.row_groups,
+                boxes=self.wgmma.boxes,
+                stages=self.wgmma.stages,
+                cluster=self.wgmma.cluster,
+                chain=self.wgmma.chain,
+                shared_bytes=self.wgmma.shared_bytes(tiles),
+            )
+            return
+        common["chunks_per_turn"] = self.config.k_chunks
         if self.many is not None:
             self.row_groups = self.many.row_groups
             super().__init__(
@@ -152,11 +176,13 @@ class MatmulRows(Kernel):
     @property
     def name(self) -> str:
         """Of the kernel that is launched."""
-        return "matmul_rows" if self.many is None else "matmul_many"
+        return "matmul_wgmma" if self.wgmma else "matmul_rows" if self.many is None else "matmul_many"
 
     @property
     def grid(self) -> tuple[int, ...]:
         """Blocks of a launch."""
+        if self.wgmma is not None:
+            return self.wgmma.grid(self.weight[0], self.row_groups)
         if self.many is not None:
             return self.many.grid(self.weight[0])
         return (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
@@ -164,6 +190,8 @@ class MatmulRows(Kernel):
     @property
     def threads(self) -> int:
         """Threads of a block."""
+        if self.wgmma is not None:
+            return self.wgmma.threads
         return self.config.warps * 32 if self.many is None else self.many.threads
 
     @property
@@ -178,7 +206,7 @@ class MatmulRows(Kernel):
         """Rows and columns of the weight."""
         return (1 + (self.epilogue is Epilogue.SWIGLU)) * self.n_out, self.k_in
 
-    def retiled(self, config: GemmConfig) -> MatmulRows:
+    def retiled(self, config: AnyConfig) -> MatmulRows:
         """The same product with another configuration."""
         return MatmulRows(
             *(self.n_out, self.k_in, self.epilogue, self.rows, config),

@@ -11,6 +11,8 @@ from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, Multiprocessor
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_ROWS
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, Switches
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import WgmmaConfig
 from specgate.backends.eagle3.cupy.kernels.read_memory import ReadMemory
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
@@ -191,6 +193,26 @@ def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
         if pair.target.experts:
             own = prefill_kernels(shard.geometry(pair.target), None, ranks=ranks, packed=True)
             yield from (kernel.spec for kernel in own)
+
+
+def by_wgmma() -> list[Spec]:
+    """Products by a warpgroup, which are for sm_90a alone: every epilogue, with most rows in each of the blocks and
+    clusters that the tuner tries, and with fewer in one of them.
+    """
+    products: list[tuple[Epilogue, Switches]] = [
+        (Epilogue.PLAIN, {"scaled": True}),
+        (Epilogue.PLAIN, {"scaled": True, "chooses": True}),
+        (Epilogue.PLAIN, {"scaled": True, "biased": True, "maxima": True}),
+        (Epilogue.RESIDUAL, {"feeds_norm": True}),
+        (Epilogue.RESIDUAL, {"feeds_norm": True, "biased": True}),
+        (Epilogue.SWIGLU, {"scaled": True}),
+    ]
+    specs = list[Spec]()
+    for number, (epilogue, switches) in enumerate(products):
+        ways = [WgmmaConfig(*blocks, cluster) for blocks in ((2, 4), (4, 3)) for cluster in (1, 2, 8)]
+        for rows, of_rows in ((64, ways), *((few, [ways[(few // 16 + number) % len(ways)]]) for few in (16, 32, 48))):
+            specs += [MatmulRows(4096, 4096, epilogue, rows, way, **switches).spec for way in of_rows]
+    return specs
 
 
 def chosen_here() -> list[Spec]:

@@ -13,10 +13,11 @@ from tests.eagle3.cupy.kernels.compiled.covering import (
     largest_of_kind,
     pairs_of,
 )
-from tests.eagle3.cupy.kernels.compiled.sweep import SIZES, code_of, without_twins
+from tests.eagle3.cupy.kernels.compiled.sweep import SIZES, by_wgmma, code_of, without_twins
 
 
 def test_every_file_takes_part_in_a_step_or_a_prefill_or_measures_the_device(specs: list[Spec]) -> None:
+    specs = [*specs, *by_wgmma()]
     assert {f"{spec.stem}.cu" for spec in specs} == {name for name in kernel_files() if name.endswith(".cu")}
     assert "read_memory" not in entry_points() and "matmul_rows" in entry_points()
     assert not [name for name in entry_points() if name.startswith("prefill")]

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.backends.eagle3.cupy.device import Multiprocessors
+from specgate.backends.eagle3.cupy.device import STATIC_SHARED, Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.attention import attention, fmha_config
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import usual_config
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
-from specgate.backends.eagle3.cupy.kernels.loader import Spec
+from specgate.backends.eagle3.cupy.kernels.loader import OF_SM_90A, Spec
 from specgate.backends.eagle3.cupy.kernels.matmul import matmul_rows
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.many_config import CLUSTERED
@@ -27,7 +27,14 @@ from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler, check, outcomes
 from tests.eagle3.cupy.kernels.compiled.covering import covering
-from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES, GPUS, POSITIONS, chosen_here, without_twins
+from tests.eagle3.cupy.kernels.compiled.sweep import (
+    ARCHITECTURES,
+    GPUS,
+    POSITIONS,
+    by_wgmma,
+    chosen_here,
+    without_twins,
+)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -86,6 +93,15 @@ def test_what_an_engine_chooses_by_a_gpus_own_limits_has_registers(
     clusters = {dict(spec.constants)["CLUSTER"] for spec in specs if spec.stem == "matmul_many"}
     assert clusters == ({"1"} if GPUS[architecture].capability < CLUSTERED else {"1", "4", "8"})
     assert len(compiler.uses_of(architecture, specs)) == len(specs)
+
+
+def test_products_by_a_warpgroup_have_registers_for_all_blocks_that_share_an_sm(compiler: Compiler) -> None:
+    specs = by_wgmma()
+    assert {spec.stem for spec in specs} == OF_SM_90A
+    for spec, use in zip(specs, compiler.uses_of("sm_90a", specs), strict=True):
+        boxes = int(dict(spec.constants)["BOXES"])
+        assert use.shared_bytes <= STATIC_SHARED
+        assert use.registers * (128 * boxes + 32) * (2 if boxes == 2 else 1) <= 65536
 
 
 @pytest.mark.parametrize("architecture", ["sm_100", "sm_120"])

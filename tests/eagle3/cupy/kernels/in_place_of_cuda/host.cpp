@@ -2,6 +2,7 @@
 #include <ucontext.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -84,6 +85,106 @@ void arrived(unsigned pending) {
     for (; own.ends.size() - own.arrived_groups > pending; ++own.arrived_groups)
         for (; own.arrived < own.ends[own.arrived_groups]; ++own.arrived)
             std::memcpy(own.begun[own.arrived].to, own.begun[own.arrived].from, 16);
+}
+
+struct Matrix {  // as host_map of host.py makes it
+    const unsigned short* address;
+    unsigned long long rows, columns, box_rows, box_columns;
+};
+
+struct Box {
+    unsigned to;
+    const Matrix* of;
+    int row, column;
+};
+
+struct Barrier {
+    unsigned at, arrivals, missing, ended;
+    long long bytes;  // announced that have not arrived
+    std::vector<Box> boxes;
+};
+
+static std::vector<Barrier> barriers;
+static unsigned moves;  // of any barrier: without one, whoever polls waits for ever
+
+static Barrier& barrier_at(unsigned at) {
+    for (Barrier& barrier : barriers)
+        if (barrier.at == at) return barrier;
+    std::abort();
+}
+static void end_phase(Barrier& of) {
+    ++moves;
+    if (of.missing || of.bytes) return;
+    ++of.ended;
+    of.missing = of.arrivals;
+}
+
+void barrier_made(unsigned at, unsigned arrivals) { barriers.push_back({at, arrivals, arrivals, 0, 0, {}}); }
+void arrived_at(unsigned barrier, unsigned announced) {
+    Barrier& of = barrier_at(barrier);
+    if (of.missing-- == 0) std::abort();
+    of.bytes += announced;
+    end_phase(of);
+}
+void box_begun(unsigned to, const void* map, int row, int column, unsigned barrier) {
+    barrier_at(barrier).boxes.push_back({to, static_cast<const Matrix*>(map), row, column});
+}
+bool phase_has_ended(unsigned barrier, unsigned parity) {
+    Barrier& of = barrier_at(barrier);
+    std::vector<Box> boxes;
+    boxes.swap(of.boxes);
+    for (const Box& box : boxes) {
+        const Matrix& matrix = *box.of;
+        for (unsigned long long r = 0; r < matrix.box_rows; ++r)
+            for (unsigned long long c = 0; c < matrix.box_columns; ++c) {
+                const unsigned long long row = box.row + r, column = box.column + c;
+                const bool exists = row < matrix.rows && column < matrix.columns;
+                const unsigned at = box.to + r * 128 + ((c / 8 ^ r % 8) * 8 + c % 8) * 2;
+                const unsigned short number = exists ? matrix.address[row * matrix.columns + column] : 0;
+                std::memcpy(reinterpret_cast<char*>(dynamic_memory) + at, &number, 2);
+            }
+        of.bytes -= matrix.box_rows * matrix.box_columns * 2;
+        end_phase(of);
+    }
+    if (of.ended % 2 != parity) return true;
+    wait_as(State::POLLS);
+    return false;
+}
+
+// ── products of a warpgroup ──────────────────────────────────────────────────────────────────────────────────────────────
+
+struct Group {
+    float* sums;
+    int row_tiles;
+    unsigned long long a, b;
+};
+
+static std::vector<Group> groups[sizeof fibers / sizeof *fibers];
+
+// An element of an operand by its descriptor: rows in eights of 1024 bytes, swizzled over 128 by their address.
+static float in_box(unsigned long long of, int row, int k) {
+    const unsigned eight = (of >> 32 & 0x3fff) << 4, from = (of & 0x3fff) << 4;
+    if (of >> 62 != 1) std::abort();
+    unsigned at = from + row / 8 * eight + row % 8 * 128 + 2 * k;
+    at ^= (at >> 7 & 7) << 4;
+    unsigned short number;
+    std::memcpy(&number, reinterpret_cast<char*>(dynamic_memory) + at, 2);
+    return brain(number);
+}
+
+void group_begun(float* sums, int row_tiles, unsigned long long a, unsigned long long b) {
+    groups[current - fibers].push_back({sums, row_tiles, a, b});
+}
+void groups_multiplied() {
+    const int warp = threadIdx.x / LANES % 4, g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
+    for (const Group& of : groups[current - fibers])
+        for (int n = 0; n < 4 * of.row_tiles; ++n) {
+            float sum = 0;
+            for (int k = 0; k < 16; ++k)
+                sum += in_box(of.a, 16 * warp + g + n % 4 / 2 * 8, k) * in_box(of.b, n / 4 * 8 + 2 * c + n % 2, k);
+            of.sums[n] += sum;
+        }
+    groups[current - fibers].clear();
 }
 
 // ── other GPUs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,6 +276,15 @@ static bool go_on(unsigned first, unsigned last, State waiting) {
     return some;
 }
 
+// Whether some fibers poll; they ask again. Ends the process where nothing has moved since they asked.
+static bool asked_again(unsigned threads, bool moved) {
+    bool some = false;
+    for (unsigned n = 0; n < threads; ++n)
+        if (fibers[n].state == State::POLLS) fibers[n].state = State::RUNS, some = true;
+    if (some && !moved) std::abort();
+    return some;
+}
+
 void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers, unsigned threads, unsigned shared_bytes) {
     static std::vector<uint4> bytes;
     static unsigned made = 0;
@@ -191,12 +301,15 @@ void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers
             fibers[n].turn = 0;
             copies[n].clear();
         }
+        barriers.clear();
+        unsigned before;
         do {
+            before = moves;
             for (unsigned n = 0; n < threads; n += LANES) {
                 const unsigned end = min(n + LANES, threads);
                 do run_fibers(n, end);
                 while (go_on(n, end, State::WAITS_FOR_WARP));
             }
-        } while (go_on(0, threads, State::WAITS_FOR_BLOCK));
+        } while (go_on(0, threads, State::WAITS_FOR_BLOCK) || asked_again(threads, moves != before));
     }
 }

@@ -31,7 +31,8 @@ struct uint4 {
 
 const int LANES = 32;
 
-enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
+// POLLS: waits for a barrier of shared memory, and asks again once all others have gone on.
+enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, POLLS, HAS_ENDED };
 
 // Where to go on, as GCC's own jumps have it: they keep no more than they must. The C library's keep a signal mask and look
 // for what has to be cleaned up on the way, which took as long as the kernels.
@@ -265,6 +266,16 @@ void multiplied_half(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsig
 void begun(unsigned to, const void* from);
 void grouped();
 void arrived(unsigned pending);
+
+// Barriers of shared memory, and boxes of matrices, which arrive when somebody waits for their barrier and not before.
+void barrier_made(unsigned at, unsigned arrivals);
+void arrived_at(unsigned barrier, unsigned announced);
+bool phase_has_ended(unsigned barrier, unsigned parity);
+void box_begun(unsigned to, const void* map, int row, int column, unsigned barrier);
+
+// Products of a warpgroup are made when they are waited for, of what lies in their boxes then.
+void group_begun(float* sums, int row_tiles, unsigned long long a, unsigned long long b);
+void groups_multiplied();
 
 // ── other GPUs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
