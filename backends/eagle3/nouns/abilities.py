@@ -19,9 +19,10 @@ class GemmTuner(Protocol):
     compute_capability: str
 
     def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
-        """The shapes for which an engine would find no configuration.
+        """The shapes for which an engine would find no configuration, or none that was tried for so many rows.
 
-        It looks in `file` alone; where that is None, wherever it looks by itself.
+        It looks in `file` alone; where that is None, wherever it looks by itself. What of these has a configuration
+        keeps it: `tune` adds to it.
         """
 
     def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:

@@ -122,6 +122,31 @@ class InSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedWgmma:
+    """The fastest configuration for products of many rows by a warpgroup (`wgmma`), whose sums round in another way.
+
+    `from_rows`: engines whose largest step has so many rows use it in all of their steps; more than any has: none.
+    `us`, `mma_us`, `cublas_us`: rows → microseconds per launch: with it, with the configuration for any number of
+        rows, and of cuBLAS.
+    `tried`, `measured`, `source_sha256`: as in `TunedGemm`.
+    """
+
+    config: Config
+    from_rows: Size
+    us: Annotated[Mapping[Size, Positive], Length(1)]
+    mma_us: Annotated[Mapping[Size, Positive], Length(1)]
+    cublas_us: Annotated[Mapping[Size, Positive], Length(1)]
+    tried: Size
+    measured: Text
+    source_sha256: Digest
+
+    @property
+    def of_cublas(self) -> Mapping[int, float]:
+        """Rows → its time as a multiple of cuBLAS's."""
+        return {rows: self.us[rows] / us for rows, us in self.cublas_us.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class TunedGemm:
     """The fastest configuration found for the weight [n, k] on one device.
 
@@ -139,6 +164,7 @@ class TunedGemm:
     `at_rows`: rows → the configuration for steps of that many rows. It differs from `config` only in settings that
         change no bit of the result.
     `experts`, `per_token`: as in `GemmShape`. Then `share` counts the weights of the experts that rows have.
+    `wgmma`: products by a warpgroup; None where they were not tried.
     """
 
     n: Size
@@ -158,6 +184,7 @@ class TunedGemm:
     at_rows: Mapping[Size, Config] = field(default_factory=dict)
     experts: Count = 0
     per_token: Count = 0
+    wgmma: TunedWgmma | None = None
 
     def __post_init__(self) -> None:
         check_mixture(self.experts, self.per_token)
@@ -244,8 +271,9 @@ def write_tuned(file: Path, tuned: TunedGemms) -> None:
 
 
 def without_mixture(entry: dict[str, Any]) -> dict[str, Any]:
-    """`entry` as it is stored: only those of experts say how many there are."""
-    return entry if entry["experts"] else {k: v for k, v in entry.items() if k not in ("experts", "per_token")}
+    """`entry` as it is stored: only those of experts say how many there are, and only tried ones what wgmma does."""
+    left_out = () if entry["experts"] else ("experts", "per_token")
+    return {k: v for k, v in entry.items() if k not in left_out and (k != "wgmma" or v is not None)}
 
 
 def write(file: Path, data: object) -> None:

@@ -18,6 +18,7 @@ from specgate.backends.eagle3.nouns.gemms import (
     StepsRequest,
     TunedGemm,
     TunedGemms,
+    TunedWgmma,
     read_tuned,
     write_shapes,
     write_tuned,
@@ -213,6 +214,23 @@ def test_a_line_per_weight_says_configuration_times_share_and_gain_in_80_columns
     assert all(len(line) <= 80 for line in lines[:5])
     assert lines[5] == "2 configurations left out, for example: differs from float64 by 2.0e-02"
     assert lines[6] == f"2 weights in {file}"
+
+
+def test_products_by_wgmma_have_a_line_of_their_own_with_their_times_in_those_of_cublas(
+    monkeypatch: pytest.MonkeyPatch, shapes: str, tmp_path: Path
+) -> None:
+    of_rows = dict.fromkeys((24, 32, 48, 64), 10.0)
+    config = dict(zip(("boxes", "stages", "cluster", "chain", "delay_dependents"), (2, 4, 1, 8, 0), strict=True))
+    wgmma = TunedWgmma(config, 257, {**of_rows, 64: 11.0}, of_rows, {**of_rows, 24: 8.0}, 9, "now", "0" * 64)
+
+    class TunerOfGroups(Tuner):
+        def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+            yield replace(found([LARGE]), wgmma=wgmma)
+
+    _, lines, _ = told(monkeypatch, TunerOfGroups(), "--shapes", shapes, "--out", str(tmp_path / "t.json"))
+    assert lines[4] == "  wgmma 2/4/1/8/0 from 257 rows: 1.25 1.00 1.00 1.10 of cuBLAS at 24 32 48 64"
+    assert len(lines[4]) <= 80
+    assert read_tuned(tmp_path / "t.json").gemms[0].wgmma == wgmma
 
 
 def test_experts_say_how_many_they_are_and_have_a_header_of_their_own(

@@ -24,7 +24,7 @@ from specgate.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm
+    from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedWgmma
     from specgate.contract import PairRef
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -147,6 +147,8 @@ def gemm(
     alone. Each row must also be the same, bit for bit, as when it is computed alone. Then the candidate is timed at 1,
     4 and 8 rows, which choose their experts independently. What the file holds for other weights is kept.
 
+    Shapes of 24 and more rows are also tried by wgmma, at 24 to 64 rows, on a GPU of compute capability 9.0.
+
     Exit code 3 if the budget was spent before every weight was tuned.
     """
     from specgate.backends.eagle3.tuning.gemm_tuning import default_file, tune_into, tuning_backend, wanted
@@ -192,7 +194,15 @@ def line(tuned: TunedGemm) -> str:
     config = "/".join(str(value) for value in tuned.config.values())
     times = "".join(f"{tuned.us[m]:>8.2f}" for m in shown(tuned))
     gain = sum(tuned.default_us.values()) / sum(tuned.us.values())
-    return f"{tag:<21}{tuned.n:>7} x {tuned.k:<6}{config:<13}{times}{tuned.share:>5.0%}  {gain:.2f}x"
+    text = f"{tag:<21}{tuned.n:>7} x {tuned.k:<6}{config:<13}{times}{tuned.share:>5.0%}  {gain:.2f}x"
+    return f"{text}\n  {of_wgmma(tuned.wgmma)}" if tuned.wgmma else text
+
+
+def of_wgmma(wgmma: TunedWgmma) -> str:
+    """Its own line: which configuration, from which rows on, and its times in those of cuBLAS."""
+    config = "/".join(str(value) for value in wgmma.config.values())
+    ratios = " ".join(f"{ratio:.2f}" for ratio in wgmma.of_cublas.values())
+    return f"wgmma {config} from {wgmma.from_rows} rows: {ratios} of cuBLAS at {' '.join(map(str, wgmma.of_cublas))}"
 
 
 def shown(tuned: TunedGemm) -> tuple[int, int]:

@@ -183,7 +183,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         draft_ranks=draft_ranks,
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
-        tuned_sha256=with_swept(tuned.sha256(gemms.shapes), swept),
+        tuned_sha256=with_swept(tuned.sha256(gemms.shapes, gemms.largest_step), swept),
         mode=mode,
         warnings=(
             *other_target(request, draft, target),

@@ -43,7 +43,7 @@ class StagePasses:
     """The kernels of a step over one row of one slot, and what they leave at every stage."""
 
     def __init__(self, target: Target, draft: Draft | None, sizes: Sizes, tuned: Configurations) -> None:
-        gemms, self._kept = Gemms(tuned), Kept(list)
+        gemms, self._kept = Gemms(tuned, sizes.largest_step), Kept(list)
         self.reserve = KVReserve(sizes.slots, 1, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.verify = Verify(target, sizes, 1, gemms, Verification(target, sizes, 0), draft)
         self.draft = DraftPasses(draft, sizes, gemms, self._kept) if draft else None

@@ -116,6 +116,11 @@ class Sizes:
     def rows(self) -> int:
         return self.slots * self.max_rows
 
+    @property
+    def largest_step(self) -> int:
+        """Rows of the widest pass of the target over all slots."""
+        return self.slots * self.most_rows
+
     def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
         mode = self.kv.draft if isinstance(geometry, DraftGeometry) else self.kv.target
         return Heads.of(geometry, self.positions, mode)

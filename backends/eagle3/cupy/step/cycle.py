@@ -53,7 +53,7 @@ class Cycle:
         if kind != PLAIN and (not k or sizes.partial is None):
             raise ValueError(f"spec-{k} is not verified in part: it takes drafts, and sizes that say what a part is")
         self.slots, self.k = slots, k
-        self.gemms, self.way = Gemms(tuned), VERIFICATIONS[kind](target, sizes, k)
+        self.gemms, self.way = Gemms(tuned, sizes.largest_step), VERIFICATIONS[kind](target, sizes, k)
         self.rows, self.reserved = self.way.rows, self.way.reserved
         self.reserve = KVReserve(sizes.slots, self.reserved, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.drafting = drafting_of(draft, sizes, slots, k, self.gemms)

@@ -10,7 +10,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertCo
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.loader import declared_shared_bytes
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MANY_ROWS, GemmConfig
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, Switches
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import AnyConfig, Epilogue, MatmulRows, Switches
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, NOTHING_TUNED
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
@@ -48,8 +48,15 @@ class Lookup:
 
     @property
     def searched(self) -> bool:
-        """Whether a search knows products of so many rows: a rule divides the work of more than MANY_ROWS."""
-        return bool(self.shape.experts) or self.shape.m <= MANY_ROWS
+        """Whether a search knows products of so many rows: a rule divides the work of more than MANY_ROWS, but by
+        wgmma.
+        """
+        return bool(self.shape.experts) or self.shape.m <= MANY_ROWS or self.by_wgmma
+
+    @property
+    def by_wgmma(self) -> bool:
+        """Return whether the sums of the product are those of a warpgroup."""
+        return isinstance(self.launcher, MatmulRows) and self.launcher.wgmma is not None
 
     @property
     def hit(self) -> bool:
@@ -60,18 +67,22 @@ class Lookup:
 class Configurations(Protocol):
     """Source of the configuration of a product: `Tuned`, or what a search is trying."""
 
-    def find(self, shape: GemmShape) -> GemmConfig | None:
-        """For a step of `shape.m` rows; None where none is known."""
+    def find(self, shape: GemmShape, largest_step: int = 0) -> AnyConfig | None:
+        """For a step of `shape.m` rows, in an engine whose largest has `largest_step`; None where none is known."""
 
     def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
         """The same for a product of experts."""
 
 
 class Gemms:
-    """Makes the launchers of the products of one step, and remembers which products it was asked for."""
+    """Makes the launchers of the products of one step, and remembers which products it was asked for.
 
-    def __init__(self, tuned: Configurations = NOTHING_TUNED) -> None:
-        self.tuned = tuned
+    `largest_step`: rows of the engine's largest step, by which a weight's sums are those of `mma` or of `wgmma` in all
+    of its steps.
+    """
+
+    def __init__(self, tuned: Configurations = NOTHING_TUNED, largest_step: int = 0) -> None:
+        self.tuned, self.largest_step = tuned, largest_step
         self.lookups: list[Lookup] = []
 
     def __call__(
@@ -83,7 +94,7 @@ class Gemms:
         """
         epilogue = Epilogue.PLAIN if partial else EPILOGUES[tag]
         shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
-        config = self.tuned.find(shape)
+        config = self.tuned.find(shape, self.largest_step)
         launcher = MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig().at(rows), **switches)
         self.lookups.append(Lookup(shape, launcher, config is not None))
         return launcher
@@ -118,7 +129,7 @@ class Gemms:
     def _as_tuned(self, lookup: Lookup) -> MatmulRows | ExpertGateUp | ExpertDown:
         """The launcher of a product, made anew with what is found for it."""
         if isinstance(lookup.launcher, MatmulRows):
-            config = self.tuned.find(lookup.shape)
+            config = self.tuned.find(lookup.shape, self.largest_step)
             return lookup.launcher.retiled(config) if config is not None else lookup.launcher
         of_experts = self.tuned.find_experts(lookup.shape)
         return lookup.launcher.retiled(of_experts) if of_experts is not None else lookup.launcher

@@ -15,11 +15,14 @@ from specgate.backends.eagle3.cupy.kernels.experts.launchers import EXPERT_GATE_
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.loader import OPTIONS, with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import AnyConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import WgmmaConfig
 from specgate.backends.eagle3.cupy.kernels.operands import one_by_one
-from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms
+from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms, TunedWgmma
 
 SHIPPED: Final = Path(__file__).parent
 KERNEL: Final = "matmul_rows.cu"
+KERNEL_OF_WGMMA: Final = "matmul_wgmma.cu"
 EXPERT_GATE_UP: Final = "TARGET_EXPERT_GATE_UP"
 EXPERT_DOWN: Final = "TARGET_EXPERT_DOWN"
 KERNELS_OF_EXPERTS: Final[Mapping[str, str]] = {EXPERT_GATE_UP: "expert_gate_up.cu", EXPERT_DOWN: "expert_down.cu"}
@@ -72,7 +75,15 @@ def config_of(stored: Mapping[str, int], gemm: TunedGemm) -> GemmConfig | Expert
     return ExpertConfig.from_stored(stored, gemm.k) if gemm.experts else GemmConfig.from_stored(stored)
 
 
-def identity(config: GemmConfig | ExpertConfig) -> str:
+def by_wgmma(gemm: TunedGemm, largest_step: int) -> WgmmaConfig | None:
+    """Return how a warpgroup multiplies a weight in all steps of an engine whose largest has so many rows; None: the
+    sums of its steps are those of `mma`.
+    """
+    wgmma = gemm.wgmma
+    return WgmmaConfig.from_stored(wgmma.config) if wgmma and largest_step >= wgmma.from_rows else None
+
+
+def identity(config: GemmConfig | ExpertConfig | WgmmaConfig) -> str:
     return f"{type(config).__name__}({', '.join(f'{name}={value}' for name, value in config.stored().items())})"
 
 
@@ -106,10 +117,10 @@ class Tuned:
         sources = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())
         return cls(device, sources, tuple(files))
 
-    def find(self, shape: GemmShape) -> GemmConfig | None:
-        """For a step of `shape.m` rows."""
+    def find(self, shape: GemmShape, largest_step: int = 0) -> AnyConfig | None:
+        """For a step of `shape.m` rows, in an engine whose largest has `largest_step`."""
         gemm = None if shape.experts else self.entry(shape)
-        return WeightConfig.of(gemm).at(shape.m) if gemm else None
+        return (by_wgmma(gemm, largest_step) or WeightConfig.of(gemm).at(shape.m)) if gemm else None
 
     def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
         """The same for a product of experts."""
@@ -134,11 +145,16 @@ class Tuned:
             reasons = dict.fromkeys(why_not(source, shape, self.device) for shape in shapes)
             yield from (f"{source.file}: {reason}" for reason in reasons if reason is not None)
 
-    def sha256(self, shapes: Sequence[GemmShape]) -> str:
+    def sha256(self, shapes: Sequence[GemmShape], largest_step: int = 0) -> str:
         """Hash of the configurations of these shapes' weights. Engines with the same hash sum in the same order."""
         entries = {shape.key: (shape, self.entry(shape)) for shape in shapes}
         chosen = sorted(
-            (key, (WeightConfig.of(gemm) if gemm else usual_of(shape)).identity())
+            (
+                key,
+                identity(of_group)
+                if gemm and (of_group := by_wgmma(gemm, largest_step))
+                else (WeightConfig.of(gemm) if gemm else usual_of(shape)).identity(),
+            )
             for key, (shape, gemm) in entries.items()
         )
         return hashlib.sha256(repr(chosen).encode()).hexdigest()
@@ -172,7 +188,21 @@ def stale(gemm: TunedGemm) -> str | None:
     kernel = KERNELS_OF_EXPERTS[gemm.tags[0]] if gemm.experts else KERNEL
     if gemm.source_sha256 != code_sha256(kernel):
         return f"tuned for other code of {kernel} ({gemm.source_sha256[:8]}, this is {code_sha256(kernel)[:8]})"
-    return next((why for config in (gemm.config, *gemm.at_rows.values()) if (why := unusable(config, gemm))), None)
+    reasons = (why for config in (gemm.config, *gemm.at_rows.values()) if (why := unusable(config, gemm)))
+    return next(reasons, None) or (stale_wgmma(gemm, gemm.wgmma) if gemm.wgmma else None)
+
+
+def stale_wgmma(gemm: TunedGemm, wgmma: TunedWgmma) -> str | None:
+    """The same of how a warpgroup multiplies the weight of `gemm`."""
+    kernel, code = KERNEL_OF_WGMMA, code_sha256(KERNEL_OF_WGMMA)
+    if wgmma.source_sha256 != code:
+        return f"tuned for other code of {kernel} ({wgmma.source_sha256[:8]}, this is {code[:8]})"
+    known = WgmmaConfig().stored()
+    if wgmma.config.keys() != known.keys():
+        return f"has configurations of {', '.join(sorted(wgmma.config))}; {kernel} takes {', '.join(sorted(known))}"
+    if not WgmmaConfig.from_stored(wgmma.config).possible(gemm.n, gemm.k):
+        return f"wgmma of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(wgmma.config)}"
+    return None
 
 
 def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:

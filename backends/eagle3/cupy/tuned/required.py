@@ -23,10 +23,15 @@ COMMAND_OF_PARTS = (
 
 
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
-    """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
+    """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others.
+
+    It says which products a warpgroup sums: in all steps, as the engine's largest step decides.
+    """
     files = " and ".join(source.file.name for source in tuned.sources)
     by_rule = sum(not lookup.searched for lookup in lookups)
     beside = f", {by_rule} of more than {MANY_ROWS} rows by a rule" if by_rule else ""
+    of_groups = sum(lookup.by_wgmma for lookup in lookups)
+    beside += f", {of_groups} by wgmma in every step, as the largest decides" if of_groups else ""
     known = "" if tuned.knows_device else f", never tuned on {tuned.device}"
     hits = f"{sum(lookup.hit for lookup in lookups)} of {len(lookups)}"
     return hits + (f" from {files}" if files else "") + beside + known

@@ -9,4 +9,5 @@ expert_product.py   both of a product of experts
 in_steps.py         configurations compared in whole steps
 steps.py            whole steps whose products can be given other configurations
 expert_weight.py    the weights of a mixture of experts, likewise
+wgmma.py            products of many rows by a warpgroup, and from how many rows on they are faster
 """

@@ -28,7 +28,7 @@ from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, parts
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
 from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Oracles, Weight, first_rows, launch_of
-from specgate.backends.eagle3.nouns.gemms import Key
+from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
 
 DEEP: Final = 96 * 1024
 """Bytes of a ring from which on a single block keeps an SM's share of the memory's bandwidth busy."""
@@ -90,9 +90,18 @@ def fills_an_sm(config: GemmConfig, n_out: int, k_in: int, row_tiles: int, proce
 
 @dataclass(frozen=True, slots=True)
 class GemmWeight(Weight[GemmConfig]):
+    """`rows`: the most that a step has, as far as is known."""
+
+    rows: int = 0
+
     @property
     def key(self) -> Key:
         return self.n, self.k
+
+    @property
+    def shape(self) -> GemmShape:
+        """That of its product of most rows."""
+        return GemmShape(self.tags[0], self.n, self.k, max(1, self.rows))
 
     @property
     def size(self) -> int:

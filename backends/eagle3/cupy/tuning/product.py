@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import AnyConfig, Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.tuned.gemms import parts
 
@@ -69,11 +68,11 @@ class Product:
     def read_bytes(self, rows: int) -> float:
         return self.weights[0].nbytes
 
-    def launching(self, config: GemmConfig, rows: int) -> Callable[[int], None]:
+    def launching(self, config: AnyConfig, rows: int) -> Callable[[int], None]:
         launcher, out, step = self.launcher(config), self.output(), rows_of(rows, self.x.device)
         return lambda i: launcher(out, self.x, self.weights[i], step)
 
-    def launcher(self, config: GemmConfig) -> MatmulRows:
+    def launcher(self, config: AnyConfig) -> MatmulRows:
         """One for all numbers of rows up to its own, so that they share their machine code."""
         return MatmulRows(self.n_out, self.x.shape[1], self.epilogue, self.rows, config)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -20,21 +20,24 @@ import torch
 
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.bench.timing import read_bandwidth, time_launches
-from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
+from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes, multiprocessor_count, multiprocessors
 from specgate.backends.eagle3.cupy.kernels.compiling import Compiler, compiler, distinct
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, code_sha256
+from specgate.backends.eagle3.cupy.tuning import wgmma
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
 from specgate.backends.eagle3.cupy.tuning.in_steps import refined
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
 from specgate.backends.eagle3.cupy.tuning.weight import Config, OnRandom, Weight
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
+from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, StepsRequest, TunedGemm
 from specgate.errors import BackendError
 from specgate.machine import inventory
 
@@ -73,10 +76,19 @@ class Tuner:
         device = first_gpu()
         major, minor = torch.cuda.get_device_capability(device)
         self.device, self.compute_capability = torch.cuda.get_device_name(device), f"{major}.{minor}"
+        self.kept = dict[Key, TunedGemm]()
+        """Weights that only lack products by wgmma, as `untuned` has seen them."""
 
     def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
         tuned = Tuned.on(self.device, file)
-        return [shape for shape in shapes if tuned.entry(shape) is None]
+        entries = [(shape, tuned.entry(shape)) for shape in shapes]
+        missed = {shape.key for shape, gemm in entries if gemm and gemm.wgmma is None and self.tries_wgmma(shape)}
+        self.kept = {shape.key: gemm for shape, gemm in entries if gemm and shape.key in missed}
+        return [shape for shape, gemm in entries if gemm is None or shape.key in missed]
+
+    def tries_wgmma(self, shape: GemmShape) -> bool:
+        """Return whether products of so many rows are tried by wgmma here."""
+        return not shape.experts and shape.m >= wgmma.FROM and unable(multiprocessors()) is None
 
     @torch.inference_mode()
     def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
@@ -87,12 +99,15 @@ class Tuner:
             bench = Bench(Stream(), read_bandwidth())
             for first in range(0, len(weights), TOGETHER):
                 some = weights[first : first + TOGETHER]
-                able = [compiled(weight, side_by_side) for weight in some]
+                able = [([], {}) if weight.key in self.kept else compiled(weight, side_by_side) for weight in some]
                 for weight, (configs, refused) in zip(some, able, strict=True):
                     if time.monotonic() - began > seconds:
                         return
                     with bench.stream.current():
-                        gemm = bench.tuned(weight, configs, refused)
+                        gemm = self.kept.get(weight.key) or bench.tuned(weight, configs, refused)
+                        if isinstance(weight, GemmWeight) and self.tries_wgmma(weight.shape):
+                            best = wgmma.searched(weight, gemm, side_by_side, bench.stream, multiprocessor_count())
+                            gemm = replace(gemm, wgmma=best)
                     yield gemm
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import AnyConfig
 from specgate.backends.eagle3.cupy.step.recording import recorded
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, WeightConfig
@@ -48,9 +49,9 @@ class Trial:
     tuned: Tuned
     tried: dict[tuple[Key | None, int], GemmConfig | ExpertConfig] = field(default_factory=dict)
 
-    def find(self, shape: GemmShape) -> GemmConfig | None:
+    def find(self, shape: GemmShape, largest_step: int = 0) -> AnyConfig | None:
         tried = self.tried.get((shape.key, shape.m))
-        return tried if isinstance(tried, GemmConfig) else self.tuned.find(shape)
+        return tried if isinstance(tried, GemmConfig) else self.tuned.find(shape, largest_step)
 
     def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
         tried = self.tried.get((shape.key, shape.m))

@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertCo
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import AnyConfig, Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP
 from specgate.backends.eagle3.cupy.tuning.product import ROWS, Product, rows_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
@@ -120,9 +120,9 @@ def launch_of(kernel: Launcher) -> Launch:
 
 
 def key_of(kernel: Kernel) -> Key | None:
-    """Return the key of its weight, if that has a configuration."""
+    """Return the key of its weight, if that has a configuration that can be tried in steps: none by wgmma has."""
     if isinstance(kernel, MatmulRows):
-        return kernel.weight
+        return None if kernel.wgmma else kernel.weight
     if isinstance(kernel, ExpertGateUp):
         tag, n, k = EXPERT_GATE_UP, 2 * kernel.intermediate, kernel.hidden
     elif isinstance(kernel, ExpertDown):
@@ -157,7 +157,7 @@ class Oracles:
         sums = {"float64": wide, "cuBLAS": (x @ weight.t()).double()}
         return cls(product, {who: after(product, by) for who, by in sums.items()})
 
-    def fault(self, config: GemmConfig) -> str | None:
+    def fault(self, config: AnyConfig) -> str | None:
         """Return the fault in the results of `config`; None without one."""
         product = self.product
 
@@ -176,7 +176,7 @@ class Oracles:
         return None if torch.equal(alone[0], whole[-1]) else f"gives row {product.rows} other bits alone and first"
 
 
-def first_rows(product: Product, config: GemmConfig, count: int) -> Tensor:
+def first_rows(product: Product, config: AnyConfig, count: int) -> Tensor:
     """Rows 1 to `count`, computed with no others."""
     out = product.output()
     product.launcher(config)(out, product.x, product.weights[0], rows_of(count, product.x.device))

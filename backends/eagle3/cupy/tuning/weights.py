@@ -28,7 +28,7 @@ def weights_of(shapes: Sequence[GemmShape]) -> tuple[Weight[Any], ...]:
     """
     tags: dict[Key, set[str]] = {}
     some: dict[Key, GemmShape] = {}
-    for shape in shapes:
+    for shape in sorted(shapes, key=lambda shape: shape.m):  # the most rows last
         check(shape)
         tags.setdefault(shape.key, set()).add(shape.tag)
         some[shape.key] = shape
@@ -39,7 +39,7 @@ def weights_of(shapes: Sequence[GemmShape]) -> tuple[Weight[Any], ...]:
 def weight_of(shape: GemmShape, tags: tuple[str, ...]) -> Weight[Any]:
     if shape.experts:
         return ExpertWeight(shape.n, shape.k, tags, shape.experts, shape.per_token)
-    return GemmWeight(shape.n, shape.k, tags)
+    return GemmWeight(shape.n, shape.k, tags, shape.m)
 
 
 def check(shape: GemmShape) -> None:

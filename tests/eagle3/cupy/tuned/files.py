@@ -9,8 +9,9 @@ from typing import Any
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.eagle3.cupy.tuned.lookup import KERNELS_OF_EXPERTS, code_sha256
-from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms, write_tuned
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import WgmmaConfig
+from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL_OF_WGMMA, KERNELS_OF_EXPERTS, code_sha256
+from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms, TunedWgmma, write_tuned
 
 DEVICE = "NVIDIA T4"
 
@@ -33,6 +34,21 @@ def gemm(n: int, k: int, config: GemmConfig | None = None, **changes: Any) -> Tu
         versions={},
     )
     return replace(tuned_gemm, **changes)
+
+
+def wgmma(from_rows: int = 64, config: WgmmaConfig | None = None, **changes: Any) -> TunedWgmma:
+    """Products by a warpgroup, current unless `changes` say otherwise."""
+    current = TunedWgmma(
+        config=(config or WgmmaConfig()).stored(),
+        from_rows=from_rows,
+        us={24: 2.0, 64: 2.5},
+        mma_us={24: 1.9, 64: 4.5},
+        cublas_us={24: 1.6, 64: 2.5},
+        tried=4,
+        measured="2026-11-21T12:00:00+00:00",
+        source_sha256=code_sha256(KERNEL_OF_WGMMA),
+    )
+    return replace(current, **changes)
 
 
 def experts(shape: GemmShape, config: ExpertConfig | None = None, **changes: Any) -> TunedGemm:
