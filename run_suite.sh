@@ -175,8 +175,14 @@ tests() {
     # Workers side by side, each with one thread, and no more than there are CPUs: scripted engines take the time that
     # they say, and one that is starved contradicts the harness's clock. A file's tests stay together, for what they
     # share, and files with slow tests come first (tests/conftest.py), so that no worker is left with one at the end.
+    # Every worker reads every test as it stands: to rewrite them took as long again. What fails is run once more, so that
+    # its asserts show their values.
     OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses "$(workers)" --dist loadfile --no-loadscope-reorder \
-        --durations=10 "${kept[@]}" "$@" || tested=$?
+        --assert=plain --durations=10 "${kept[@]}" "$@" || tested=$?
+    if [ "$tested" -eq 1 ]; then
+        say "pytest: what failed, once more"
+        OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --last-failed --last-failed-no-failures none "${kept[@]}" "$@" || true
+    fi
     [ "$tested" -ne 2 ] || kill "$mypy" 2>/dev/null || true # interrupted
     say "mypy"
     wait "$mypy" || typed=$?

@@ -91,5 +91,5 @@ def test_mypy_beside_pytest_is_heard_and_counts(checkout: Path, tested: int, typ
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == ended, done.stderr
     ran, read = done.stdout.index("tests ran: "), done.stdout.index("types were read")
-    assert ran < read
+    assert ran < read and ("--last-failed" in done.stdout) == (tested == 1)
     assert "--numprocesses 3 " in done.stdout and "--ignore tests/eagle3 -m not slow tests/gates" in done.stdout
