@@ -154,8 +154,10 @@ def latency_rows(run: Run) -> Iterator[str]:
             percentiles = [latencies.percentiles_of(result, q).replace(" / ", "/") for q in quantities]
             name = f"{point.level:g} · {result.cell.role_name}"
             rows.append([name, *percentiles, figures.of(result, *figures.SPEED), latencies.errors(result)])
-    for lines in aligned(rows):
-        yield from lines
+    fits = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2 <= columns()
+    for table in [rows] if fits else [[row[:3] for row in rows], [[row[0], *row[3:]] for row in rows]]:
+        for lines in aligned(table):
+            yield from lines
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:

@@ -87,11 +87,12 @@ def progress(plain: bool, scenarios: Mapping[str, Scenario]) -> Iterator[Lines]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
 
     done = (MofNCompleteColumn(), TimeElapsedColumn())
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(None),
+        TextColumn("{task.description}", markup=False, table_column=Column()),  # wrapped first; counts stay whole
+        BarColumn(12),
         *done,
         TextColumn("left"),
         TimeRemainingColumn(),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specgate.contract import AcceptanceSource, Run
-from specgate.reports.texts.console import CELLS, DETAILS, LEAST, MOST, PLAIN, REPORT, ConsoleReport
+from specgate.reports.texts.console import CELLS, DETAILS, LEAST, MOST, PLAIN, REPORT, ConsoleReport, latency_rows
 from tests.support.factories import (
     POLICY,
     blocks_of,
@@ -21,6 +21,7 @@ from tests.support.factories import (
     with_acceptance,
 )
 from tests.support.hostile import STRINGS, with_text
+from tests.support.loaded import load_scenario, loaded_run
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -34,6 +35,18 @@ def sample(*, broken: bool = False) -> Run:
 @pytest.mark.parametrize("broken", [False, True])
 def test_no_line_is_wider_than_the_terminal(broken: bool) -> None:
     assert max(len(line) for line in ANSI.sub("", REPORT.render(sample(broken=broken), POLICY)).splitlines()) <= LEAST
+
+
+def test_latencies_under_load_are_two_tables_where_the_terminal_is_too_narrow_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = loaded_run(load_scenario((8, 16)))
+    for columns, heads in ((160, 1), (80, 2)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        rows = list(latency_rows(run))
+        assert max(map(len, rows)) <= columns
+        assert sum(row.startswith("clients") for row in rows) == heads
+        assert sum(row.startswith("16 · spec-3") for row in rows) == heads
 
 
 def test_a_green_run_is_a_row_per_cell_and_the_answer() -> None:
