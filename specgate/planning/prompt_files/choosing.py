@@ -238,7 +238,8 @@ class OwnPrompts:
         sets = self.scenario.workload.prompt_sets
         every = [len(self.tokens.of(entry).token_ids) for entry in self.order]
         range_ = f"{least} tokens or more" if most is None else f"{least} to {most} tokens"
-        file = f"those in the file: {min(every)} to {max(every)}"
+        range_ = f"have {range_}" if least > 1 or most is not None else "are in it"
+        file = f"those in the file: {min(every)} to {max(every)} tokens"
         if self.left_out:
             file += f"; {left_out_in_words(self.left_out)}"
         enough = len(chosen) // batch
@@ -249,8 +250,8 @@ class OwnPrompts:
         size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
         ways = [*(["other lengths"] if least > 1 or most is not None else []), *([less] if batch > 1 else [])]
         return UsageError(
-            f"{self.file}: {sets} sets × {size} = {sets * batch} prompts are needed, and {len(chosen)} that "
-            f"differ have {range_} ({file})",
+            f"{self.file.name}: {sets} sets × {size} = {sets * batch} prompts are needed, and {len(chosen)} that "
+            f"differ {range_} ({file})",
             hint=f"right would be {remedy}{', '.join(ways)}{' or ' if ways else ''}more prompts",
         )
 

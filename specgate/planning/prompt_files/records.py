@@ -216,7 +216,14 @@ def text_at(where: str, line: bytes) -> Mapping[str, Any]:
     try:
         return {"text": line.decode().strip()}
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: not UTF-8 at byte {error.start + 1}: 0x{line[error.start]:02x}") from None
+        raise not_utf8(where, error) from None
+
+
+def not_utf8(where: str, error: UnicodeDecodeError) -> UsageError:
+    """Return the error for a text in another encoding."""
+    return UsageError(
+        f"{where}: not UTF-8 at byte {error.start + 1}: 0x{error.object[error.start]:02x}", hint="save it as UTF-8"
+    )
 
 
 def object_at(where: str, line: bytes) -> Mapping[str, Any]:
@@ -240,6 +247,6 @@ def parsed(where: str, text: bytes) -> object:
     try:
         return parse_json(text)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: not UTF-8 at byte {error.start + 1}: 0x{text[error.start]:02x}") from None
+        raise not_utf8(where, error) from None
     except ValueError as error:
         raise UsageError(f"{where}: not JSON: {error}", hint=ONE_PER_LINE) from None

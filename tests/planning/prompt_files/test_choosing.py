@@ -133,7 +133,7 @@ def test_too_few_prompts_are_said_with_what_the_file_has(tmp_path: Path, tokeniz
         build_prompts(asking(tmp_path, min_tokens=29, batch=1), 64, 1, tokenizer, VOCAB)
     message = str(caught.value)
     assert "p.jsonl: 4 sets × batch 1 = 4 prompts are needed, and 2 that differ have 29 to 64 tokens" in message
-    assert "(those in the file: 1 to 30)" in message
+    assert "(those in the file: 1 to 30 tokens)" in message
     assert "prompt_sets" not in message, "two prompts are too few for any scenario"
     assert message.endswith("right would be other lengths or more prompts"), "no batch is smaller than 1"
 
