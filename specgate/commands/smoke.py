@@ -139,7 +139,8 @@ def lines(done: Smoke, *, every: bool) -> Iterator[str]:
     if e.drafting is not None:
         yield from figures(e.drafting)
     if e.error:
-        yield from textwrap.wrap(f"error: {e.error}", WIDTH, subsequent_indent="  ")
+        for line in f"error: {e.error}".splitlines():
+            yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ")
     for warning in e.warnings:
         yield from textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
     from specgate.analysis.speculation.evidence import CAUSES

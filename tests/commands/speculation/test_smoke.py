@@ -6,10 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from specgate.commands.smoke import lines
 from tests.backends.offline.helpers import STAND_INS
 from tests.backends.servers.helpers import program, running_stub
 from tests.support.command import Cli
@@ -112,6 +114,12 @@ def test_a_map_that_nobody_filled_does_not_rule_out_the_vocabulary(cli: Cli) -> 
 
     _, data = smoked_with(cli, unfill)
     assert "vocabulary" in data["causes"] and data["warnings"] == []
+
+
+def test_what_an_error_advises_stands_below_it() -> None:
+    evidence = SimpleNamespace(backend="b", role="spec-3", drafting=None, error="D: empty\n  fill it", warnings=())
+    done: Any = SimpleNamespace(evidence=evidence, failed=True, active=False, causes=(), findings=())
+    assert list(lines(done, every=False))[1:3] == ["error: D: empty", "  fill it"]
 
 
 def test_an_engine_that_fails_is_an_engine_error(cli: Cli) -> None:
