@@ -89,7 +89,8 @@ class Speed(CellGate):
         evidence = {value.metric: value.value, **others, "min": floor, **evidence_of(decision, mde), **beside}
         interval = decision.interval
         if interval is None:
-            message = f"{value.value:.3f}x over {value.n} pair{'s' * (value.n != 1)}: too few for an interval"
+            why = "too few for an interval" if value.ci_low is None else "no interim look has judged them"
+            message = f"{value.value:.3f}x over {value.n} pair{'s' * (value.n != 1)}: {why}"
             step = more_pairs(decision, floor, result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"

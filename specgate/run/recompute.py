@@ -64,6 +64,8 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
     """
     if stopped is not None:
         return "not reached", stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
+    if "run" in run.failures:  # as it was stored
+        return "not reached", ExitCode.INTERRUPTED if run.status == "interrupted" else ExitCode.BACKEND_ERROR
     state, code = overall(run)
     return code.name if code is ExitCode.BACKEND_ERROR else state.value, code
 

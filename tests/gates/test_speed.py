@@ -45,6 +45,15 @@ def test_two_pairs_cannot_tell() -> None:
     assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "few_pairs")
 
 
+def test_pairs_that_no_look_has_judged_are_not_called_too_few_beside_their_interval() -> None:
+    plan = plan_of(scenario(prompt_sets=8, rounds=4))
+    cut = run_of(plan, [b for b in blocks_of(plan) if b.round == 0], status="interrupted")
+    speedup = cut.comparisons[0].speedup
+    outcome = verdict(cut, 1.0)
+    assert speedup.ci_low is not None and outcome.reason_code == "few_pairs"
+    assert outcome.message.startswith(f"{speedup.value:.3f}x over 8 pairs: no interim look has judged them")
+
+
 def test_withheld_speed_is_invalid_with_the_reason_it_is_withheld_for() -> None:
     plan = plan_of()
     outcome = verdict(run_of(plan, blocks_of(plan, change=corrupt)), 1.0)

@@ -11,6 +11,7 @@ import pytest
 from specgate.contract import Promotion, Run, State
 from specgate.errors import ExitCode
 from specgate.run.ending import MEASURE_ANEW, closing_lines
+from specgate.run.recompute import ending
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario(spec=(2, 3)))
@@ -52,6 +53,15 @@ def test_the_next_command_fits_the_end(
     run = replace(GREEN, verdicts=verdicts, status=status)
     wanted = command or "specgate micro --resume 'runs/a b' --measurement-runs 8"
     assert f"next: {wanted}" in last_lines(run, code)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("interrupted", ExitCode.INTERRUPTED), ("partial", ExitCode.BACKEND_ERROR)]
+)
+def test_a_stored_run_that_was_stopped_is_shown_as_it_ended(
+    status: Literal["interrupted", "partial"], code: ExitCode
+) -> None:
+    assert ending(replace(GREEN, status=status, failures={"run": "stopped"}), None) == ("not reached", code)
 
 
 def test_a_run_whose_software_changed_is_not_to_be_continued() -> None:
