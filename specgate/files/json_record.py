@@ -16,7 +16,7 @@ def read_record(kind: type[T], file: Path, schema: str) -> T | None:
     """The record in `file`; None where there is no such file. Raises InvalidResult where it holds anything else."""
     try:
         data = read_json(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InvalidResult(f"{file}: cannot be read: {error.strerror}") from error

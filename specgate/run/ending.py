@@ -40,6 +40,8 @@ from specgate.run.watched_gpus import run_gpus
 PAGE: Final = "report.html"
 ENV: Final = "env.json"
 GATES: Final = "gates.json"
+NOT_STORED: Final = "not stored"
+"""In the place of a verdict whose files could not be written: the error has what to do."""
 MEASURE_ANEW: Final = "measure anew: blocks of two versions are not paired"
 GREEN: Final = {State.PASS, State.IMPROVED}
 
@@ -54,7 +56,7 @@ def closing_lines(run: Run, path: Path, end: tuple[str, ExitCode], between: Sequ
     yield from between
     yield f"page {path / PAGE}" if (path / PAGE).is_file() else f"run folder {path}"
     verdict, code = end
-    if command := next_command(run, folder, code):
+    if verdict != NOT_STORED and (command := next_command(run, folder, code)):
         yield f"next: {command}"
     *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
     unjudged = " and ".join(filter(None, (", ".join(kinds), last)))

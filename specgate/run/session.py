@@ -42,7 +42,17 @@ from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts, own_prompts, time_limits
 from specgate.run.early_stop import Look
-from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, decide, finish_cut, reason_of, store
+from specgate.run.ending import (
+    NOT_STORED,
+    Measured,
+    check_unchanged,
+    closing_lines,
+    conclude,
+    decide,
+    finish_cut,
+    reason_of,
+    store,
+)
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume, resume_command
@@ -144,7 +154,9 @@ def carry_out_here(request: Request, measuring: Measuring | None, taking_part: M
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
     errors = (*measured.failures.values(), *([reason_of(stopped)] if stopped is not None else []))
     policy, plain = resolved.config.policy, request.plain
-    return print_result(folder, run, policy, ending(run, stopped), errors, ledger_lines, plain)
+    verdict, code = ending(run, stopped)
+    end = (verdict if stopped is measured.stopped else NOT_STORED, code)
+    return print_result(folder, run, policy, end, errors, ledger_lines, plain)
 
 
 def finish_cut_ending(request: Request, path: Path) -> ExitCode | None:

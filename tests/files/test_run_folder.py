@@ -32,6 +32,7 @@ from specgate.contract import (
 from specgate.errors import EnvironmentRefused, InvalidResult, OtherVersion, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import PointEngine
+from specgate.files.json_record import read_record
 from specgate.files.run_folder import RunFolder
 from tests.support.factories import plan_of, run_of
 
@@ -207,6 +208,11 @@ def test_a_full_disk_is_an_environment_refused_with_what_to_do(tmp_path: Path, m
     with pytest.raises(EnvironmentRefused, match="No space left") as caught:
         folder.append(Margin("c", 0, 0, 0, 0, 1.0, 0.5))
     assert "--resume" in str(caught.value)
+
+
+def test_below_a_file_there_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert read_record(Margin, tmp_path / "file" / "noise.json", "x/v1") is None
 
 
 def test_an_unwritable_parent_is_refused_with_its_path(tmp_path: Path) -> None:

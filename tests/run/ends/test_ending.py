@@ -10,7 +10,7 @@ import pytest
 
 from specgate.contract import Promotion, Run, State
 from specgate.errors import ExitCode
-from specgate.run.ending import MEASURE_ANEW, closing_lines
+from specgate.run.ending import MEASURE_ANEW, NOT_STORED, closing_lines
 from specgate.run.recompute import ending
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 
@@ -62,6 +62,11 @@ def test_a_stored_run_that_was_stopped_is_shown_as_it_ended(
     status: Literal["interrupted", "partial"], code: ExitCode
 ) -> None:
     assert ending(replace(GREEN, status=status, failures={"run": "stopped"}), None) == ("not reached", code)
+
+
+def test_a_verdict_that_could_not_be_stored_has_no_next_command_beside_the_error() -> None:
+    *_, folder, last = closing_lines(GREEN, HERE, (NOT_STORED, ExitCode.ENV_REJECTED))
+    assert (folder, last) == (f"run folder {HERE}", "verdict not stored (exit 4)")
 
 
 def test_a_run_whose_software_changed_is_not_to_be_continued() -> None:
