@@ -89,8 +89,8 @@ def owner_of(client: Client) -> tuple[str, str]:
     except BackendError as error:
         if REFUSED.search(error.message):
             raise
-        status = HTTP_STATUS.search(error.message)
-        return "", f"its /v1/models: {status[0] if status else one_line(error.message, 80)}"
+        status, why = HTTP_STATUS.search(error.message), error.message.removeprefix(f"{client.url}/v1/models: ")
+        return "", f"its /v1/models: {status[0] if status else one_line(why, 80)}"
 
 
 def recognised(client: Client) -> Adapter | None:

@@ -117,6 +117,9 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
     """
     if as_json and not status:
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
+    if status and options["on"]:
+        hint = "--status tells of this machine's own runs; full --on says itself which runs its machines lack"
+        raise UsageError("--status with --on", hint=hint)
     if options["explore"] and (status or options["override_order"]):
         raise UsageError(f"--explore with --{'status' if status else 'override-order'}", hint="give one of them")
     if micro_first and (other := next((name for name in NOT_FIRST if status or options.get(name)), None)):

@@ -293,6 +293,8 @@ def test_an_exploration_begins_at_once_has_all_figures_and_is_never_green(order:
     assert order.run("runs", "verify", order.newest(), pair=False).returncode == 0
     assert [e.override for e in entries(order)] == ["exploration"] and status(order)["streak"] == 0
     assert here(order, "full", "--explore", "--override-order", "x")[0] == 2
+    code, output = here(order, "full", "--status", "--on", "gpus")
+    assert code == 2 and "this machine's own runs" in output
 
 
 @pytest.mark.parametrize("arguments", [("--override-order", " "), ("--override-order",)])

@@ -23,7 +23,7 @@ from specgate.terminal import echo, echo_json
 if TYPE_CHECKING:
     from specgate.run.diagnose.prefix_cache import Pair
 
-WIDTH = 100
+WIDTH = 80
 
 
 @command(short_help="Does speculation keep a server's prefix cache of use?")

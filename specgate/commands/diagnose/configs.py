@@ -15,7 +15,7 @@ from specgate.terminal import echo, echo_json
 if TYPE_CHECKING:
     from specgate.checkpoints.spec_config.alignment import Alignment, Difference
 
-WIDTH = 100
+WIDTH = 80
 BREAKS = {
     "acceptance": "acceptance and speed cannot be compared",
     "speed": "speed cannot be compared",

@@ -61,7 +61,7 @@ def test_a_server_without_speculation_says_so_and_names_its_limit(name: str, mos
     ("status", "body", "error", "sentence"),
     [
         ("404 Not Found", b"<html>", UsageError, r"no engine that is known: its /v1/models: HTTP 404\n"),
-        ("200 OK", b"<html>", UsageError, r"no engine that is known"),
+        ("200 OK", b"<html>", UsageError, r"no engine that is known: its /v1/models: not JSON: '<html>'"),
         ("200 OK", b'{"data": []}', UsageError, r"its /v1/models lists no models"),
         ("401 Unauthorized", b"who?", BackendError, r"HTTP 401"),
         ("429 Too Many Requests", b"later", BackendError, r"HTTP 429"),
