@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import (
     row_tiles_of,
     unable,
 )
+from specgate.backends.eagle3.cupy.kernels.operands import tensor_map
+from specgate.errors import BackendError
 from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error, rows_of
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
@@ -296,6 +299,27 @@ def test_a_matrix_is_handed_over_as_a_map_at_a_place_that_the_gpu_reads_maps_at(
     ):
         with pytest.raises(ValueError, match=f"matmul_wgmma: {wrong}: "):
             kernel(out, of_x, of_weight, rows)
+
+
+def test_the_driver_is_told_a_matrix_columns_first_and_its_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    matrix, taken, status = normal(5, 96, device="cpu"), list[Any](), [driver.CUresult.CUDA_SUCCESS]
+
+    def encode(*arguments: Any) -> tuple[Any, Any]:
+        taken.append(arguments)
+        return status[0], driver.CUtensorMap()
+
+    monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", encode)
+    assert [*tensor_map(matrix, (32, 64))] == [0] * 16
+    ((kind, rank, address, sizes, strides, box, steps, _, swizzle, _, _),) = taken
+    assert kind.name.endswith("BFLOAT16") and rank == 2 and address == matrix.data_ptr()
+    numbers = [[int(number) for number in each] for each in (sizes, strides, box, steps)]
+    assert numbers == [[96, 5], [2 * 96], [64, 32], [1, 1]]
+    assert swizzle.name.endswith("SWIZZLE_128B")
+    status[0] = driver.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(BackendError, match=r"a map of \[5, 96\] in boxes of \[32, 64\]: CUDA_ERROR_INVALID_VALUE"):
+        tensor_map(matrix, (32, 64))
 
 
 def needs_wgmma(device: str) -> None:
