@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support import in_process
-from tests.support.clocks.starved import ATTEMPTS
+from tests.support.clocks.starved import ATTEMPTS, spoilt
 from tests.support.engines import house
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,11 @@ def scenario_text(**changes: object) -> str:
     return SCENARIO.format(**USUAL | changes)
 
 
+def ended(out: Path) -> set[Path]:
+    """The folders of ended runs and comparisons in `out`."""
+    return {file.parent for name in ("run.json", "ab.json") for file in out.glob(f"*/{name}")}
+
+
 class Cli:
     """`specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand.
 
@@ -75,39 +81,41 @@ class Cli:
         self.write("tiny.yaml", scenario_text(**changes))
 
     def run(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
-        return in_process.command(self.folder, self._command(arguments, pair))
+        command = self._command(arguments, pair)
+        return self._fed(lambda: in_process.command(self.folder, command), self._out(arguments))
 
     def run_apart(
         self, *arguments: str | Path, pair: bool = True, drawn: bool = False
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "specgate" if drawn else UNDRAWN, *self._command(arguments, pair)]
+        folder, env = self.folder, self.environment()
+        return self._fed(
+            lambda: subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120),
+            self._out(arguments),
+        )
 
-        def done() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120
-            )
+    def _out(self, arguments: Sequence[str | Path]) -> Path:
+        """The folder in which a command leaves its run."""
+        return self.folder / (arguments[arguments.index("--out") + 1] if "--out" in arguments else "runs")
 
-        if "fake" not in command:
-            return done()
-        ledger = self._ledger()
-        ran = done()
-        # The clock of a scripted engine does not see a machine that stands still for a second; the harness's does.
-        for _ in range(ATTEMPTS - 1):
-            if ran.returncode != 6 or "of the time is unexplained" not in ran.stdout:
+    def _fed(
+        self, attempt: Callable[[], subprocess.CompletedProcess[str]], out: Path
+    ) -> subprocess.CompletedProcess[str]:
+        """The outcome of a command. One that makes a run is given again where the machine had no CPU for the run, of
+        which nothing is left.
+        """
+        before = ended(out)
+        ledger = {file: file.read_bytes() for file in out.glob("ledger.*")}
+        for left in reversed(range(ATTEMPTS)):
+            ran = attempt()
+            new = ended(out) - before
+            if not left or ran.returncode != 6 or not any(map(spoilt, new)):
                 break
-            self._forget(ledger)
-            ran = done()
+            for gone in (*new, *out.glob("ledger.*")):
+                shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+            for file, content in ledger.items():
+                file.write_bytes(content)
         return ran
-
-    def _ledger(self) -> dict[Path, bytes]:
-        """The files of the ledger, so that a run that says nothing can be taken out of the green runs."""
-        return {file: file.read_bytes() for file in (self.folder / "runs").glob("ledger.*")}
-
-    def _forget(self, ledger: Mapping[Path, bytes]) -> None:
-        for file in self._ledger():
-            file.unlink()
-        for file, content in ledger.items():
-            file.write_bytes(content)
 
     def environment(self) -> dict[str, str]:
         """The environment of a process that runs this tree's `specgate`."""

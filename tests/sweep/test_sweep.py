@@ -179,12 +179,14 @@ def test_a_budget_that_ends_between_two_halvings_compares_the_best_so_far(
 
 
 def turbomind(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A sweep of TurboMind's stand-in, whose step takes 8 ms with today's tiles of 32, and 0.5 ms with tiles of 128."""
+    """A sweep of TurboMind's stand-in, whose cycle takes 8 ms with today's tiles of 32, and 2 ms with tiles of 64:
+    four baseline steps, so that a busy machine makes it no faster than verification allows.
+    """
     engine = ("--backend", "lmdeploy-pipeline", "-o", "engine=turbomind", "-o", f"pythonpath={STAND_INS}")
     fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "-o", "stop_s=1")
     today = ("-o", "env.TM_EAGLE3_FMHA_KV_TILE=32")
     done = cli.run("engine", "sweep", *engine, *fixed, *today, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in (0, 3), done.stdout + done.stderr  # three pairs of a busy machine may tell nothing
     return done
 
 
@@ -193,12 +195,14 @@ def turbomind(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_the_engine_is_named(
     cli: Cli,
 ) -> None:
-    done = turbomind(cli, "-o", "env.TM_EAGLE3_FMHA_TILE_STATS=1", "--try", "env.TM_EAGLE3_FMHA_KV_TILE=13,128")
-    assert "bake it: export TM_EAGLE3_FMHA_KV_TILE=128" in done.stdout
-    killed, best = result(cli)["trials"]
+    done = turbomind(cli, "-o", "env.TM_EAGLE3_FMHA_TILE_STATS=1", "--try", "env.TM_EAGLE3_FMHA_KV_TILE=13,64")
+    killed, other = result(cli)["trials"]
     assert killed["ratio"] is None and "signal 9" in killed["why_not"]
-    assert best["ratio"] > 2 and result(cli)["best"]["low"] > 1
-    tiles = best["cells"]["tiny/c24/b2/spec-3"]["tile_stats"]
+    assert other["ratio"] is not None and other["why_not"] is None
+    best = result(cli)["best"]
+    assert best["config"] == {"env.TM_EAGLE3_FMHA_KV_TILE": "64"} and best["faster"] == (best["low"] > 1)
+    assert ("bake it: export TM_EAGLE3_FMHA_KV_TILE=64" in done.stdout) == best["faster"]
+    tiles = other["cells"]["tiny/c24/b2/spec-3"]["tile_stats"]
     assert tiles == {"total": 96, "span_empty": 12, "mask_empty": 4, "executed": 80}, "as the engine logs it once"
 
 

@@ -19,6 +19,8 @@ STARVED_NS: Final = 30_000_000
 STOOD_STILL_NS: Final = 200_000_000
 """More than this is not the call to an engine's process."""
 ATTEMPTS: Final = 4
+CLOCKS: Final = ("clocks_disagree", "slow_where_timed", "faster_than_verification")
+"""Reasons for which a run is INVALID, and which a machine without a CPU for its engine can bring about."""
 IN_ONE_PIECE: Final = ("seen in one piece", "came at once")
 """What is said where all tokens of a stub's answer were there before its client got a CPU."""
 
@@ -32,9 +34,17 @@ def starved_ns(run: Path) -> int:
 
 
 def stood_still(run: Path) -> bool:
-    """True if a block of this run of a scripted engine took far longer than the engine says."""
+    """True if a block of this run took far longer than the engine says."""
     blocks = (block for block in RunFolder.open(run).lines(Block) if block.span_ns is not None)
     return any(unexplained_ns(block, whole=False) > STOOD_STILL_NS for block in blocks)
+
+
+def spoilt(folder: Path) -> bool:
+    """True if the clocks of a run or a comparison contradict each other, and the machine had no CPU for it."""
+    if (comparison := folder / "ab.json").exists():
+        return "of the time is unexplained" in comparison.read_text()
+    clocks = any(result.reason_code in CLOCKS for result in RunFolder.open(folder).read_run().cells)
+    return clocks and (starved_ns(folder) >= STARVED_NS or stood_still(folder))
 
 
 def fed(attempt: Callable[[], T], newest: Callable[[], Path], right: Callable[[T], bool]) -> T:
