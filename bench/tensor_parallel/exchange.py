@@ -92,6 +92,11 @@ def set_active(ranks: list[Side], count: int) -> None:
         side.stream.wait()
 
 
+def summed(kernel: AllReduce, side: Side, rows: int) -> None:
+    operands = {"stream": side.residual, "norm_weight": side.weight}
+    kernel(side.slots.rows(1, rows), side.normed, side.boxes, side.boxes.sums, **operands)
+
+
 def check_sums(ranks: list[Side], hidden: int, rows: int) -> None:
     """One exchange, bit for bit."""
     kernel = AllReduce(hidden, rows, len(ranks), MOST)
@@ -105,7 +110,7 @@ def check_sums(ranks: list[Side], hidden: int, rows: int) -> None:
     set_active(ranks, 1)
 
     def launch(side: Side) -> None:
-        kernel(side.residual, side.normed, side.weight, side.boxes, side.slots.rows(1, rows))
+        summed(kernel, side, rows)
 
     run_on(ranks, launch)
     total = parts[0]
@@ -149,7 +154,7 @@ def time_sums(ranks: list[Side], hidden: int, rows: int) -> float:
 
     def launches(side: Side) -> None:
         for _ in range(IN_GRAPH):
-            kernel(side.residual, side.normed, side.weight, side.boxes, side.slots.rows(1, rows))
+            summed(kernel, side, rows)
 
     for side in ranks:
         with side.stream.current():
@@ -162,7 +167,7 @@ def time_choices(ranks: list[Side], rows: int) -> float:
 
     def launches(side: Side) -> None:
         for _ in range(IN_GRAPH):
-            kernel(side.choices, side.boxes, side.slots, side.slots.rows(1, rows))
+            kernel(side.slots.rows(1, rows), side.boxes, side.boxes.choices, side.slots, choices=side.choices)
 
     return timed(ranks, launches, IN_GRAPH)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp, Route
+from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, Epilogue, MatmulRows, maxima_of
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import (
@@ -252,10 +253,12 @@ def route(kernel: Route, named: Mapping[str, Any], context: int) -> Mapping[str,
 
 def expert_product(kernel: ExpertGateUp | ExpertDown, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     """The matrices of the experts that the rows choose, each once; the router's logits; activations."""
-    rows, g, h, f = named["rows"].most, kernel.experts, kernel.hidden, kernel.intermediate
+    rows, g, first = named["rows"].most, kernel.experts, isinstance(kernel, ExpertGateUp)
+    h, f = (kernel.k_in, kernel.n_out) if first else (kernel.n_out, kernel.k_in)
     touched = touched_experts(named["logits"], rows, g)
-    size = touched * named["weight"].read_bytes + rows * (g.count * FLOAT + g.per_token * f * BF16)
-    if isinstance(kernel, ExpertGateUp):
+    weight = next(group for group in named["groups"] if isinstance(group, PackedExperts))
+    size = touched * weight.read_bytes + rows * (g.count * FLOAT + g.per_token * f * BF16)
+    if first:
         name, size = "expert_gate_up", size + rows * h * BF16
     else:
         name, size = "expert_down", size + 2 * rows * h * FLOAT + pre_norm_bytes(rows, h)

@@ -196,9 +196,9 @@ def multiplied_packed(
     for rows, own in zip(rows_of([len(own) for own in normed]), normed, strict=True):
         x[rows] = own
     act = x.new_empty(pairs, g.intermediate)
-    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(act, x, w.gate_up, routing.row_groups)
+    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(routing.row_groups, w.gate_up, act=act, x=x)
     out = act.new_empty(pairs, g.hidden, dtype=torch.bfloat16)
-    packed_down_kernel(g.hidden, g.intermediate, experts)(out, act, w.down, routing.row_groups)
+    packed_down_kernel(g.hidden, g.intermediate, experts)(routing.row_groups, w.down, out=out, x=act)
     return out
 
 
@@ -278,7 +278,7 @@ def router_logits(x: Tensor, router: Tensor) -> Tensor:
 
 def decoded(weight: PackedExperts, room: Tensor, groups: Groups, mode: PrefillMode) -> Iterator[tuple[range, Tensor]]:
     """Some experts at a time, and their matrices, bfloat16 [n, N, K], in `room`. Matrices without rows are left out."""
-    count, rows, columns = len(weight.tiles), weight.bias.shape[1], weight.columns
+    count, rows, columns = len(weight.weight), weight.bias.shape[1], weight.columns
     most = experts_at_once(count, 2 * rows * columns)
     for start in range(0, count, most):
         some = range(start, min(start + most, count))

@@ -68,11 +68,13 @@ class Kernel:
     """A file that is compiled and loaded at its first launch. A launcher inherits from it, and so is a dataclass.
 
     Its fields are `constants` of the file, whose name is the launcher's in small letters. `shared_bytes`: bytes of
-    dynamic shared memory of a block, unless a launch says otherwise. Every function has one such size.
+    dynamic shared memory of a block, unless a launch says otherwise. Every function has one such size. Constants in
+    capitals are sizes of its launches, and nothing is compiled with them.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
-        self.spec = Spec.of(stem, constants)
+        self.spec = Spec.of(stem, {name: value for name, value in constants.items() if not name.isupper()})
+        self.sizes = {name: value for name, value in constants.items() if name.isupper()}
         self.shared_bytes = shared_bytes
         self._operands: dict[str, Operands] = {}
 
@@ -124,7 +126,7 @@ class Kernel:
         """
         name = function or self.spec.stem
         taken = self.operands_of(name)
-        arguments, sizes = taken.arguments(groups, operands)
+        arguments, sizes = taken.arguments(groups, {**self.sizes, **operands})
         if grid is None:
             grid, threads = taken.blocks(sizes)
         block = (int(taken.constants["THREADS"]) if threads is None else threads,)

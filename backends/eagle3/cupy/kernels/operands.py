@@ -5,8 +5,8 @@ A field is the one declaration of an operand. A launch finds, checks and packs b
     const float* squares;  // [R, K_IN / 8] if PRE_NORM_X: sums of squares
 
 The C type is a number's, or gives the dtype of a tensor, which must be contiguous. Its shape is written in constants
-that the kernel is compiled with, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step,
-and others that the launch names. A size that it does not name is the length of the first input that begins with it. The
+that the kernel has, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step, and others that
+the launch or the launcher names. A size that it does not name is the length of the first input that begins with it. The
 first axis may be longer; `_` is any size. A tensor without a shape may have any. An operand with `if` is null unless
 the condition holds; one with `or null` may be. One with `only if` is a field only where that condition holds of the
 constants that a launcher compiles with: see `with_fields`. A line may declare several fields of a type, with one shape
@@ -17,9 +17,10 @@ A matrix that the GPU copies in boxes is handed over as a map of it, whose boxes
     TensorMap weight;  // [N, K_IN] in boxes of [64, 64]
 
 The first line of the struct says how many blocks a launch has, of how many threads, in the same words; THREADS without.
-It may say how many rows of a slot a launch is for:
+It may say how many rows of a slot a launch is for, and what else must hold of one:
 
     struct AcceptArguments {  // launched on [1] with S threads for ROWS rows of a slot
+    struct RouteArguments {  // launched on [EXPERT_BLOCKS] where R <= MOST
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ ELEMENTS: Final = {
     "void": None,
 }
 """C type → dtype of the tensor that a pointer to it takes; None: any."""
-DEFINED: Final = re.compile(r"^#define (\w+) (\d+|\([\w |]+\))$", re.MULTILINE)
+DEFINED: Final = re.compile(r"^(?:#define \w+ (?:\d+|\([\w |]+\))$|const int [^;]+;)", re.MULTILINE)
+DEFINITION: Final = re.compile(r"(\w+)(?: = | (?=[\d(]))([^,;]+)")
+"""A name, and what it stands for."""
 NUMBERS: Final[Mapping[str, Any]] = {"int": ctypes.c_int, "float": ctypes.c_float}
 TENSOR_MAP: Final = ctypes.c_uint64 * 16
 """The type of a `TensorMap` of bfloat16. A struct that has one is as long as a multiple of `MAP_ALIGNMENT` bytes."""
@@ -64,7 +67,7 @@ FIELD: Final = re.compile(r" *(?P<const>const )?(?P<type>[\w ]+?)(?P<pointer>\*?
 OPERAND: Final = re.compile(r"(?P<shapes>(?:,? ?\[[^]]*\])*)(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*")
 LAUNCH: Final = (
     r"(?: *// launched on \[(?P<grid>[^]]*)\](?: with (?P<threads>[\w *]+) threads)?"
-    r"(?: for (?P<rows>[\w +]+) rows of a slot)?)?"
+    r"(?: for (?P<rows>[\w +]+) rows of a slot)?(?: where (?P<where>[^\n]+))?)?"
 )
 
 
@@ -110,13 +113,21 @@ class Operand:
 class Constants(dict[str, float]):
     """Constants of a kernel: those that it is compiled with, and others that its text defines. Any other is 0."""
 
+    texts: Mapping[str, str] = {}
+    """How the kernel's text defines others, which become items when they are asked for."""
+
     @classmethod
-    def of(cls, constants: Sequence[tuple[str, str]]) -> Constants:
-        """From names and texts."""
-        return cls((name, int(text) if re.fullmatch(r"-?\d+", text) else float(text)) for name, text in constants)
+    def of(cls, constants: Sequence[tuple[str, str]], source: str = "") -> Constants:
+        """From names and texts, and those that a source defines."""
+        made = cls((name, int(text) if re.fullmatch(r"-?\d+", text) else float(text)) for name, text in constants)
+        made.texts = dict(each for line in DEFINED.findall(source) for each in DEFINITION.findall(line))
+        return made
 
     def __missing__(self, name: str) -> float:
-        return 0
+        if name not in self.texts:
+            return 0
+        self[name] = eval(python(self.texts[name]), {}, self)
+        return self[name]
 
     def hold(self, condition: str) -> bool:
         return bool(eval(python(condition), {}, self))
@@ -124,7 +135,8 @@ class Constants(dict[str, float]):
 
 def python(expression: str) -> str:
     """The same expression in Python. Divisions are those of integers."""
-    return re.sub("!(?!=)", " not ", expression.replace("||", " or ").replace("&&", " and ")).replace("/", "//").strip()
+    text = re.sub(r"^(.+?) \? (.+?) : (.+)$", r"(\2) if \1 else (\3)", expression)
+    return re.sub("!(?!=)", " not ", text.replace("||", " or ").replace("&&", " and ")).replace("/", "//").strip()
 
 
 def with_fields(source: str, constants: Sequence[tuple[str, str]]) -> str:
@@ -167,12 +179,12 @@ class Operands:
         )
         if not struct:
             raise ValueError(f"no kernel {function} that takes one struct")
-        numbers = Constants.of(constants)
-        for name, value in DEFINED.findall(source):
-            numbers.setdefault(name, eval(python(value), {}, numbers))
-        numbers["_"] = 1
+        numbers = Constants.of(constants, source)
+        named = {"THREADS", *re.findall(r"\w+", struct[0])} & numbers.texts.keys()
+        numbers |= {name: numbers[name] for name in named} | {"_": 1}
         fields = tuple(field for line in struct["fields"].splitlines() if line for field in Operand.of(line, numbers))
-        texts = (f"({struct['grid']},)" if struct["grid"] else None, struct["threads"] or "THREADS", struct["rows"])
+        grid = f"({struct['grid']},)" if struct["grid"] else None
+        texts = grid, struct["threads"] or "THREADS", struct["rows"], struct["where"]
         launch = tuple(compile(python(each), function, "eval") if each else None for each in texts)
         return cls(function, fields, numbers, launch)
 
@@ -241,7 +253,7 @@ class Operands:
 
     def blocks(self, sizes: dict[str, Any]) -> tuple[tuple[int, ...], int]:
         """Return the blocks of a launch, and the threads of each. Raises ValueError where the file does not say."""
-        grid, threads, _ = self.launch
+        grid, threads = self.launch[:2]
         if grid is None or threads is None:
             raise ValueError(f"{self.function}: its struct does not say what it is launched on")
         return eval(grid, self.constants, sizes), eval(threads, self.constants, sizes)
@@ -262,12 +274,15 @@ class Operands:
         return sizes
 
     def check(self, arguments: Mapping[str, Any], sizes: dict[str, Any]) -> None:
-        """Raise ValueError for a tensor that is not what its field declares, and for another number of rows per slot
-        than the launch is for.
+        """Raise ValueError for a tensor that is not what its field declares, for another number of rows per slot than
+        the launch is for, and where something else does not hold that must.
         """
         if (rows := self.launch[2]) and sizes["R"] != sizes["S"] * (most := eval(rows, self.constants, sizes)):
             given = sizes["R"] // sizes["S"]
             raise ValueError(f"{self.function}: {given} rows per slot for a launcher of {most}")
+        if (where := self.launch[3]) and not eval(where, self.constants, sizes):
+            values = ", ".join(f"{name} = {sizes.get(name, self.constants[name])}" for name in where.co_names)
+            raise ValueError(f"{self.function}: launched with {values}, which is not what it is made for")
         for operand, shape in zip(self.tensors, eval(self.shapes, self.constants, sizes), strict=True):
             tensor = arguments[operand.name]
             if tensor is None or (tensor.shape == shape and tensor.dtype is operand.dtype and tensor.is_contiguous()):

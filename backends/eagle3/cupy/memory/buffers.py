@@ -83,6 +83,10 @@ class MixtureBuffers:
     joined: Tensor
     touched: Tensor
 
+    @property
+    def layers(self) -> int:
+        return self.touched.shape[1]
+
     @classmethod
     def allocate(cls, g: TargetGeometry, rows: int, steps: int, device: torch.device | str) -> MixtureBuffers:
         assert g.experts is not None

@@ -42,7 +42,7 @@ def pack_expert_target(checkpoint: TargetCheckpoint) -> ExpertTargetWeights:
         # Packed matrices fit into no block that a checkpoint's leaves, or into a part of one, and keep the rest of it.
         # Unless each goes back to the driver at once, torch ends up holding the 65 GB of the 120b nearly twice.
         del blocks, scales
-        if made.tiles.is_cuda:
+        if made.weight.is_cuda:
             torch.cuda.empty_cache()
         return made
 

@@ -9,7 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.peers.launchers import COLUMNS, Mailboxes, choices_shape, sums_shape
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import (
+    COLUMNS,
+    Exchanges,
+    Mailboxes,
+    choices_shape,
+    sums_shape,
+)
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 
@@ -39,15 +45,17 @@ def mailboxes(faults: Sequence[Tensor], rows: int, hidden: int) -> tuple[Mailbox
     device.
     """
     ranks, devices = len(faults), [fault.device for fault in faults]
-    sums = tuple(reachable(sums_shape(ranks, rows, hidden), device) for device in devices)
-    choices = tuple(reachable(choices_shape(ranks, rows), device) for device in devices)
+    sums = [reachable(sums_shape(ranks, rows, hidden), device) for device in devices]
+    choices = [reachable(choices_shape(ranks, rows), device) for device in devices]
+
+    def counted(blocks: int, device: torch.device) -> Tensor:
+        return torch.zeros(blocks, dtype=torch.int32, device=device)
+
     return tuple(
         Mailboxes(
             rank=rank,
-            sums=sums,
-            choices=choices,
-            sum_count=torch.zeros(hidden // COLUMNS, dtype=torch.int32, device=device),
-            choice_count=torch.zeros(1, dtype=torch.int32, device=device),
+            sums=Exchanges(counted(hidden // COLUMNS, device), *sums),
+            choices=Exchanges(counted(1, device), *choices),
             partial=torch.zeros(rows, hidden, device=device),
             fault=fault,
         )
@@ -85,8 +93,10 @@ def reachable(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype =
 def reset(mailboxes: Sequence[Mailboxes]) -> None:
     """Begin at exchange 0 again, on all ranks. Nothing may be running on any of them."""
     for own in mailboxes:
-        for tensor in (own.sums[own.rank], own.choices[own.rank], *own.counts):
-            tensor.zero_()
+        for of in (own.sums, own.choices):
+            for tensor in (of.exchanges, of[1 + own.rank]):
+                assert tensor is not None
+                tensor.zero_()
     for own in mailboxes:
         if own.fault.device.type == "cuda":
             torch.cuda.synchronize(own.fault.device)

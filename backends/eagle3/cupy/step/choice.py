@@ -68,7 +68,7 @@ class Choice:
         """
         if self.combine:
             assert layer.mailboxes is not None
-            self.combine(choices, layer.mailboxes, b.slots, rows)
+            self.combine(rows, layer.mailboxes, layer.mailboxes.choices, b.slots, choices=choices)
         if self.draw:
             assert b.sampling is not None
             ids = draft.target_ids if draft and mapped else None

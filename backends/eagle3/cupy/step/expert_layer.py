@@ -47,10 +47,9 @@ class ExpertLayer(Layer):
     ) -> None:
         m = b.mixture
         assert m is not None
-        self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=self.eps)
-        self.expert_gate_up(m.act, m.x16, w.gate_up, m.logits, rows)
-        out, norm = self.sum_of(b, next_norm)
-        assert at.step is not None
-        log = m.touched, at.step, index
-        self.expert_down(out, norm, m.parts, m.finished, m.act, w.down, m.logits, rows, log=log)
+        self.route(rows, m, b.pre_norm, router=w.router, bias=w.router_bias, eps=self.eps)
+        self.expert_gate_up(rows, m, w.gate_up, x=m.x16)
+        stream, norm = self.sum_of(b, next_norm)
+        pre_norm, norm_weight = norm or (None, None)
+        self.expert_down(rows, m, w.down, at, pre_norm, stream=stream, norm_weight=norm_weight, layer=index)
         self.reduced(b, next_norm, rows)

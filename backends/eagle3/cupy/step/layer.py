@@ -222,7 +222,7 @@ class Layer:
         """Add the partial sums that products have left on all ranks to the stream, and the input of the next norm."""
         if self.reduce is not None:
             assert b.mailboxes is not None
-            self.reduce(b.stream, b.pre_norm, norm, b.mailboxes, rows)
+            self.reduce(rows, b.pre_norm, b.mailboxes, b.mailboxes.sums, stream=b.stream, norm_weight=norm)
 
 
 def unwatched(place: Place) -> None:

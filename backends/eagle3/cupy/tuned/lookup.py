@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.experts.launchers import EXPERT_GATE_UP_TILES as USUAL_TILES
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import USUAL_TILES
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.loader import OPTIONS, with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE, GemmConfig

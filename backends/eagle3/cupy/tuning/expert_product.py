@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -78,13 +78,13 @@ class ExpertProduct:
             normal(experts, n, dtype=torch.bfloat16),
             Order.PAIRED if first else Order.PLAIN,
         )
-        tiles = [packed.tiles, *(packed.tiles.clone() for _ in range(copies - 1))]
+        every = [packed.weight, *(packed.weight.clone() for _ in range(copies - 1))]
         return cls(
             replace(shape, m=rows),
             x=normal(rows if first else rows * shape.per_token, k, dtype=torch.float16),
             before=normal(rows, n),
             logits=normal(max(copies, ROUTINGS), rows, experts),
-            weights=tuple(replace(packed, tiles=one) for one in tiles),
+            weights=tuple(replace(packed, weight=one) for one in every),
         )
 
     @property
@@ -134,16 +134,20 @@ class ExpertProduct:
         rows, weights, logits = rows_of(count, device), self.weights, self.logits
         if isinstance(made, ExpertGateUp):
             first = made
-            return lambda i: first(out[0], self.x, weights[i % len(weights)], logits[i], rows)
+            return lambda i: first(rows, weights[i % len(weights)], act=out[0], x=self.x, logits=logits[i])
         second, (m, n) = made, self.before.shape
-        norm = PreNormRows(out[1], out[2]), torch.ones(n, dtype=torch.bfloat16, device=device)
-        parts = torch.empty(m * self.shape.per_token, n, device=device)
-        finished, touched, step = (
-            torch.zeros(size, dtype=torch.int32, device=device) for size in ((n // TILE,), (1, 1), (1,))
-        )
-        return lambda i: second(
-            *(out[0], norm, parts, finished, self.x, weights[i % len(weights)], logits[i], rows), log=(touched, step, 0)
-        )
+        zeros = partial(torch.zeros, dtype=torch.int32, device=device)
+        others: dict[str, Any] = {
+            "stream": out[0],
+            "norm_weight": torch.ones(n, dtype=torch.bfloat16, device=device),
+            "act": self.x,
+            "parts": torch.empty(m * self.shape.per_token, n, device=device),
+            "finished": zeros(n // TILE),
+            "touched": zeros(1, 1),
+            "step": zeros(1),
+        }
+        norm = PreNormRows(out[1], out[2])
+        return lambda i: second(rows, weights[i % len(weights)], norm, logits=logits[i], layer=0, layers=1, **others)
 
     def first_rows(self, config: ExpertConfig, count: int) -> Results:
         """Of rows 1 to `count`, computed with no others, by the first routing."""

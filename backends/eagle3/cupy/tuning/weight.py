@@ -123,13 +123,10 @@ def key_of(kernel: Kernel) -> Key | None:
     """Return the key of its weight, if that has a configuration that can be tried in steps: none by wgmma has."""
     if isinstance(kernel, MatmulRows):
         return None if kernel.wgmma else kernel.weight
-    if isinstance(kernel, ExpertGateUp):
-        tag, n, k = EXPERT_GATE_UP, 2 * kernel.intermediate, kernel.hidden
-    elif isinstance(kernel, ExpertDown):
-        tag, n, k = EXPERT_DOWN, kernel.hidden, kernel.intermediate
-    else:
+    if not isinstance(kernel, ExpertGateUp | ExpertDown):
         return None
-    return GemmShape(tag, n, k, kernel.rows, kernel.experts.count, kernel.experts.per_token).key
+    tag = EXPERT_GATE_UP if isinstance(kernel, ExpertGateUp) else EXPERT_DOWN
+    return GemmShape(tag, *kernel.weight, kernel.rows, kernel.experts.count, kernel.experts.per_token).key
 
 
 AT_A_TIME: Final = 8192

@@ -124,7 +124,7 @@ def test_products_of_experts_move_the_matrices_that_rows_choose_and_rotate_throu
     assert mixture is not None and experts is not None
     mixture.logits.copy_(torch.arange(experts.count).expand_as(mixture.logits))  # all rows choose the same two
     (group,) = (g for g in groups_of(stage.calls, stage.context) if g.name == "expert_down")
-    matrix = group.calls[0].named["weight"].read_bytes
+    matrix = group.calls[0].named["groups"][2].read_bytes
     assert 0 < group.account.size - experts.per_token * matrix < matrix
     assert group.account.shape == f"1 to 2 of {experts.count}" and len(group.launches) == MIXTURE.layers
 

@@ -22,7 +22,6 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
-    TOGETHER,
     PrefillGate,
     PrefillHeads,
     PrefillStream,
@@ -155,10 +154,6 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
         PrefillHeads(3, 1, 64)(qkv, pages.k[0], pages.v[0], torch.arange(2), angles)
     with pytest.raises(ValueError, match=r"blocks: .*is needed"):
         PrefillHeads(3, 1, 64)(qkv, pages.k[0], pages.v[0], torch.arange(1), (angles[0], angles[0]))
-
-
-def test_as_many_heads_are_rotated_by_a_block_as_the_kernel_says() -> None:
-    assert f"TOGETHER = {TOGETHER};" in PrefillHeads(9, 3, 64).spec.source
 
 
 # ── the kernels' own sources, on a CPU ───────────────────────────────────────────────────────────────────────────────

@@ -69,8 +69,8 @@ def test_rows_are_the_same_in_parts_and_in_another_order(shape: GemmShape, devic
 def test_routings_take_turns_and_are_those_of_independent_rows(shape: GemmShape) -> None:
     product = ExpertProduct.random(replace(shape, experts=128, per_token=4), copies=40, device="cpu")
     assert product.inputs == 40 and len(product.weights) == 40
-    assert len({weight.tiles.data_ptr() for weight in product.weights}) == 40
-    assert product.weights[0].tiles.any(-1).all()
+    assert len({weight.weight.data_ptr() for weight in product.weights}) == 40
+    assert product.weights[0].weight.any(-1).all()
     # Of 128 experts, 8 rows of 4 each have 128 · (1 − (124/128)⁸) between them.
     each = product.weights[0].read_bytes
     assert product.read_bytes(1) == 4 * each

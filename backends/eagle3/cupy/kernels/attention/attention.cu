@@ -75,7 +75,7 @@ const int QKV_HEADS = HEADS + 2 * KV_HEADS;
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
-struct AttentionArguments {
+struct AttentionArguments {            // launched on [MAX_CHUNKS * QUERY_TILES, KV_HEADS, S] for QUERY_ROWS rows of a slot
     float* partial;                    // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
     float2* partial_stats;             // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
     bf16* k_pages;                     // [PAGES, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8 && !KV_NVFP4
@@ -101,7 +101,7 @@ struct AttentionArguments {
     const bf16* head_norms;     // [2, HEAD_DIM] if HEAD_NORM_EPS
 };
 
-struct CombineArguments {
+struct CombineArguments {                       // launched on [R, HEADS] with COMBINE_THREADS threads
     bf16* out;                                  // [R, HEADS * HEAD_DIM]
     const float* partial;                       // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
     const float2* partial_stats;                // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]

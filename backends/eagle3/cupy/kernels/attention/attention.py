@@ -10,13 +10,11 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
-QUERY_TILE = 16
-"""Query rows of a block of threads: the query heads that share a key/value head, for as many tokens as fit."""
 PACED_BELOW: Final = 128
 """Size of a head. A smaller one means a small model, whose kernels before attention mostly wait for each other."""
 PACE: Final = 5
@@ -46,6 +44,11 @@ class TreeNodes:
     first: int
     masks: int
     levels: int
+
+    def constants(self, rows: int) -> dict[str, int]:
+        """Return the constants of `tree_rows.cuh`, where `rows` are the newest."""
+        last = self.first + rows
+        return {"tree_rows": last, "tree_stride": self.masks, "tree_levels": self.levels, "first_node": self.first}
 
     def shared_bytes(self, rows: int, heads: Heads) -> int:
         """Bytes of shared memory that a block has for keys and values of the nodes, where `rows` are the newest."""
@@ -154,17 +157,6 @@ class Attention(Kernel):
         behind = tree.levels if tree else rows_per_slot - 1
         self.max_chunks = chunks if window is None else min(chunks, (window + behind - 1) // tile + 2)
         self.joins = may_join and kept is None and self.max_chunks <= MOST_JOINED
-        nodes = (
-            {
-                "tree_rows": tree.first + rows_per_slot,
-                "tree_stride": tree.masks,
-                "tree_levels": tree.levels,
-                "first_node": tree.first,
-            }
-            if tree
-            else {}
-        )
-        part = {"kept_blocks": KEPT, "sink_blocks": kept.sink, "retrieved_blocks": kept.retrieval} if kept else {}
         super().__init__(
             "attention",
             **heads.constants,
@@ -181,9 +173,10 @@ class Attention(Kernel):
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
             sinks=int(sinks),
             log2e=math.log2(math.e),
-            **nodes,
+            **(tree.constants(rows_per_slot) if tree else {}),
             **({"joins": 1} if self.joins else {}),
-            **part,
+            **(kept.of_attention if kept else {}),
+            POSITIONS=heads.positions,
             shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
         )
 
@@ -198,35 +191,18 @@ class Attention(Kernel):
         for them: `counts`; `statistics` int32 [4], which STATISTICS are added to; `sinks` bfloat16 [N]; `head_norms`
         bfloat16 [2, D], weights of the norms of queries and of keys; `NodeTensors`; `kept` int32 [S, G, retrieval], the
         retrieved blocks, and `dropped` int32 [S], how many positions are left out; `finished`, where chunks are joined
-        here, int32 [S · G · tiles], zero before and after. Raises ValueError for
-        what this launcher was not made for.
+        here, int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
         """
-        h = self.heads
-        if rows.rows_per_slot != self.rows_per_slot:
-            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
-        tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
-        joined = () if self.joins else self.operands_of("attention_combine").names - self.operands_of("attention").names
-        self.launch(
-            (self.max_chunks * tiles, h.kv_heads, rows.slots),
-            *(rows, *groups),
-            threads=self.config.warps * 32,
-            qkv=qkv,
-            **({"out": out} if self.joins else {}),
-            **{name: value for name, value in operands.items() if name not in joined},
-            POSITIONS=h.positions,
-        )
-        if not self.joins:
-            self.join(out, rows, *groups, **operands)
+        if self.joins:
+            self.launch(None, rows, *groups, out=out, qkv=qkv, **operands)
+            return
+        joined = self.operands_of("attention_combine").names - self.operands_of("attention").names
+        self.launch(None, rows, *groups, qkv=qkv, **{n: value for n, value in operands.items() if n not in joined})
+        self.join(out, rows, *groups, **operands)
 
     def join(self, out: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
         """Join the chunks of each row. Arguments are as those of a call, of which it is the second half."""
-        names = self.operands_of("attention_combine").names
-        self.launch(
-            (rows.most, self.heads.heads),
-            *(rows, *groups),
-            function="attention_combine",
-            threads=self.joining * 32,
-            shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
-            out=out,
-            **{name: value for name, value in operands.items() if name in names},
-        )
+        name = "attention_combine"
+        own = {n: value for n, value in operands.items() if n in self.operands_of(name).names}
+        # Without shared memory it finds room beside attention, and what comes after it may start early.
+        self.launch(None, rows, *groups, function=name, shared_bytes=0, out=out, **own)

@@ -32,3 +32,8 @@ class KeptBlocks:
     def constants(self) -> dict[str, int]:
         """Return the constants of `middle.cuh`."""
         return {"kept": KEPT, "block": BLOCK, "sink_blocks": self.sink, "window_blocks": self.window}
+
+    @property
+    def of_attention(self) -> dict[str, int]:
+        """Return the constants of `kept_blocks.cuh`."""
+        return {"kept_blocks": KEPT, "sink_blocks": self.sink, "retrieved_blocks": self.retrieval}

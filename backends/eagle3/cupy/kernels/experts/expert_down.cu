@@ -26,7 +26,7 @@
 
 static_assert(TILES_OF_EXPERT * 16 == N_OUT, "N_OUT must be a multiple of 16: a tile has 16 rows");
 
-struct ExpertDownArguments {
+struct ExpertDownArguments {      // launched on [BLOCKS] where R <= MOST && !PAIRED_ROWS
     float* stream;                // [R, N_OUT]
     bf16* normed;                 // [R, N_OUT] if !PARTIAL
     float* squares;               // [R, N_OUT / 8] if !PARTIAL

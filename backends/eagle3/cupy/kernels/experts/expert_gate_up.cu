@@ -12,7 +12,7 @@
 
 static_assert(TILES_OF_EXPERT * 8 == N_OUT, "N_OUT must be a multiple of 8: a tile has eight gate rows");
 
-struct ExpertGateUpArguments {
+struct ExpertGateUpArguments {    // launched on [BLOCKS] where R <= MOST && PAIRED_ROWS
     fp16* act;                    // [R * PER_TOKEN, N_OUT]
     const fp16* x;                // [R, K_IN]
     const unsigned char* weight;  // [EXPERTS, TILES_OF_EXPERT, TILE_BYTES]

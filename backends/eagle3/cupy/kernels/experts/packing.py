@@ -47,11 +47,11 @@ class Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """One matrix [N, K] per expert: `tiles` uint8 [E, N / 16, tile_bytes(K)], and `bias` bfloat16 [E, N], in the order
+    """One matrix [N, K] per expert: `weight` uint8 [E, N / 16, tile_bytes(K)], and `bias` bfloat16 [E, N], in the order
     of the checkpoint.
     """
 
-    tiles: Tensor
+    weight: Tensor
     bias: Tensor
     columns: int
     order: Order
@@ -72,13 +72,18 @@ class PackedExperts:
         return cls(tiles, bias.contiguous(), count * BLOCK, order)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that launches name."""
+        return {"PAIRED_ROWS": int(self.order)}
+
+    @property
     def read_bytes(self) -> int:
         """Bytes of one expert that a product reads: numbers and scales, without what fills lines up, and the bias."""
-        return self.tiles.shape[1] * slab_count(self.columns) * (NUMBERS + SCALES) + self.bias[0].nbytes
+        return self.weight.shape[1] * slab_count(self.columns) * (NUMBERS + SCALES) + self.bias[0].nbytes
 
     def matrix(self, expert: int) -> Tensor:
         """The matrix of one expert as it is in the checkpoint, bfloat16 [N, K]."""
-        return unpacked(self.tiles[expert], self.columns, self.order)
+        return unpacked(self.weight[expert], self.columns, self.order)
 
 
 def check_scales(scales: Tensor) -> None:

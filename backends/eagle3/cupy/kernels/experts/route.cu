@@ -13,7 +13,7 @@
 
 static_assert(HIDDEN % 32 == 0, "HIDDEN must be a multiple of 32");
 
-struct RouteArguments {
+struct RouteArguments {         // launched on [EXPERT_BLOCKS, (R - 1) / ROWS + 1] where R <= MOST
     float* logits;              // [R, EXPERTS]
     fp16* x16;                  // [R, HIDDEN]
     const bf16* normed;         // [R, HIDDEN]

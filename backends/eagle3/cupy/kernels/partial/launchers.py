@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import QUERY_TILE, Attention
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
@@ -90,6 +90,8 @@ class AcceptReplayed(Kernel):
         return {**super().constants, "retrieved": self.kept.retrieval}
 
 
+QUERY_TILE: Final = 16
+"""Query rows of a warp: the query heads that share a key/value head, for as many tokens as fit."""
 MOST_WARPS: Final = 8
 STAGES: Final = {64: 4, 128: 2}
 """Size of a head → cache blocks that a block has room for in shared memory, so that two of them share an SM."""
@@ -120,8 +122,6 @@ class WideAttention(Kernel):
         self.joined = Attention(heads, rows_per_slot, config=config, sinks=sinks)
         """It joins the chunks of a row; nothing else of it is launched."""
         tiles = -(-(heads.heads // heads.kv_heads) * rows_per_slot // QUERY_TILE)
-        self.groups = -(-tiles // MOST_WARPS)
-        self.warps = -(-tiles // self.groups)
         stages = STAGES[heads.head_dim]
         super().__init__(
             "wide_attention",
@@ -130,10 +130,11 @@ class WideAttention(Kernel):
             asked_rows=asked_rows,
             chunk=self.joined.config.kv_tile,
             max_chunks=self.joined.max_chunks,
-            warps=self.warps,
+            warps=math.ceil(tiles / math.ceil(tiles / MOST_WARPS)),
             stages=stages,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
             shared_bytes=stages * 2 * BLOCK * heads.head_dim * 2,
+            POSITIONS=heads.positions,
         )
 
     def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -142,16 +143,6 @@ class WideAttention(Kernel):
 
     def __call__(self, out: Tensor, qkv: Tensor, rows: Rows, *groups: object, **operands: Any) -> None:
         """`first` int32 [S]; `asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
-        h = self.heads
-        if rows.rows_per_slot != self.rows_per_slot:
-            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
         sinks = operands.pop("sinks", None)
-        self.launch(
-            (self.joined.max_chunks * self.groups, h.kv_heads, rows.slots),
-            *(rows, *groups),
-            threads=self.warps * 32,
-            qkv=qkv,
-            **operands,
-            POSITIONS=h.positions,
-        )
+        self.launch(None, rows, *groups, qkv=qkv, **operands)
         self.joined.join(out, rows, *groups, length=operands["first"], offset=0, sinks=sinks)

@@ -47,13 +47,13 @@ const int BLOCKS_PER_SM = WARPS <= 6 ? 2 : 1;
 #define MASKED (-__int_as_float(0x7f800000))
 #define LOWEST (-1e30f)
 
-struct WideAttentionArguments {
-    float* partial;             // [S * ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
-    float2* partial_stats;      // [S * ROWS * HEADS * MAX_CHUNKS, 2]
-    bf16 *k_pages, *v_pages;    // [_, KV_HEADS, BLOCK, HEAD_DIM], [_, KV_HEADS, HEAD_DIM, BLOCK]
-    bf16* asked;                // [S, ASKED_ROWS, HEADS, HEAD_DIM]
-    const float *qkv, *cosine;  // [R, (HEADS + 2 * KV_HEADS) * HEAD_DIM], [POSITIONS, HEAD_DIM / 2]
-    const float* sine;          // [POSITIONS, HEAD_DIM / 2]
+struct WideAttentionArguments {  // launched on [MAX_CHUNKS * TILE_GROUPS, KV_HEADS, S] for ROWS rows of a slot
+    float* partial;              // [S * ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
+    float2* partial_stats;       // [S * ROWS * HEADS * MAX_CHUNKS, 2]
+    bf16 *k_pages, *v_pages;     // [_, KV_HEADS, BLOCK, HEAD_DIM], [_, KV_HEADS, HEAD_DIM, BLOCK]
+    bf16* asked;                 // [S, ASKED_ROWS, HEADS, HEAD_DIM]
+    const float *qkv, *cosine;   // [R, (HEADS + 2 * KV_HEADS) * HEAD_DIM], [POSITIONS, HEAD_DIM / 2]
+    const float* sine;           // [POSITIONS, HEAD_DIM / 2]
     const int *block_table, *first, *length, *active, *active_count;  // [S, MAX_BLOCKS], [S], [S], [S], [1]
     const bf16* head_norms;                                           // [2, HEAD_DIM] if HEAD_NORM_EPS
 };

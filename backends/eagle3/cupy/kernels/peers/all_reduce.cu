@@ -23,16 +23,17 @@ const int COLUMNS = 64, PAIRS = HIDDEN / 2, WARPS = THREADS / 32;
 static_assert(HIDDEN % COLUMNS == 0, "HIDDEN must be a multiple of 64: the columns of a block");
 static_assert(RANKS > 1 && RANKS <= MOST_RANKS, "RANKS: 2 to 4");
 
-struct AllReduceArguments {
-    float* stream;                                // [R, HIDDEN]
-    bf16* normed;                                 // [R, HIDDEN]
-    float* squares;                               // [R, HIDDEN / 8]
-    int* exchanges;                               // [HIDDEN / 64]
-    PeerWord* mailbox_0;                          // [2, RANKS, MAX_ROWS, HIDDEN]
-    PeerWord *mailbox_1, *mailbox_2, *mailbox_3;  // [2, RANKS, MAX_ROWS, HIDDEN] or null
-    int *fault, *active_count;                    // [1]
-    const float* partial;                         // [MAX_ROWS, HIDDEN]
-    const bf16* norm_weight;                      // [HIDDEN]
+struct AllReduceArguments {           // launched on [HIDDEN / COLUMNS] where R <= MOST
+    float* stream;                    // [R, HIDDEN]
+    bf16* normed;                     // [R, HIDDEN]
+    float* squares;                   // [R, HIDDEN / 8]
+    int* exchanges;                   // [HIDDEN / 64]
+    PeerWord *mailbox_0, *mailbox_1;  // [2, RANKS, MAX_ROWS, HIDDEN]
+    PeerWord* mailbox_2;              // [2, RANKS, MAX_ROWS, HIDDEN] if RANKS > 2
+    PeerWord* mailbox_3;              // [2, RANKS, MAX_ROWS, HIDDEN] if RANKS > 3
+    int *fault, *active_count;        // [1]
+    const float* partial;             // [MAX_ROWS, HIDDEN]
+    const bf16* norm_weight;          // [HIDDEN]
     int rows_per_slot, rank;
 };
 

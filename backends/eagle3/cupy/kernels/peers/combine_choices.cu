@@ -12,11 +12,12 @@
 
 static_assert(RANKS > 1 && RANKS <= MOST_RANKS, "RANKS: 2 to 4");
 
-struct CombineChoicesArguments {
+struct CombineChoicesArguments {                       // launched on [1] where R <= MOST
     Choice* choices;                                   // [R]
     int* exchanges;                                    // [1]
-    PeerWord* mailbox_0;                               // [2, RANKS, MAX_ROWS, 4]
-    PeerWord *mailbox_1, *mailbox_2, *mailbox_3;       // [2, RANKS, MAX_ROWS, 4] or null
+    PeerWord *mailbox_0, *mailbox_1;                   // [2, RANKS, MAX_ROWS, 4]
+    PeerWord* mailbox_2;                               // [2, RANKS, MAX_ROWS, 4] if RANKS > 2
+    PeerWord* mailbox_3;                               // [2, RANKS, MAX_ROWS, 4] if RANKS > 3
     int *fault, *active_count;                         // [1]
     const int *length, *last_token, *drafts, *active;  // [S], [S], [S, SLOT_ROWS], [S]
     int rank;

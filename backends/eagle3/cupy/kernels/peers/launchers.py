@@ -6,16 +6,12 @@ N GPUs share a target; each is a rank, 0 … N − 1. R is the most rows of a st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
-MOST_RANKS: Final = 4
 COLUMNS: Final = 64
 """Columns of the stream that a block of `all_reduce` has."""
 LIMIT_MS: Final = 4000
@@ -24,39 +20,32 @@ once more at most, so that a run ends within ten seconds.
 """
 
 
+class Exchanges(NamedTuple):
+    """How many exchanges there were, int32, which each block counts for itself; and the mailboxes of all ranks, int64,
+    in the memory of the rank that reads them.
+    """
+
+    exchanges: Tensor
+    mailbox_0: Tensor
+    mailbox_1: Tensor
+    mailbox_2: Tensor | None = None
+    mailbox_3: Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Mailboxes:
-    """Of rank `rank`: the mailboxes of all ranks, its own among them, in the memory of the rank that reads them.
+    """What rank `rank` exchanges with all ranks.
 
-    `sums` int64 [2, N, R, H] each: for partial sums; `choices` int64 [2, N, R, 4] each: for greedy choices. `sum_count`
-    int32 [H / 64] and `choice_count` int32 [1] say how many exchanges there were. `partial` float32 [R, H]: what this
-    rank's products leave to be summed. `fault` is that of its slots.
+    `sums` have mailboxes [2, N, R, H] for partial sums, and are counted by H / 64 blocks; `choices` have mailboxes
+    [2, N, R, 4] for greedy choices, and are counted by one. `partial` float32 [R, H]: what this rank's products leave
+    to be summed. `fault` is that of its slots.
     """
 
     rank: int
-    sums: tuple[Tensor, ...]
-    choices: tuple[Tensor, ...]
-    sum_count: Tensor
-    choice_count: Tensor
+    sums: Exchanges
+    choices: Exchanges
     partial: Tensor
     fault: Tensor
-
-    @property
-    def ranks(self) -> int:
-        return len(self.sums)
-
-    @property
-    def counts(self) -> tuple[Tensor, Tensor]:
-        return self.sum_count, self.choice_count
-
-    def check(self, rows: Rows, most: int, ranks: int) -> None:
-        """Raise ValueError for more rows, or another number of ranks, than a launcher was made for."""
-        if rows.most > most or self.ranks != ranks:
-            raise ValueError(f"{rows.most} rows of {self.ranks} ranks: made for {most} of {ranks}")
-
-    def arguments(self, of: tuple[Tensor, ...]) -> dict[str, ARGUMENT]:
-        """The fields `mailbox_0` … of a kernel; null beyond the last rank."""
-        return {f"mailbox_{i}": of[i] if i < len(of) else None for i in range(MOST_RANKS)}
 
 
 def sums_shape(ranks: int, rows: int, hidden: int) -> tuple[int, ...]:
@@ -74,51 +63,40 @@ MOST_WARPS: Final = 8
 class AllReduce(Kernel):
     """stream float32 [R, H] += the sum of all ranks' `partial`, and the `PreNormRows` of the norm that comes next.
 
-    Every rank launches it; each waits for all others.
+    Every rank launches it; each waits for all others. `most`: rows that this launcher will see at most; `max_rows`:
+    the most of any, which mailboxes have room for.
     """
 
-    def __init__(self, hidden: int, rows: int, ranks: int, max_rows: int) -> None:
-        """`rows`: the most that this launcher will see; `max_rows`: the most of any, which mailboxes have room for."""
-        self.hidden, self.rows, self.ranks, self.max_rows = hidden, rows, ranks, max_rows
-        self.threads = 32 * min(rows, MOST_WARPS)
-        super().__init__(
-            "all_reduce", hidden=hidden, ranks=ranks, max_rows=max_rows, threads=self.threads, limit_ms=LIMIT_MS
-        )
+    hidden: int
+    most: int
+    ranks: int
+    max_rows: int
+    limit_ms: int = LIMIT_MS
 
-    def __call__(
-        self, stream: Tensor, pre_norm: PreNormRows, norm_weight: Tensor, mailboxes: Mailboxes, rows: Rows
-    ) -> None:
-        """`norm_weight` bfloat16 [H]. Raises ValueError for operands that this launcher was not made for."""
-        mailboxes.check(rows, self.rows, self.ranks)
-        inboxes = mailboxes.arguments(mailboxes.sums)
-        operands = {"stream": stream, "norm_weight": norm_weight, "exchanges": mailboxes.sum_count}
-        self.launch((self.hidden // COLUMNS,), pre_norm, mailboxes, rows, **operands, **inboxes)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        own = super().constants
+        return {"MOST": own.pop("most"), **own, "threads": 32 * min(self.most, MOST_WARPS)}
 
 
 class CombineChoices(Kernel):
     """The best of all ranks' choices (int64 [R], packed as in `argmax.cuh`), each from its own part of the vocabulary.
 
     What a rank leaves has token ids. Ranks that read other tokens, or at other positions, end the run.
+
+    `part`: columns of a rank's LM head; `rows`: of a slot; `most`: of this launcher; `slot_rows`: of a slot, in an
+    engine's widest step; `max_rows`: the most rows that mailboxes have room for.
     """
 
-    def __init__(self, part: int, rows_per_slot: int, rows: int, slot_rows: int, ranks: int, max_rows: int) -> None:
-        """`part`: columns of a rank's LM head; `rows`: the most of this launcher; `slot_rows`: of a slot, in an
-        engine's widest step; `max_rows`: the most rows that mailboxes have room for.
-        """
-        self.rows, self.slot_rows, self.ranks = rows, slot_rows, ranks
-        self.threads = -(-rows // 32) * 32
-        super().__init__(
-            "combine_choices",
-            part=part,
-            rows=rows_per_slot,
-            slot_rows=slot_rows,
-            ranks=ranks,
-            max_rows=max_rows,
-            threads=self.threads,
-            limit_ms=LIMIT_MS,
-        )
+    part: int
+    rows: int
+    most: int
+    slot_rows: int
+    ranks: int
+    max_rows: int
+    limit_ms: int = LIMIT_MS
 
-    def __call__(self, choices: Tensor, mailboxes: Mailboxes, slots: Slots, rows: Rows) -> None:
-        mailboxes.check(rows, self.rows, self.ranks)
-        inboxes = mailboxes.arguments(mailboxes.choices)
-        self.launch((1,), mailboxes, slots, rows, choices=choices, exchanges=mailboxes.choice_count, **inboxes)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        own = super().constants
+        return {"MOST": own.pop("most"), **own, "threads": -(-self.most // 32) * 32}

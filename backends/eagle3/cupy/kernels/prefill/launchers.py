@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
+from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
@@ -41,8 +41,6 @@ class PrefillStream(Rowwise):
 
 
 THREADS: Final = 256
-TOGETHER: Final = 4
-"""Heads that one block rotates, as in the kernel."""
 
 
 class PrefillHeads(Kernel):
@@ -57,8 +55,8 @@ class PrefillHeads(Kernel):
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16", norm_eps: float = 0.0) -> None:
         """`kv`: the format of the cache; `norm_eps`: as `Heads` has it."""
-        self.sizes = Heads(heads, kv_heads, head_dim, BLOCK, kv, norm_eps)
-        constants = {name: value for name, value in self.sizes.constants.items() if name != "max_blocks"}
+        self.heads = Heads(heads, kv_heads, head_dim, BLOCK, kv, norm_eps)
+        constants = {name: value for name, value in self.heads.constants.items() if name != "max_blocks"}
         super().__init__("prefill_heads", shared_bytes=0, **constants, threads=THREADS)
 
     def __call__(
@@ -74,25 +72,17 @@ class PrefillHeads(Kernel):
         """`head_norms` bfloat16 [2, D]: weights of the norms of queries and of keys. Raises ValueError for pages of
         another format, and for scales and norms where there are none, and the other way around.
         """
-        h, positions = self.sizes, len(qkv)
-        used, plain = -(-positions // BLOCK), h.kv == "bf16"
-        common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": positions}
+        common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": len(qkv)}
         pages: dict[str, ARGUMENT] = {"k_pages": k_pages, "v_pages": v_pages, "scales": scales}
-        coded: dict[str, ARGUMENT] = {**common, **pages, "PAGES": len(k_pages)}
-        if not plain:  # before anything is written
-            self.operands_of(f"prefill_{h.kv}").arguments((), coded)
-        self.launch(
-            (used, -(-(h.heads + h.kv_heads) // TOGETHER) + (h.kv_heads if plain else 0)),
-            **common,
-            **(pages if plain else {}),
-            cosine=table[0],
-            sine=table[1],
-            head_norms=head_norms,
-        )
-        if h.kv == "nvfp4":
-            self.launch((1, h.kv_heads), function="prefill_nvfp4_outer", threads=64, **coded)
-        if not plain:
-            self.launch((used, h.kv_heads), function=f"prefill_{h.kv}", **coded)
+        coded, kv = {**common, **pages, "PAGES": len(k_pages)}, self.heads.kv
+        if kv != "bf16":  # before anything is written
+            self.operands_of(f"prefill_{kv}").arguments((), coded)
+        written = pages if kv == "bf16" else {}
+        self.launch(None, **common, **written, cosine=table[0], sine=table[1], head_norms=head_norms)
+        if kv == "nvfp4":
+            self.launch((1, self.heads.kv_heads), function="prefill_nvfp4_outer", threads=64, **coded)
+        if kv != "bf16":
+            self.launch(None, function=f"prefill_{kv}", **coded)
 
 
 class PrefillGate(Kernel):
@@ -119,9 +109,10 @@ class PrefillRoute(Kernel):
 class PrefillDecode(Kernel):
     """out = matrices of experts [N, K] as they are in the checkpoint, bfloat16: bit by bit `PackedExperts.matrix`."""
 
-    def __init__(self, rows: int, columns: int, order: Order) -> None:
-        super().__init__("prefill_decode", n_out=rows, k_in=columns, paired=int(order), threads=THREADS)
-        self.rows, self.columns, self.order = rows, columns, order
+    n_out: int
+    k_in: int
+    paired: Order
+    threads: int = THREADS
 
     def __call__(self, out: Tensor, weight: PackedExperts, first: int, sizes: Tensor) -> None:
         """The experts from `first` on, as many as `out` bfloat16 [n, N, K] holds. `sizes` int32 [E]: the rows of each
@@ -129,13 +120,7 @@ class PrefillDecode(Kernel):
 
         Raises ValueError for operands that this launcher was not made for.
         """
-        if weight.order is not self.order:
-            raise ValueError(f"weights in the order {weight.order.name} for a launcher of {self.order.name}")
-        experts, tiles = len(weight.tiles), self.rows // TILE
-        if not 0 <= first <= experts - len(out):
-            raise ValueError(f"{len(out)} experts from {first} on: there are {experts}")
-        operands = {"out": out, "tiles": weight.tiles[first:], "sizes": sizes[first:]}
-        self.launch((tiles, len(out)), **operands, COUNT=len(out), TILE_BYTES=tile_bytes(self.columns))
+        self.launch(None, weight, out=out, tiles=weight.weight[first:], sizes=sizes[first:], COUNT=len(out))
 
 
 class PrefillSwiglu(Kernel):

@@ -15,7 +15,7 @@ const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 
 static_assert(K_IN % 32 == 0 && N_OUT % 16 == 0, "K_IN must be a multiple of 32, N_OUT of 16");
 
-struct PrefillDecodeArguments {
+struct PrefillDecodeArguments {  // launched on [TILES, COUNT] where PAIRED_ROWS == PAIRED
     bf16* out;                   // [COUNT, N_OUT, K_IN]
     const unsigned char* tiles;  // [COUNT, N_OUT / 16, TILE_BYTES]: of the first expert that is wanted
     const int* sizes;            // [COUNT]: rows of each expert; one without rows is left out

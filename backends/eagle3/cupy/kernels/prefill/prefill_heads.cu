@@ -29,7 +29,7 @@ static_assert(HEAD_DIM % 16 == 0 && BLOCK % 8 == 0, "HEAD_DIM must be a multiple
 const int WIDTH = (HEADS + 2 * KV_HEADS) * HEAD_DIM, ROTATED = HEADS + KV_HEADS, TOGETHER = 4;
 const int PARTS = (ROTATED + TOGETHER - 1) / TOGETHER, EIGHTS = HEAD_DIM / 8;
 
-struct PrefillHeadsArguments {
+struct PrefillHeadsArguments {   // launched on [(positions - 1) / BLOCK + 1, PARTS + KV_HEADS * (!KV_CODES)]
     bf16* qkv;                   // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
     bf16 *k_pages, *v_pages;     // [_, KV_HEADS, BLOCK, HEAD_DIM], [_, KV_HEADS, HEAD_DIM, BLOCK] if !KV_CODES
     const long long* blocks;     // [(positions + BLOCK - 1) / BLOCK]

@@ -111,18 +111,16 @@ class Mixture:
             finished=torch.zeros(self.hidden // 16, dtype=torch.int32, device=self.device),
             touched=torch.full((2, 3), -1, dtype=torch.int32, device=self.device),
         )
-        Route(self.hidden, self.experts, rows.most)(
-            left.logits, left.x16, x, self.router, self.router_bias, rows, eps=EPS
-        )
+        Route(self.hidden, self.experts, rows.most)(rows, x, left, router=self.router, bias=self.router_bias, eps=EPS)
         if logits is not None:
             left.logits.copy_(logits)
         parts = poisoned(count * k, self.hidden, dtype=torch.float32)
         sizes = self.intermediate, self.hidden
-        ExpertGateUp(*sizes, self.experts, rows.most, gate_up)(left.act, left.x16, self.gate_up, left.logits, rows)
+        ExpertGateUp(*sizes, self.experts, rows.most, gate_up)(rows, left, self.gate_up, x=left.x16)
+        step = torch.tensor([1], dtype=torch.int32, device=self.device)
+        log = {"step": step, "layer": 2, "layers": left.touched.shape[1]}
         ExpertDown(*sizes[::-1], self.experts, rows.most, down)(
-            *(left.stream, (PreNormRows(left.normed, left.squares), self.norm_weight), parts, left.finished),
-            *(left.act, self.down, left.logits, rows),
-            log=(left.touched, torch.tensor([1], dtype=torch.int32, device=self.device), 2),
+            rows, left, self.down, parts=parts, norm_weight=self.norm_weight, **log
         )
         return left
 

@@ -78,9 +78,9 @@ def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, RowGr
 def multiplied(made: Mixture, x: Tensor, chosen: Tensor) -> Products:
     place, row_groups = sorted_pairs(chosen, made.experts)
     act = poisoned(chosen.numel(), made.intermediate, dtype=torch.float16, device=made.device)
-    PrefillGateUp(made.intermediate, made.hidden, made.experts)(act, x, made.gate_up, row_groups)
+    PrefillGateUp(made.intermediate, made.hidden, made.experts)(row_groups, made.gate_up, act=act, x=x)
     out = poisoned(chosen.numel(), made.hidden, device=made.device)
-    PrefillDown(made.hidden, made.intermediate, made.experts)(out, act, made.down, row_groups)
+    PrefillDown(made.hidden, made.intermediate, made.experts)(row_groups, made.down, out=out, x=act)
     return Products(act, out, place, row_groups)
 
 
@@ -170,7 +170,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
         assert all(torch.equal(part_result, of_all[some_rows]) for part_result, of_all in zip(part, whole, strict=True))
     monkeypatch.setattr(launchers, "STAGES", 2)
     monkeypatch.setattr(launchers, "WEIGHT_TILES", (2, 1))
-    monkeypatch.setattr(PackedProduct, "blocks", lambda self, row_groups: 2)
+    monkeypatch.setattr(expert_config, "PROCESSORS", 2)
     otherwise = multiplied(made, x, chosen).by_row
     assert all(torch.equal(a, b) for a, b in zip(otherwise, whole, strict=True))
 
@@ -179,14 +179,17 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
     made = mixture(5, 2, 32, 32, "cpu")
     row_groups = RowGroups.room(6, 5, torch.device("cpu"))
     x, act, out = (torch.zeros(n, 32, dtype=torch.float16) for n in (3, 6, 6))
-    with pytest.raises(ValueError, match="weights in the order PLAIN: gates and ups have to be PAIRED"):
-        PrefillGateUp(32, 32, made.experts)(act, x, made.down, row_groups)
-    with pytest.raises(ValueError, match="weights in the order PAIRED: rows have to be in PLAIN order"):
-        PrefillDown(32, 32, made.experts)(out, act, made.gate_up, row_groups)
+    gate_up, down = PrefillGateUp(32, 32, made.experts), PrefillDown(32, 32, made.experts)
+    with pytest.raises(
+        ValueError, match="prefill_gate_up: launched with PAIRED_ROWS = 0, which is not what it is made"
+    ):
+        gate_up(row_groups, made.down, act=act, x=x)
+    with pytest.raises(ValueError, match="prefill_down: launched with PAIRED_ROWS = 1, which is not what it is made"):
+        down(row_groups, made.gate_up, out=out, x=act)
     with pytest.raises(ValueError, match=r"x: .*is needed"):
-        PrefillGateUp(32, 32, made.experts)(act, x.bfloat16(), made.gate_up, row_groups)
+        gate_up(row_groups, made.gate_up, act=act, x=x.bfloat16())
     with pytest.raises(ValueError, match=r"out: .*is needed"):
-        PrefillDown(32, 32, made.experts)(out, act, made.down, row_groups)
+        down(row_groups, made.down, out=out, x=act)
     with pytest.raises(ValueError, match=r"row_groups: .*is needed"):
         PrefillRowGroups(5, 2)(row_groups, place=torch.zeros(40, 2).int(), chosen=torch.zeros(40, 2).int(), pairs=80)
     assert made.gate_up.order is Order.PAIRED
@@ -209,5 +212,8 @@ def test_work_is_divided_by_the_shape_and_by_what_shared_memory_holds(
     monkeypatch.setattr(launchers, "shared_memory_limit", lambda: limit)
     product = PackedProduct(tiles, columns)
     assert (product.weight_tiles, product.stages) == expected
-    assert product.shared_bytes <= limit and product.threads == 32 * WARPS
-    assert product.blocks(1000) == 3 and product.blocks(1) == min(3, -(-tiles // (WARPS * expected[0])))
+    assert product.shared_bytes <= limit
+    kernel = PrefillDown(16 * tiles, columns, ExpertGeometry(8, 2, mxfp4=True))
+    for row_groups, blocks in ((1000, 3), (1, min(3, -(-tiles // (WARPS * expected[0]))))):
+        sizes = {**kernel.sizes, "ROW_GROUPS": row_groups}
+        assert kernel.operands_of("prefill_down").blocks(sizes) == ((blocks,), 32 * WARPS)

@@ -92,7 +92,7 @@ def test_a_scale_that_no_float32_exponent_holds_is_refused() -> None:
 def test_on_the_meta_device_only_shapes_are_made() -> None:
     blocks, scales = (torch.empty(shape, dtype=torch.uint8, device="meta") for shape in ((4, 32, 3, 16), (4, 32, 3)))
     made = PackedExperts.of(blocks, scales, torch.empty(4, 32, device="meta"), Order.PLAIN)
-    assert made.tiles.shape == (4, 2, tile_bytes(96)) and made.columns == 96
+    assert made.weight.shape == (4, 2, tile_bytes(96)) and made.columns == 96
 
 
 @pytest.mark.gpu

@@ -44,9 +44,10 @@ def left_by(made: Mixture, shard: Shard, x16: Tensor, logits: Tensor) -> tuple[T
     finished = torch.zeros(made.hidden // 16, dtype=torch.int32, device=made.device)
     touched = torch.zeros(STEPS, LAYER + 1, dtype=torch.int32, device=made.device)
     rows, step = made.listed(range(count)), torch.ones(1, dtype=torch.int32, device=made.device)
-    ExpertGateUp(own, made.hidden, made.experts, count)(act, x16, gate_up, logits, rows)
-    launcher = ExpertDown(made.hidden, own, made.experts, count, partial=True)
-    launcher(total, None, parts, finished, act, down, logits, rows, log=(touched, step, LAYER))
+    ExpertGateUp(own, made.hidden, made.experts, count)(rows, gate_up, act=act, x=x16, logits=logits)
+    log = {"touched": touched, "step": step, "layer": LAYER, "layers": LAYER + 1}
+    of = {"stream": total, "parts": parts, "finished": finished, "act": act, "logits": logits, **log}
+    ExpertDown(made.hidden, own, made.experts, count, partial=True)(rows, down, **of)
     assert not finished.any() and total[count].isnan().all()
     return total[:count], touched[1, LAYER]
 
@@ -89,7 +90,6 @@ def test_a_launcher_of_parts_prepares_no_norm(device: str) -> None:
     left = made.run(made.rows(1), made.listed(range(1)))
     launcher = ExpertDown(96, 64, made.experts, 1)
     with pytest.raises(ValueError, match="expert_down: normed is missing: the kernel is compiled for !PARTIAL"):
-        launcher(
-            *(left.stream, None, left.stream, left.finished, left.act, made.down, left.logits, made.listed(range(1))),
-            log=(left.touched, left.finished[:1], 0),
-        )
+        of = {"act": left.act, "logits": left.logits, "touched": left.touched, "step": left.finished[:1]}
+        stream = {"stream": left.stream, "parts": left.stream, "finished": left.finished}
+        launcher(made.listed(range(1)), made.down, **stream, **of, layer=0, layers=3)

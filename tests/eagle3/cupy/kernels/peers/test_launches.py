@@ -9,6 +9,7 @@ import pytest
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import Exchanges
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.shard import Shard
@@ -105,7 +106,7 @@ def test_a_draft_in_parts_sums_and_chooses_over_all_ranks(monkeypatch: pytest.Mo
     own, targets = made.buffers.draft.layer.mailboxes, made.buffers.target.layer.mailboxes
     assert own is not None and targets is not None and made.buffers.mailboxes == (targets, own)
     counted = [launch.arguments["exchanges"] for launch in made.launches if launch.name == "combine_choices"]
-    assert [count is own.choice_count for count in counted] == [True] * 3 + [False]
+    assert [count is own.choices.exchanges for count in counted] == [True] * 3 + [False]
 
 
 def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +142,9 @@ def test_mailboxes_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> No
     assert boxes is not None and boxes.rank == 0
     for launch in made.launches:
         if launch.name in ("all_reduce", "combine_choices"):
-            given = [launch.arguments[f"mailbox_{i}"] for i in range(4)]
+            given = [launch.arguments[name] for name in Exchanges._fields]
             own = boxes.sums if launch.name == "all_reduce" else boxes.choices
-            assert all(a is b for a, b in zip(given[:2], own, strict=True)) and given[2:] == [None, None]
+            assert all(a is b for a, b in zip(given, own, strict=True)) and given[3:] == [None, None]
             assert (
                 isinstance(launch.arguments["fault"], Tensor) and launch.arguments["fault"] is made.buffers.slots.fault
             )

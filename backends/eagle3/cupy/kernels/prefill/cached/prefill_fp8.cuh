@@ -8,7 +8,7 @@
 
 static_assert(THREADS == 2 * 32 * BLOCK / SCALE_POSITIONS, "THREADS: two warps for every scale of a cache block");
 
-struct PrefillFp8Arguments {
+struct PrefillFp8Arguments {           // launched on [(positions - 1) / BLOCK + 1, KV_HEADS]
     bf16* qkv;                         // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
     unsigned char *k_pages, *v_pages;  // [PAGES, KV_HEADS, BLOCK, HEAD_DIM], [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
     float* scales;                     // [PAGES, KV_HEADS, BLOCK / 16, 2]

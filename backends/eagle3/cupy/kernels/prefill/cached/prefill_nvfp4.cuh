@@ -10,7 +10,7 @@
 
 const int KIND_BLOCKS = BLOCK * HEAD_DIM / 16;  // blocks of 16 elements of the keys, or of the values
 
-struct PrefillNvfp4Arguments {
+struct PrefillNvfp4Arguments {         // launched on [(positions - 1) / BLOCK + 1, KV_HEADS]
     bf16* qkv;                         // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
     unsigned char *k_pages, *v_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
     unsigned char* scales;             // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16]

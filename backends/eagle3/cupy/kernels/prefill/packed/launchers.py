@@ -10,16 +10,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
-from specgate.backends.eagle3.cupy.kernels.experts.packing import (
-    LINE,
-    NUMBERS,
-    SCALES,
-    TILE,
-    Order,
-    PackedExperts,
-    slab_count,
-    tile_bytes,
-)
+from specgate.backends.eagle3.cupy.kernels.experts.packing import LINE, NUMBERS, SCALES, TILE, slab_count
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.checkpoints.geometry import ExpertGeometry
 
@@ -51,6 +42,11 @@ class RowGroups:
 
     row_groups: Tensor
     row_group_count: Tensor
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that launches name."""
+        return {"ROW_GROUPS": len(self.row_groups)}
 
     @classmethod
     def room(cls, pairs: int, experts: int, device: torch.device) -> RowGroups:
@@ -86,32 +82,23 @@ class PackedProduct:
         return RECORD_BYTES + self.stages * stage_bytes(self.weight_tiles)
 
     @property
-    def threads(self) -> int:
-        return 32 * WARPS
-
-    def blocks(self, row_groups: int) -> int:
-        """Blocks of a launch for at most so many row groups: one for each SM, and no more than there are items."""
-        return min(expert_config.processors(), row_groups * -(-self.tiles // (WARPS * self.weight_tiles)))
-
     def constants(self) -> dict[str, int]:
-        """Return the constants of the kernels."""
+        """Return the constants of the kernels, which have a block for each SM, and no more than there are items."""
         return {
             "k_in": self.columns,
             "tiles": self.tiles,
             "weight_tiles": self.weight_tiles,
             "stages": self.stages,
             "row_group": ROW_GROUP,
-            "threads": self.threads,
+            "threads": 32 * WARPS,
+            "shared_bytes": self.shared_bytes,
+            "PROCESSORS": expert_config.processors(),
         }
 
 
 def stage_bytes(weight_tiles: int) -> int:
     """Of a slab of x, and of the weights of all warps."""
     return ROW_GROUP * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)
-
-
-def product_of(rows: int, columns: int) -> PackedProduct:
-    return PackedProduct(rows // TILE, columns)
 
 
 THREADS: Final = 256
@@ -131,46 +118,25 @@ class PrefillRowGroups(Kernel):
 class PrefillGateUp(Kernel):
     """act = SwiGLU(x[row] · gate_upᵀ + bias) of the expert of each pair, float16 [R · k, F], sorted as row groups."""
 
-    def __init__(self, intermediate: int, hidden: int, experts: ExpertGeometry) -> None:
-        self.intermediate, self.hidden, self.experts = intermediate, hidden, experts
-        self.product = product_of(2 * intermediate, hidden)
-        super().__init__(
-            "prefill_gate_up",
-            **self.product.constants(),
-            gathered=1,
-            alpha=experts.alpha,
-            limit=experts.limit,
-            shared_bytes=self.product.shared_bytes,
-        )
+    intermediate: int
+    hidden: int
+    experts: ExpertGeometry
 
-    def __call__(self, act: Tensor, x: Tensor, weight: PackedExperts, row_groups: RowGroups) -> None:
-        """`x` float16 [R, H]; `weight` in the order PAIRED.
-
-        Raises ValueError for operands that this launcher was not made for.
-        """
-        if weight.order is not Order.PAIRED:
-            raise ValueError(f"weights in the order {weight.order.name}: gates and ups have to be PAIRED")
-        pairs = len(x) * self.experts.per_token
-        sizes = {"R": len(x), "PAIRS": pairs, "EXPERTS": self.experts.count, "TILE_BYTES": tile_bytes(self.hidden)}
-        blocks = self.product.blocks(len(row_groups.row_groups))
-        self.launch((blocks,), row_groups, act=act, x=x, weight=weight.tiles, bias=weight.bias, **sizes)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        of, experts = PackedProduct(2 * self.intermediate // TILE, self.hidden), self.experts
+        own = {"gathered": 1, "alpha": experts.alpha, "limit": experts.limit}
+        return {**of.constants, **own, "EXPERTS": experts.count, "PER_TOKEN": experts.per_token}
 
 
 class PrefillDown(Kernel):
     """out = act · downᵀ of the expert of each pair, without the bias, bfloat16 [R · k, H], as row groups have them."""
 
-    def __init__(self, hidden: int, intermediate: int, experts: ExpertGeometry) -> None:
-        self.hidden, self.intermediate, self.experts = hidden, intermediate, experts
-        self.product = product_of(hidden, intermediate)
-        super().__init__("prefill_down", **self.product.constants(), gathered=0, shared_bytes=self.product.shared_bytes)
+    hidden: int
+    intermediate: int
+    experts: ExpertGeometry
 
-    def __call__(self, out: Tensor, act: Tensor, weight: PackedExperts, row_groups: RowGroups) -> None:
-        """`act` float16 [R · k, F]; `weight` in the order PLAIN.
-
-        Raises ValueError for operands that this launcher was not made for.
-        """
-        if weight.order is not Order.PLAIN:
-            raise ValueError(f"weights in the order {weight.order.name}: rows have to be in PLAIN order")
-        sizes = {"PAIRS": len(act), "EXPERTS": self.experts.count, "TILE_BYTES": tile_bytes(self.intermediate)}
-        blocks = self.product.blocks(len(row_groups.row_groups))
-        self.launch((blocks,), row_groups, out=out, x=act, weight=weight.tiles, **sizes)
+    @property
+    def constants(self) -> dict[str, int | float]:
+        of = PackedProduct(self.hidden // TILE, self.intermediate)
+        return {**of.constants, "gathered": 0, "EXPERTS": self.experts.count}

@@ -6,7 +6,7 @@
 #include "dependent.cuh"
 #include "packed_products.cuh"
 
-struct PrefillDownArguments {
+struct PrefillDownArguments {                 // launched on [min(PROCESSORS, ROW_GROUPS * GROUPS)] where !PAIRED_ROWS
     bf16* out;                                // [PAIRS, 16 * TILES]
     const fp16* x;                            // [PAIRS, K_IN]
     const unsigned char* weight;              // [EXPERTS, TILES, TILE_BYTES]

@@ -10,8 +10,8 @@
 #include "dependent.cuh"
 #include "packed_products.cuh"
 
-struct PrefillGateUpArguments {
-    fp16* act;                                // [PAIRS, 8 * TILES]
+struct PrefillGateUpArguments {               // launched on [min(PROCESSORS, ROW_GROUPS * GROUPS)] where PAIRED_ROWS
+    fp16* act;                                // [R * PER_TOKEN, 8 * TILES]
     const fp16* x;                            // [R, K_IN]
     const unsigned char* weight;              // [EXPERTS, TILES, TILE_BYTES]
     const bf16* bias;                         // [EXPERTS, 16 * TILES]
