@@ -141,16 +141,6 @@ def held(kv: KvMode, k_pages: Tensor, v_pages: Tensor, scales: Tensor) -> tuple[
     return fp8.decoded(keys, of_rows[..., 0]), fp8.decoded(values, of_rows[..., 1])
 
 
-def held_value(kv: KvMode, scales: Tensor, position: int, values: Tensor) -> Tensor:
-    """Return the cached form of `values` float32 [G, D] at `position`. `scales`: of its blocks, in order."""
-    if kv == "nvfp4":
-        outer = outer_of(scales[0])[:, 1, None]
-        return nvfp4.decoded(*nvfp4.encoded(values, outer), outer)
-    block, place = divmod(position // SCALE_POSITIONS, scales.shape[2])
-    scale = scales[block, :, place, 1, None]
-    return fp8.decoded(fp8.encoded(values, scale), scale)
-
-
 def by_head(rows: Tensor) -> Tensor:
     """[blocks, BLOCK, G, D] ↔ [blocks, G, BLOCK, D]."""
     return rows.transpose(1, 2)

@@ -28,8 +28,7 @@ class ExpertLayer(Layer):
 
     def products(self, g: Any, gemms: Gemms, whose: str, rows: int) -> None:
         self.route = Route(g.hidden, g.experts, rows)
-        self.expert_gate_up = gemms.expert_gate_up(g, rows)
-        self.expert_down = gemms.expert_down(g, rows, partial=self.reduce is not None)
+        self.expert_gate_up, self.expert_down = gemms.experts(g, rows, partial=self.reduce is not None)
 
     def feed_forward_kernels(self) -> Mapping[str, Kernel]:
         return {"route": self.route, "expert_gate_up": self.expert_gate_up, "expert_down": self.expert_down}

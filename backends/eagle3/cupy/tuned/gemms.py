@@ -99,23 +99,18 @@ class Gemms:
         self.lookups.append(Lookup(shape, launcher, config is not None))
         return launcher
 
-    def expert_gate_up(self, g: TargetGeometry, rows: int) -> ExpertGateUp:
-        """The launcher of the first product of the experts of `g`."""
+    def experts(self, g: TargetGeometry, rows: int, *, partial: bool) -> tuple[ExpertGateUp, ExpertDown]:
+        """The launchers of the two products of the experts of `g`."""
         assert g.experts is not None
-        shape = shape_of_experts(EXPERT_GATE_UP, 2 * g.intermediate, g.hidden, g.experts, rows)
-        config = self.tuned.find_experts(shape)
-        launcher = ExpertGateUp(g.intermediate, g.hidden, g.experts, rows, config)
-        self.lookups.append(Lookup(shape, launcher, config is not None))
-        return launcher
-
-    def expert_down(self, g: TargetGeometry, rows: int, *, partial: bool) -> ExpertDown:
-        """The launcher of the second product of the experts of `g`."""
-        assert g.experts is not None
-        shape = shape_of_experts(EXPERT_DOWN, g.hidden, g.intermediate, g.experts, rows)
-        config = self.tuned.find_experts(shape)
-        launcher = ExpertDown(g.hidden, g.intermediate, g.experts, rows, config, partial=partial)
-        self.lookups.append(Lookup(shape, launcher, config is not None))
-        return launcher
+        of = g.experts, rows
+        first = shape_of_experts(EXPERT_GATE_UP, 2 * g.intermediate, g.hidden, *of)
+        second = shape_of_experts(EXPERT_DOWN, g.hidden, g.intermediate, *of)
+        configs = self.tuned.find_experts(first), self.tuned.find_experts(second)
+        gate_up = ExpertGateUp(g.intermediate, g.hidden, *of, configs[0])
+        down = ExpertDown(g.hidden, g.intermediate, *of, configs[1], partial=partial)
+        self.lookups.append(Lookup(first, gate_up, configs[0] is not None))
+        self.lookups.append(Lookup(second, down, configs[1] is not None))
+        return gate_up, down
 
     def products(self, device: int) -> Iterator[TunedProduct]:
         """Yield the products, each as the configuration that is found for its weight now has it launched on a CUDA

@@ -248,6 +248,20 @@ def test_a_line_declares_several_fields_and_the_head_what_the_kernel_is_launched
         declared("[count], [2], [1]")
 
 
+def test_a_head_names_what_its_kernel_defines_and_what_must_hold_of_a_launch() -> None:
+    defined = "const int WARPS = WIDE ? 4 : 2, THREADS = 32 * WARPS;\nconst int UNASKED = size_of(Choice);"
+    head = "struct SumArguments {  // launched on [BLOCKS * WARPS] where R <= MOST && !WIDE"
+    source = f"{defined}\n{head}\n    int* out;  // [R]\n}};\n__global__ void sum(const SumArguments args) {{}}"
+    operands = Operands.of("sum", source, (("WIDE", "0"),))
+    out = torch.zeros(5).int()
+    _, sizes = operands.arguments((), {"out": out, "R": 4, "MOST": 4, "BLOCKS": 3})
+    assert operands.blocks(sizes) == ((6,), 64)
+    with pytest.raises(ValueError, match="sum: launched with R = 5, MOST = 4, WIDE = 0, which is not what it is made"):
+        operands.arguments((), {"out": out, "R": 5, "MOST": 4})
+    with pytest.raises(ValueError, match="sum: launched with R = 4, MOST = 4, WIDE = 1, which is not what it is made"):
+        Operands.of("sum", source, (("WIDE", "1"),)).arguments((), {"out": out, "R": 4, "MOST": 4})
+
+
 def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
     """So that what a kernel touches before it waits is found by the name. A kernel itself may get `all` and make its
     `args` of that.

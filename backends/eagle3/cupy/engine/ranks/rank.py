@@ -111,12 +111,6 @@ class Rank:
                 self.stream.wait()
             self._loaded.add((k, count))
 
-    def forget_steps(self) -> None:
-        """Make and capture all steps anew."""
-        self.cycles.clear()
-        self.graphs.clear()
-        self._loaded.clear()
-
     def launch(self, k: int, count: int, kind: Kind = PLAIN) -> None:
         """One step, kernel by kernel."""
         cycle = self.cycle(k, count, kind)
