@@ -49,10 +49,10 @@ def read_memory(repeats: int) -> MemoryReads:
     events = [event_type(enable_timing=True) for _ in range(repeats + 1)]
     with stream.current():
         for _ in range(READ_WARM_UP):
-            kernel(out, words)
+            kernel(out=out, words=words)
         events[0].record(stream.torch)
         for event in events[1:]:
-            kernel(out, words)
+            kernel(out=out, words=words)
             event.record(stream.torch)
         stream.wait()
     return MemoryReads(

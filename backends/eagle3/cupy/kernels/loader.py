@@ -119,20 +119,18 @@ class Kernel:
     ) -> None:
         """Launch `function`, by default the one with the file's name, on the current stream, and announce it.
 
-        `grid`: blocks; None: as the file says, and so are the threads of each. `threads`: of a block, an int; by
-        default the constant of that name. `shared_bytes`: if others than the kernel's. Operands that are not named are
-        the attributes of this name of `groups`. Names in capitals are sizes: see `operands.py`, which checks all
-        operands.
+        `grid`: blocks, of so many `threads`, an int; None: as the file says. `shared_bytes`: if others than the
+        kernel's. Operands that are not named are the attributes of this name of `groups`. Names in capitals are sizes:
+        see `operands.py`, which checks all operands.
         """
         name = function or self.spec.stem
         taken = self.operands_of(name)
         arguments, sizes = taken.arguments(groups, {**self.sizes, **operands})
         if grid is None:
             grid, threads = taken.blocks(sizes)
-        block = (int(taken.constants["THREADS"]) if threads is None else threads,)
         if (listener := LISTENER.get()) is not None:
-            listener.launched(Launch(self, name, tuple(grid), block, arguments, shared_bytes))
-        self.enqueue(name, grid, block, arguments, shared_bytes=shared_bytes)
+            listener.launched(Launch(self, name, tuple(grid), (threads,), arguments, shared_bytes))
+        self.enqueue(name, grid, (threads,), arguments, shared_bytes=shared_bytes)
 
     def operands_of(self, function: str) -> Operands:
         if function not in self._operands:

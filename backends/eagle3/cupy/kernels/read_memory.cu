@@ -5,9 +5,9 @@
 #include "block.cuh"
 #include "dependent.cuh"
 
-struct ReadMemoryArguments {
-    int* out;           // [WORDS / WARP_WORDS]
-    const int4* words;  // [WORDS]
+struct ReadMemoryArguments {  // launched on [WORDS / THREADS / (4 * LOADS)] where WORDS % (THREADS * 4 * LOADS) == 0
+    int* out;                 // [WORDS / (128 * LOADS)]
+    const int4* words;        // [WORDS]
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void read_memory(const ReadMemoryArguments args) {
