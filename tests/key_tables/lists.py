@@ -147,7 +147,7 @@ def tools() -> Iterator[tuple[str, str]]:
             f"`{tool.name}`",
             tool.form,
             "counts" if tool.counts else "a mean" if tool.length else "–",
-            ", ".join(f"`{path.rpartition('.')[2]}`" for path in tool.asked) or "its name",
+            ", ".join(dict.fromkeys(f"`{path.rpartition('.')[2]}`" for path in tool.asked)) or "its name",
         )
         for tool in TOOLS
         if tool.form
