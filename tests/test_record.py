@@ -192,6 +192,33 @@ def test_nothing_is_run_by_a_list_and_nothing_that_does_not_fit(
     assert not (tmp_path / "one").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [
+        (("--only", "tow"), "--only tow: no part of this machine has it; known: one, two"),
+        (("--only", "other"), "known: one, two"),
+        (("--with", "vlm=here"), "--with vlm: no part of this machine has it; known: vllm"),
+    ],
+)
+def test_a_name_that_no_part_of_the_machine_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...], known: str
+) -> None:
+    parts = (part("one", "echo {vllm} {out}"), part("two", "true"), Part("other", "gpu", 1, "elsewhere", "true"))
+    done = measure(monkeypatch, tmp_path, *parts, options=options)
+    assert done.exit_code == 2 and known in done.output
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_folder_that_cannot_be_made_ends_with_4_and_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for option in ("--out", "--work"):
+        done = measure(
+            monkeypatch, tmp_path / "out", part("one", "true"), options=(option, str(tmp_path / "file" / "x"))
+        )
+        assert done.exit_code == 4
+        assert done.output.startswith(f"Error: {tmp_path / 'file'}") and done.output.endswith("or --work\n")
+
+
 def test_what_several_parts_need_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = measure(monkeypatch, tmp_path, part("one", "test -d {pair}"), part("two", "test -d {pair}"))
     assert done.exit_code == 0, done.output

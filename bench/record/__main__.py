@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Final
 import click
 
 from bench.record import Part, declared, filled
+from specgate.errors import ExitCode
 from specgate.machine import inventory
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -27,6 +28,8 @@ MOST_S: Final = 9 * 60
 CUT: Final = 124
 """Exit code of a part that time ended, as of `timeout`."""
 ENDED: Final = "ended.json"
+FOLDERS: Final = frozenset({"out", "runs", "work"})
+"""Placeholders that the other options give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,20 @@ class Session:
         return int(json.loads(file.read_text())["code"]) if file.is_file() else None
 
 
-@click.command()
-@click.argument("machine", type=click.Choice(list(declared().machines)))
+class NoPlace(click.ClickException):
+    """A folder that cannot be written."""
+
+    exit_code = ExitCode.ENV_REJECTED
+
+
+@click.command(epilog="\n".join(["\b", *(f"{name}: {what}" for name, what in declared().machines.items())]))
+@click.argument("machine", type=click.Choice(list(declared().machines)), metavar="MACHINE")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Results; what is there is not run again.")
-@click.option("--work", type=click.Path(path_type=Path), default="/dev/shm/record", show_default=True)
+@click.option(
+    "--work", type=click.Path(path_type=Path), default="/dev/shm/record", show_default=True, help="Large files."
+)
 @click.option("--with", "given", multiple=True, metavar="NAME=VALUE", help="A program or folder that a command names.")
-@click.option("--only", multiple=True, metavar="PART")
+@click.option("--only", multiple=True, metavar="PART", help="No other part; may be given again.")
 @click.option("--minutes", type=float, default=1e6, help="Begin no part that takes longer than what is left of them.")
 @click.option("--list", "listed", is_flag=True, help="Run nothing.")
 def main(
@@ -66,19 +77,42 @@ def main(
     """Measure the parts of MACHINE that have no result in OUT. 0: none is missing; 3: some are, and are listed."""
     if wrong := [each for each in given if "=" not in each]:
         raise click.UsageError(f"--with {wrong[0]}: NAME=VALUE is meant")
+    ours = [part for part in declared().parts if part.machine == machine]
+    needs = {need for part in ours for need in part.needs} - FOLDERS
+    refuse_unknown("--with", (each.partition("=")[0] for each in given), needs)
+    refuse_unknown("--only", only, {part.name for part in ours})
+    parts = [part for part in ours if not only or part.name in only]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that a part ends with its runner
     session = Session(out.resolve(), work.resolve(), dict(each.split("=", 1) for each in given))
     deadline = time.monotonic() + 60 * minutes
-    parts = [part for part in declared().parts if part.machine == machine and (not only or part.name in only)]
     named = [(name, part) for part in parts for name in part.names]
     missing = 0
     for name, part in sorted(named, key=lambda pair: session.ended(pair[0]) is not None):  # what failed comes last
         why = reason(session, part, name, listed, deadline)
         if why is None and session.ended(name) not in part.ends:
-            why = measured(session, part, name, min(MOST_S, deadline - time.monotonic()))
+            with refusing():
+                why = measured(session, part, name, min(MOST_S, deadline - time.monotonic()))
         missing += why is not None
         click.echo(f"{name:20} {'done' if why is None else f'missing: {why}'}    {part.claim}")
     sys.exit(3 if missing else 0)
+
+
+def refuse_unknown(option: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise UsageError for a name that no part of the machine has. Nothing would be missing then."""
+    for name in names:
+        if name not in known:
+            raise click.UsageError(
+                f"{option} {name}: no part of this machine has it; known: {', '.join(sorted(known))}"
+            )
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn errors of files into one line. The command then ends with 4."""
+    try:
+        yield
+    except OSError as error:
+        raise NoPlace(f"{error.filename}: {error.strerror}; choose another --out or --work") from error
 
 
 def reason(session: Session, part: Part, name: str, listed: bool, deadline: float) -> str | None:
