@@ -254,5 +254,28 @@ command.main(["cpu", "--out", "{tmp_path / "out"}", "--work", "{tmp_path / "work
     assert not (tmp_path / "out" / "one" / "ended.json").exists()
 
 
+def test_a_part_that_is_being_started_ends_with_its_runner(tmp_path: Path) -> None:
+    """The signal comes within Popen, once the part runs."""
+    os.mkfifo(begun := tmp_path / "begun")
+    script = f"""
+import os, pathlib, signal, subprocess
+from bench.record import Part, Record, __main__ as command
+class Popen(subprocess.Popen):
+    def __init__(self, *words, **keys):
+        super().__init__(*words, **keys)
+        pathlib.Path("{tmp_path / "part"}").write_text(pathlib.Path("{begun}").read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+part = Part("one", "cpu", 1, "a claim", "echo $$ > {begun}; exec tail -f /dev/null")
+command.declared = lambda: Record({{"cpu": ""}}, (), {{}}, (part,))
+command.heading = lambda name: name
+subprocess.Popen = Popen
+command.main(["cpu", "--out", "{tmp_path / "out"}", "--work", "{tmp_path / "work"}"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "part").read_text()), 0)
+
+
 def test_words_that_commands_share_are_filled_in_and_what_the_shell_fills_in_is_left() -> None:
     assert filled("{a} ${b} {c-d} {e}", {"a": "{e}", "c-d": 3}) == "{e} ${b} 3 {e}"

@@ -174,22 +174,38 @@ def programs(folder: Path) -> Path:
 def run(script: str, programs: Path, output: int, seconds: float) -> int:
     """Run a shell script in the checkout. Whatever is left of it when it ends, or time does, is killed."""
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=ROOT,
-        env=environment,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    process = None
     try:
+        with holding_back(signal.SIGTERM), holding_back(signal.SIGINT):
+            process = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", script],
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return CUT
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def holding_back(number: int) -> Iterator[None]:
+    """Hold a signal back until the block ends. A part that was just being started would outlive its runner."""
+    came: list[int] = []
+    before = signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+        if came:
+            signal.raise_signal(number)
 
 
 def pack(run: Path, archive: Path) -> None:
