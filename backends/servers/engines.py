@@ -22,7 +22,7 @@ from specgate.backends.servers.events import channel_of, events
 from specgate.backends.servers.exchange import NOTHING, Ask, SpecCounts, one_line
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.meter import Speculation
-from specgate.backends.servers.options import check_url
+from specgate.backends.servers.options import check_url, number
 from specgate.backends.servers.secrets import Secret
 from specgate.contract.protocols import FoundServer, TextOrChat, masked
 from specgate.errors import BackendError, UsageError
@@ -39,6 +39,7 @@ TITLES: Final = {
     "openai": "an OpenAI-compatible server",
 }  # fmt: skip
 SILENT_S: Final = 20.0
+"""Silence after which a server is not asked further, if `stall_s` is not given."""
 HTTP_STATUS: Final = re.compile(r"HTTP \d{3}")
 REFUSED: Final = re.compile(r"HTTP (401|403|429|503)\b")
 """A key is missing, or the server takes no requests: no sign of another engine."""
@@ -74,7 +75,7 @@ def find_server(url: str, options: Mapping[str, str]) -> FoundServer:
 @contextmanager
 def connected(url: str, options: Mapping[str, str]) -> Iterator[Client]:
     secret = Secret.from_environment(options.get("api_key_env"))
-    with closing(Client(url, stall_s=SILENT_S, secret=secret)) as client:
+    with closing(Client(url, stall_s=number(options, "stall_s", SILENT_S), secret=secret)) as client:
         yield client
 
 
@@ -139,7 +140,7 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
         length = seen_length(adapter, client, model)
         return Speculation(length or (None if stated.unknown else 0), stated.method, stated.unknown)
     except BackendError as error:
-        return Speculation(unknown=str(error))
+        return Speculation(unknown=str(error).removeprefix(f"{client.url}: "))
 
 
 def seen_length(adapter: Adapter, client: Client, model: str) -> int | None:
@@ -170,7 +171,7 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
         texts += channel_of(event) is not None
         usage = chunk.usage or usage
     if usage is None or not texts:
-        return Speculation(unknown="its stream has no usage record" if texts else "its stream has no text")
+        return Speculation(unknown=f"its stream ended after {texts} texts, with no usage record")
     if usage.completion < SEVERAL_A_STEP * texts:
         return Speculation(0)
     several = f"{texts} events hold {usage.completion} tokens, so that it speculates"

@@ -50,6 +50,18 @@ def test_a_server_that_nobody_knows_is_one_of_the_openai_format(
     assert (server.draft_length, server.unknown) == (length, why)
 
 
+def test_a_server_that_stalls_is_waited_for_as_long_as_stall_s_says() -> None:
+    """The reason names no URL: who prints it has said that."""
+    with running_stub("openai", 3, "--fault", "hang") as url:
+        server = find_server(url, {"stall_s": "0.5"})
+    assert server.unknown == "silent for 0.5 s\n  -o stall_s=SECONDS waits longer"
+
+
+def test_a_wrong_stall_s_is_refused_before_a_url_is_asked() -> None:
+    with pytest.raises(UsageError, match="option stall_s = 'long'"):
+        find_server("http://127.0.0.1:9", {"stall_s": "long"})
+
+
 @pytest.mark.parametrize(("name", "most"), [("vllm", None), ("sglang", 8)])
 def test_a_server_without_speculation_says_so_and_names_its_limit(name: str, most: int | None) -> None:
     with running_stub(name, 0) as url:
