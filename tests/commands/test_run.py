@@ -155,6 +155,10 @@ def test_killing_the_command_itself_loses_no_finished_block(cli: Cli) -> None:
 def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
     assert cli.signalled_after_seven_blocks(signal.SIGINT) == 130
     assert json.loads((cli.newest() / "run.json").read_text())["status"] == "interrupted"
+    for words, code in ((("verify",), 0), (("check", "--policy", "policy.yaml"), 3)):
+        done = cli.run("runs", *words, cli.newest(), pair=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert done.stdout.endswith(f"the run was cut short\nnext: specgate micro --resume {cli.newest()}\n")
 
 
 def test_a_full_run_counts_whole_requests(cli: Cli) -> None:

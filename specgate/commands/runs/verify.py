@@ -52,12 +52,20 @@ def verify(run: Path) -> None:
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
     echo(f"run {run.name} holds: {check.files} files unchanged; {counted} recomputed, all as stored")
     if "run" in again.failures:
-        echo("verdict not reached")
+        say_cut(again, run)
     else:
         verdict, code = ending(again, None)
         echo(f"verdict {verdict} (exit {int(code)})")
         for gap in again.not_judged:
             echo(f"not judged: {in_words(gap)}")
+
+
+def say_cut(run: Run, path: Path) -> None:
+    """Print that `run`, in the folder `path`, has no verdict, and the command that continues it."""
+    from specgate.run.resuming import resume_command
+
+    echo("verdict not reached: the run was cut short")
+    echo(f"next: {resume_command(run, path)}")
 
 
 def verify_comparison(path: Path) -> None:
@@ -140,7 +148,7 @@ def check(file: Path, policy: str | None, baseline: Path | None, scenario: str |
         for line in (*figure_lines(run), *verdict_lines(run)):
             echo(line)
     if run.status == "interrupted":
-        echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
+        say_cut(run, file)
         sys.exit(ExitCode.INCONCLUSIVE)
     state, code = overall(run)
     word = code.name if code is ExitCode.BACKEND_ERROR else state.value
