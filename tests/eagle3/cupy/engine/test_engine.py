@@ -78,26 +78,30 @@ def test_prompts_that_begin_alike_have_the_cache_and_the_texts_that_each_has_alo
     whole, other, last = random_prompts([8300] * 3)
     prompts = [whole, [*whole[:4200], *other[4200:]], [*whole[:8193], *last[8193:]]]
 
-    def left(slot: int) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
+    def left() -> list[tuple[list[torch.Tensor], list[tuple[int, ...]]]]:
+        """Of each slot, what the prefill has left, before a step writes behind the prompt; and the texts."""
         assert made.prefilled is not None
-        blocks = list(made.prefilled.layout.blocks[slot])
-        caches = [t[:, blocks].clone() for pages in made.b.pages for t in tensors_of(pages)]
-        rows = [*tensors_of(made.prefilled.last[slot])]
-        made.stream.wait()
-        return [*caches, *rows], [made.decode(Role(k), Budget(steps=STEPS), ()).tokens[slot] for k in (0, 3)]
+        pages, layout = [t for pages in made.b.pages for t in tensors_of(pages)], made.prefilled.layout
+        caches = [[t[:, list(own)].clone() for t in pages] for own in layout.blocks]
+        torch.cuda.synchronize()
+        runs = [made.decode(Role(k), Budget(steps=STEPS), ()) for k in (0, 3)]
+        assert {run.counters["cache_hit_tokens"] for run in runs} == {sum(layout.start)}
+        return [
+            ([*cache, *tensors_of(row)], [run.tokens[slot] for run in runs])
+            for slot, (cache, row) in enumerate(zip(caches, made.prefilled.last, strict=True))
+        ]
 
     alone = []
     for prompt in prompts:
         made.prefill([prompt], draft=True)
-        alone.append(left(0))
+        alone += left()
     made.prefill([prompts[0]], draft=True)
     made.shared_chunk = CHUNK
-    for call, starts in (([1, 2, 0], (4096, 8192, 8192)), ([2, 1], (8192, 4096))):
+    for call, starts in (([1, 2, 0], (4096, 8192, 8192)), ([2, 1], (8192, 8192))):
         made.prefill([prompts[of] for of in call], draft=True)
         assert made.prefilled is not None and made.prefilled.layout.start == starts
-        assert made.decode(BASELINE, Budget(steps=1), ()).counters["cache_hit_tokens"] == sum(starts)
-        for slot, of in enumerate(call):
-            (tensors, texts), (want, wanted) = left(slot), alone[of]
+        for of, (tensors, texts) in zip(call, left(), strict=True):
+            want, wanted = alone[of]
             assert texts == wanted and all(torch.equal(*pair) for pair in zip(tensors, want, strict=True))
 
 
