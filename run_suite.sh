@@ -1,23 +1,37 @@
 #!/usr/bin/env bash
 # The one command.
 #
-#   ./run_suite.sh            set up .venv, run the main job (specgate micro): on a GPU the planted pairs of 8B size, which need no
-#                             download, tuned first; else the demo pair, which is fetched: two minutes on two cores
-#   ./run_suite.sh micro --scenario cpu-1k-single,cpu-512-batch4   a longer look on a CPU; options go to specgate
-#   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
-#   ./run_suite.sh suite      micro as often as it is missing, then full (specgate full --micro-first): what SCENARIOS=… alone does,
-#                             as in SCENARIOS=baseline,single,batch,large-context,stress ./run_suite.sh
-#   ./run_suite.sh test       set up .venv, then lint, types and tests; what follows goes to pytest
-#   ./run_suite.sh test harness   the same without the tests of the EAGLE-3 engine (tests/eagle3)
-#   ./run_suite.sh test --quick   the same without the tests that take long (marked slow, with the reason): before a commit
-#   ./run_suite.sh kernels    set up .venv, compile the CUDA kernels that were edited, and record them for the tests; no GPU is needed
-#   ./run_suite.sh kernels --every-code   the same with every code of every kernel: after an edit of attention, or a new compiler
-#   ./run_suite.sh servers    set up .venv, install llama.cpp and vLLM (20 minutes, 4 GB, once), and hold both beside the reference engine
-#   ./run_suite.sh setup      set up .venv only
+# ./run_suite.sh          set up .venv, run the main job (specgate micro): on a
+#                         GPU the planted pairs of 8B size, which need no
+#                         download, tuned first; else the demo pair, which is
+#                         fetched: two minutes on two cores
+# ./run_suite.sh micro --scenario cpu-1k-single,cpu-512-batch4
+#                         a longer look on a CPU; options go to specgate
+# ./run_suite.sh full     the same, whole requests (specgate full): refused
+#                         until micro has been green three times
+# ./run_suite.sh suite    micro as often as it is missing, then full (specgate
+#                         full --micro-first): what SCENARIOS=… alone does:
+#                         SCENARIOS=baseline,single,batch,large-context,stress
+# ./run_suite.sh test     set up .venv, then lint, types and tests; what follows
+#                         goes to pytest
+# ./run_suite.sh test harness
+#                         without the EAGLE-3 engine's tests (tests/eagle3)
+# ./run_suite.sh test --quick
+#                         without the tests that take long (marked slow, with
+#                         the reason): before a commit
+# ./run_suite.sh kernels  set up .venv, compile the CUDA kernels that were edited,
+#                         and record them for the tests; no GPU is needed
+# ./run_suite.sh kernels --every-code
+#                         every code of every kernel: after an edit of attention,
+#                         or a new compiler
+# ./run_suite.sh servers  set up .venv, install llama.cpp and vLLM (20 minutes,
+#                         4 GB, once), hold both beside the reference engine
+# ./run_suite.sh setup    set up .venv only
 #
-# Environment: SCENARIOS (names, families or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face
-# folders of target and draft; default: the demo pair), WARMUP_RUNS, MEASUREMENT_RUNS (rounds per prompt set), MICRO_STEPS (of
-# micro), PERF_MODE (0 or 1), PYTHON.
+# Environment: SCENARIOS (names, families or files, comma separated), BACKEND,
+# MODEL_PATH and SPEC_MODEL_PATH (Hugging Face folders of target and draft;
+# default: the demo pair), WARMUP_RUNS, MEASUREMENT_RUNS (rounds per prompt set),
+# MICRO_STEPS (of micro), PERF_MODE (0 or 1), PYTHON.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -117,7 +131,7 @@ arguments() {
     [ -z "${WARMUP_RUNS:-}" ] || printf '%s\0' --warmup-runs "$WARMUP_RUNS"
     [ -z "${MEASUREMENT_RUNS:-}" ] || printf '%s\0' --measurement-runs "$MEASUREMENT_RUNS"
     if [ -n "${MICRO_STEPS:-}" ]; then
-        [ "$command" = micro ] || { echo "MICRO_STEPS=$MICRO_STEPS: the gates before full have their own: ./run_suite.sh micro" >&2; exit 2; }
+        [ "$command" = micro ] || { echo "MICRO_STEPS=$MICRO_STEPS: only of ./run_suite.sh micro; the gates before full have their own steps" >&2; exit 2; }
         printf '%s\0' --steps "$MICRO_STEPS"
     fi
     case "${PERF_MODE:-}" in
@@ -255,6 +269,6 @@ test) tests "$@" ;;
 kernels) kernels "$@" ;;
 servers) servers "$@" ;;
 setup) setup torch ;;
--h | --help) sed -n '2,22s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" ;;
 *) echo "unknown command: $command (micro, full, suite, test, kernels, servers, setup)" >&2; exit 2 ;;
 esac

@@ -53,6 +53,13 @@ def ran(
     return done.returncode, log.read_text().splitlines() if log.exists() else []
 
 
+def test_the_help_is_the_whole_first_comment_in_80_columns(checkout: Path) -> None:
+    done = subprocess.run(["bash", "run_suite.sh", "--help"], cwd=checkout, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "The one command." and lines[-1].endswith("PYTHON.")
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize("gpu", [True, False], ids=["gpu", "cpu"])
 def test_what_is_asked_for_is_handed_to_specgate_which_chooses_the_rest(checkout: Path, gpu: bool) -> None:
     assert ran(checkout, gpu=gpu) == (0, ["micro"])

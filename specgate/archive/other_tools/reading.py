@@ -99,7 +99,7 @@ def contents(file: Path) -> object:
     try:
         content = read_bytes(file)
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
+        raise UsageError(f"{file}: {error.strerror}", hint="a run folder, or a file of another tool") from error
     except ValueError as error:
         raise UsageError(f"{file}: {error}") from error
     try:
