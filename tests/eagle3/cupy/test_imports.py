@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.imports import imported_modules, modules
+import tomllib
+
+import pytest
+
+from tests.support.imports import ROOT, imported_modules, imports_of, modules
 
 PACKAGE = "specgate.backends.eagle3.cupy."
 ORDER = (
@@ -30,3 +34,14 @@ def test_every_part_imports_only_from_those_below_it() -> None:
         if other.startswith(PACKAGE) and rank[part_of(other)] < rank[part_of(module)]
     ]
     assert mine and not result
+
+
+@pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
+def test_what_reaches_a_gpu_is_named_by_the_extra_that_brings_the_engine(extra: str) -> None:
+    """torch for a GPU brings one of them along; another build of it need not."""
+    imported = {
+        name.split(".")[0] for module, file in modules().items() if PACKAGE in module for name in imports_of(file)
+    }
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for module, package in (("cupy", "cupy-cuda"), ("cuda", "cuda-bindings")):
+        assert module in imported and any(requirement.startswith(package) for requirement in extras[extra])
