@@ -47,12 +47,6 @@ def each(first: str, seconds: Mapping[str, str]) -> tuple[Pair, ...]:
     return tuple(Pair(first, second, why) for second, why in seconds.items())
 
 
-OF_NVFP4: Final = Pair(
-    *("tree", "kv", "eight positions share each word of values, so that nodes cannot enter it side by side"),
-    values=("nvfp4",),
-    hint=f"fp8 for that cache; {ELSEWHERE}",
-    engine="cupy",
-)
 OF_FIRST_BLOCK: Final = Pair(
     *("prefix_cache", "kv", "its codes are made beside the prompt's first block"), values=("nvfp4",)
 )
@@ -75,8 +69,6 @@ PAIRS: Final = (
         values=("2", "4"),
         hint="draft_tp = 1, which is the default beside a tree",
     ),
-    OF_NVFP4,
-    replace(OF_NVFP4, second="draft_kv"),
     *each(
         "specpv",
         {

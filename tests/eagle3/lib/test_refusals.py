@@ -51,7 +51,7 @@ def test_a_pair_is_refused_by_both_names_before_anything_is_read_and_each_alone_
 
 def test_a_value_that_is_as_good_as_none_and_another_cache_are_not_refused() -> None:
     refuse_pairs({"tree": "dynamic:8", "tp": "1", "kv": "fp8", "drafter": "eagle3"}, "cupy")
-    refuse_pairs({"tree": "dynamic:8", "kv": "nvfp4"}, "reference")
+    refuse_pairs({"tree": "dynamic:8", "kv": "nvfp4", "draft_kv": "nvfp4"}, "cupy")
     refuse_pairs({"specpv": "lossy", "kv": "bf16", "draft_kv": "nvfp4"}, "cupy")
 
 

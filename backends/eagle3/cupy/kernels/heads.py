@@ -71,12 +71,13 @@ class Heads:
         """Bytes of the key and value of one position in one layer, with its share of the scales. The two outer scales
         of a whole slot in NVFP4 are not counted.
         """
-        head: float = {
-            "bf16": 2 * self.head_dim,
-            "fp8": self.head_dim + 4 / SCALE_POSITIONS,
-            "nvfp4": self.head_dim / 2 + self.head_dim / NVFP4_ELEMENTS,
-        }[self.kv]
-        return 2 * self.kv_heads * head
+        scales = {"bf16": 0.0, "fp8": 4 / SCALE_POSITIONS, "nvfp4": self.head_dim / NVFP4_ELEMENTS}[self.kv]
+        return 2 * self.kv_heads * (self.row_bytes + scales)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the key, or of the value, of one position and head, without scales."""
+        return self.head_dim * {"bf16": 4, "fp8": 2, "nvfp4": 1}[self.kv] // 2
 
     @property
     def cached(self) -> torch.dtype:

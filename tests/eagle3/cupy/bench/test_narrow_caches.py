@@ -68,7 +68,6 @@ def test_options_that_no_kernel_is_timed_for_are_refused(tmp_path: Any) -> None:
         ({"draft_kv": "e5m2"}, r"option draft_kv = 'e5m2'\n  known: bf16, fp8, nvfp4"),
         ({"tree": "absent.yaml"}, r"absent\.yaml: "),
         ({"tree": "dynamic:100"}, r"option tree = dynamic:100: 100 draft tokens; back end cupy verifies at most 63"),
-        ({"kv": "nvfp4", "tree": "dynamic:8"}, r"option tree = dynamic:8 with kv = nvfp4"),
         ({"tree_width": "4"}, r"option tree_width"),
     ):
         with pytest.raises(UsageError, match=text):

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.spans import before_writing, with_trees
-from specgate.backends.eagle3.lib.kv.modes import KvModes
+from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Held, Role, Sampling
@@ -69,11 +69,12 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit
 
 
 @pytest.mark.slow("runs whole steps from their source")
-def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_in_e4m3() -> None:
+@pytest.mark.parametrize("kv", ["fp8", "nvfp4"])
+def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_of_codes(kv: KvMode) -> None:
     """All at once, and the cache is left as the baseline leaves it, whose scales begin within trees. `kernels/trees`
     has each beside a chain, and a GPU every pair in whole runs. Steps for two of three slots have the same bits, too.
     """
-    made = Decoder.of(DYNAMIC, kv=KvModes("fp8", "fp8"), experts=True)
+    made = Decoder.of(DYNAMIC, kv=KvModes(kv, kv), experts=True)
     text, wanted = made.decode(0, 14)
     after_plain = [cached(made, slot, length + 12) for slot, length in enumerate(LENGTHS)]
     block, logits = made.decode(3, 3, text.tokens)

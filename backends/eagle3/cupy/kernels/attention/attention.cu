@@ -182,11 +182,12 @@ struct Softmax {
     }
 };
 
-// Products of a whole key tile, by the format's add_keys and add_values.
-__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const uint4* keys, int key, const Task& task,
+// Products of a whole key tile, whose piece is `keys` or `values` (piece_products.cuh).
+template <typename Keys>
+__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const Keys& keys, int key, const Task& task,
                                                    const Thread& me);
-template <typename Powers>
-__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values, int key,
+template <typename Powers, typename Values>
+__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const Values& values, int key,
                                                      const Task& task, const Thread& me);
 
 // What differs between the formats of the cache: load_queries, append_new_rows, KVRing::copy, multiply_keys, update_softmax,
@@ -204,6 +205,7 @@ __device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], c
 #else
 #include "kv_rows.cuh"
 #endif
+#include "piece_products.cuh"
 
 // ---- what a block has to do: its task ---------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class TreeNodes:
 
     def shared_bytes(self, rows: int, heads: Heads) -> int:
         """Bytes of shared memory that a block has for keys and values of the nodes, where `rows` are the newest."""
-        return 2 * (self.first + rows) * (heads.head_dim * heads.cached.itemsize + 16)
+        return 2 * (self.first + rows) * (heads.row_bytes + 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class Attention(Kernel):
         tree: TreeNodes | None = None,
         kept: KeptBlocks | None = None,
     ) -> None:
-        """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, for a tree over a cache
-        in NVFP4, and for a part of anything but a plain cache.
+        """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, and for a part of
+        anything but a plain cache.
         """
         self.heads, self.window, self.sinks = heads, window, sinks
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
@@ -143,8 +143,6 @@ class Attention(Kernel):
             raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
         if tree is not None and (tree.first + rows_per_slot > MOST_NODES or self.appended != rows_per_slot):
             raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
-        if tree is not None and heads.kv == "nvfp4":
-            raise ValueError("a tree over a cache in nvfp4: eight positions share each word of its values")
         if kept is not None and (tree or window or heads.kv != "bf16" or self.appended != rows_per_slot):
             raise ValueError("a part of the cache is read in bf16 alone, by chains without a window")
         self.tree, self.kept = tree, kept

@@ -13,9 +13,7 @@ const int LANE_SCALES = TREE_ROWS ? 2 : 1;  // of a lane's rows g and g + 8: of 
 
 static_assert(TILE_KEYS == BLOCK && HEAD_DIM % 64 == 0, "a key tile must be a cache block, HEAD_DIM a multiple of 64");
 
-#define ROOM 15.0f               // float16 goes up to 2^15 and some, and down to 2^-24
-const int KEYS = TILE_KEYS / 4;  // of a lane, neighbours
-const int WIDE = HEAD_DIM / 64;  // 64-wide parts of a head: what four lanes have 16 elements each of
+#define ROOM 15.0f  // float16 goes up to 2^15 and some, and down to 2^-24
 
 // ---- load: queries ----------------------------------------------------------------------------------------------------
 
@@ -69,8 +67,23 @@ __device__ __forceinline__ void load_queries(const AttentionArguments& args, con
 // Of a key tile: scores, operand C, of rows g and g + 8 of the query tile and keys 16c + 2i and 16c + 2i + 1 of the tile in
 // of[i].
 typedef float TileScores[TILES][4];
-// Their powers as operand A: of keys 16c + 4j … 16c + 4j + 3, rows g and g + 8 of the first two, then of the other two.
-typedef unsigned Probabilities[TILES / 2][4];
+// Operand A of 64 neighbouring k: of 16c + 4j … 16c + 4j + 3, rows g and g + 8 of the first two, then of the other two.
+typedef unsigned OperandA[KEYS / 4][4];
+// Powers of scores; k are the keys of a key tile.
+typedef OperandA Probabilities;
+
+// The queries for part `wide` of keys.
+struct QueryPart {
+    OperandA of;
+
+    __device__ __forceinline__ QueryPart(int wide, int lane) {
+#pragma unroll
+        for (int j = 0; j < KEYS / 4; ++j) {
+            const uint4 four = queries[2 * wide + j / 2][j % 2][lane];
+            of[j][0] = four.x, of[j][1] = four.y, of[j][2] = four.z, of[j][3] = four.w;
+        }
+    }
+};
 
 // Online softmax of rows g + 8 · half: the scores of a key tile times `unit` become powers of two, times 2^`added`, at most
 // 2^ROOM times as large as the largest so far, and what came before shrinks to match. `divided`: 2^-`added`, for their sum.
@@ -120,3 +133,7 @@ __device__ __forceinline__ void pack_probabilities(Probabilities& p, const TileS
             p[j][2 * i + 1] = upper ? pack_fp16(of[2], of[3]) : 0;
         }
 }
+
+#if TREE_ROWS
+#include "tree_codes.cuh"
+#endif

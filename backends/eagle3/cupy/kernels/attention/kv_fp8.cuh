@@ -23,7 +23,7 @@ __device__ __forceinline__ float2 scales_of_piece(const KVRing& ring) {
     return reinterpret_cast<const float2*>(memory + ring.scale_index(ring.stage))[ring.me.c % 2];
 }
 
-static_assert(LOADED == SCALE_POSITIONS && LOADS_WIDE == WIDE, "a lane's keys must be those of a scale");
+static_assert(KEYS == SCALE_POSITIONS, "a lane's keys must be those of a scale");
 
 const int LEAST_EXPONENT = -64;  // values with a smaller scale are read as if they had this one, which is next to nothing, too
 const int EACH = HALF_DIM / 32;  // pairs of a head's row that a lane has
@@ -101,35 +101,19 @@ struct Scores {
 };
 
 // d += a · b, of which b are four codes.
-__device__ __forceinline__ void multiply_codes(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                               unsigned codes) {
+__device__ __forceinline__ void multiply_codes(float (&d)[4], const unsigned (&a)[4], unsigned codes) {
     const FourNumbers b = dequantised(codes);
-    mma_fp16(d, a0, a1, a2, a3, b.low, b.high, d[0], d[1], d[2], d[3]);
+    mma_fp16(d, a[0], a[1], a[2], a[3], b.low, b.high, d[0], d[1], d[2], d[3]);
 }
 
-// The queries for part `wide` of keys.
-struct QueryPart {
-    uint4 of[4];
-
-    __device__ __forceinline__ QueryPart(int wide, int lane) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) of[j] = queries[2 * wide + j / 2][j % 2][lane];
-    }
-};
-
-// d += q · kᵀ of a lane's part of keys, and d += p · v of its part of values, both without scales.
-__device__ __forceinline__ void add_keys(float (&d)[4], const QueryPart& q, uint4 k) {
-    multiply_codes(d, q.of[0].x, q.of[0].y, q.of[0].z, q.of[0].w, k.x);
-    multiply_codes(d, q.of[1].x, q.of[1].y, q.of[1].z, q.of[1].w, k.y);
-    multiply_codes(d, q.of[2].x, q.of[2].y, q.of[2].z, q.of[2].w, k.z);
-    multiply_codes(d, q.of[3].x, q.of[3].y, q.of[3].z, q.of[3].w, k.w);
-}
+// d += p · v of a lane's part of values, and d += q · kᵀ of its part of keys, both without scales.
 __device__ __forceinline__ void add_values(float (&d)[4], const Probabilities& p, uint4 v) {
-    multiply_codes(d, p[0][0], p[0][1], p[0][2], p[0][3], v.x);
-    multiply_codes(d, p[1][0], p[1][1], p[1][2], p[1][3], v.y);
-    multiply_codes(d, p[2][0], p[2][1], p[2][2], p[2][3], v.z);
-    multiply_codes(d, p[3][0], p[3][1], p[3][2], p[3][3], v.w);
+    multiply_codes(d, p[0], v.x);
+    multiply_codes(d, p[1], v.y);
+    multiply_codes(d, p[2], v.z);
+    multiply_codes(d, p[3], v.w);
 }
+__device__ __forceinline__ void add_keys(float (&d)[4], const QueryPart& q, uint4 k) { add_values(d, q.of, k); }
 
 #if TREE_ROWS
 #include "tree_fp8.cuh"

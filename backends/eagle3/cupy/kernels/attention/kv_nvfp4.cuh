@@ -53,7 +53,7 @@ struct NewFour {
     __device__ __forceinline__ NewFour(const AttentionArguments& args, const Task& task, int t, bool values, int lane) {
         const int head = HEADS + (values ? KV_HEADS : 0) + task.kv_head, i = 4 * lane % HEAD_DIM;
         const float* row = args.qkv + ((long long)(task.a * APPENDED_ROWS + t) * QKV_HEADS + head) * HEAD_DIM;
-        const long long angles = (long long)(task.oldest_new + t) * HALF_DIM + i % HALF_DIM;
+        const long long angles = (long long)(task.oldest_new + DEPTH_OF(task, t)) * HALF_DIM + i % HALF_DIM;
         float4 own = *reinterpret_cast<const float4*>(row + i);
         const HeadNorm norm(row, norm_of_keys(args.head_norms));
         if (!values) own = norm.of(own, i);
@@ -105,16 +105,21 @@ __device__ __forceinline__ float outer_of(const AttentionArguments& args, const 
     return outer;
 }
 
-// A new key: its codes, a word of which two lanes have, and its scales.
+// The word of a key's codes that the lane and its neighbour have.
+__device__ __forceinline__ unsigned word_of(const NewFour& row, const BlockScale& scale, int lane) {
+    unsigned word = 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) word |= placed(scale.code_of(row.of[n]), lane % 2 * 4 + n);
+    return word | __shfl_xor_sync(FULL_WARP, word, 1);
+}
+
+// A new key: its codes and its scales.
 __device__ __forceinline__ void append_key(const AttentionArguments& args, const Task& task, int t, int lane) {
     const int at = task.oldest_new + t;
     const Page page(args, task, args.block_table[task.slot * MAX_BLOCKS + at / BLOCK], false);
     const NewFour row(args, task, t, false, lane);
     const BlockScale scale(row.largest, outer_of(args, task, false, t == 0, lane));
-    unsigned word = 0;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) word |= placed(scale.code_of(row.of[n]), lane % 2 * 4 + n);
-    word |= __shfl_xor_sync(FULL_WARP, word, 1);
+    const unsigned word = word_of(row, scale, lane);
     if (lane >= HEAD_DIM / 4) return;
     if (lane % 2 == 0) page.codes[key_code(at % BLOCK, 4 * lane).word] = word;
     if (lane % 4 == 0) page.scales[key_scale(at % BLOCK, 4 * lane)] = (unsigned char)scale.code;
@@ -212,15 +217,61 @@ struct Scores {
     float unit;  // of a score, in units of log2
 };
 
-// d += a · b, of which b are eight codes times their scales, `scales` in pairs of neighbours.
-__device__ __forceinline__ void multiply_eight(float (&d)[4], const unsigned (&a)[4], const unsigned (&then)[4], unsigned codes,
-                                               const unsigned (&scales)[4]) {
-    const Eight b = expanded(codes);
-    mma_fp16(d, a[0], a[1], a[2], a[3], product_fp16(b.pair[0], scales[0]), product_fp16(b.pair[1], scales[1]), d[0], d[1],
-             d[2], d[3]);
-    mma_fp16(d, then[0], then[1], then[2], then[3], product_fp16(b.pair[2], scales[2]), product_fp16(b.pair[3], scales[3]),
-             d[0], d[1], d[2], d[3]);
+// Sixteen codes that a lane multiplies one after the other, and the scales of each eight of them as float16, in pairs of
+// neighbours.
+struct Sixteen {
+    uint2 codes;
+    uint4 first, last;
+};
+
+// A key's have one scale, which `twice` has in both halves.
+__device__ __forceinline__ Sixteen sixteen_of_key(uint2 codes, unsigned twice) {
+    const uint4 same = make_uint4(twice, twice, twice, twice);
+    return {codes, same, same};
 }
+
+// What the piece of a key tile's keys is beside its scales, and that of its values.
+struct KeyPiece {
+    const uint4* codes;
+    const LaneScales& scales;
+};
+struct ValuePiece {
+    const uint4 *codes, *scales;
+};
+
+// Sixteen n of a piece.
+__device__ __forceinline__ uint2 codes_of(const uint4* piece, int n) {
+    const uint4 two = piece[n / 2 * 32];
+    return n % 2 ? make_uint2(two.z, two.w) : make_uint2(two.x, two.y);
+}
+__device__ __forceinline__ Sixteen key_of(const KeyPiece& keys, int wide, int i) {
+    const int n = wide * TILES + i;
+    return sixteen_of_key(codes_of(keys.codes, n), keys.scales.of_key(n));
+}
+__device__ __forceinline__ Sixteen value_of(const ValuePiece& values, int i) {
+    return {codes_of(values.codes, i), values.scales[i & ~1], values.scales[i | 1]};
+}
+
+// d += a · b, of which b are eight codes times their scales.
+__device__ __forceinline__ void multiply_eight(float (&d)[4], const unsigned (&a)[4], const unsigned (&then)[4], unsigned codes,
+                                               uint4 scales) {
+    const Eight b = expanded(codes);
+    mma_fp16(d, a[0], a[1], a[2], a[3], product_fp16(b.pair[0], scales.x), product_fp16(b.pair[1], scales.y), d[0], d[1], d[2],
+             d[3]);
+    mma_fp16(d, then[0], then[1], then[2], then[3], product_fp16(b.pair[2], scales.z), product_fp16(b.pair[3], scales.w), d[0],
+             d[1], d[2], d[3]);
+}
+
+// d += p · v of a lane's part of values, and d += q · kᵀ of its part of keys, both without the outer scale.
+__device__ __forceinline__ void add_values(float (&d)[4], const Probabilities& p, const Sixteen& v) {
+    multiply_eight(d, p[0], p[1], v.codes.x, v.first);
+    multiply_eight(d, p[2], p[3], v.codes.y, v.last);
+}
+__device__ __forceinline__ void add_keys(float (&d)[4], const QueryPart& q, const Sixteen& k) { add_values(d, q.of, k); }
+
+#if TREE_ROWS
+#include "tree_nvfp4.cuh"
+#endif
 
 // score = q · kᵀ for the key tile at `key`, without the outer scale.
 __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int key) {
@@ -231,26 +282,7 @@ __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int k
         const uint4* keys = ring.await_piece();
         const LaneScales scales(ring);
         share_value_scales(scales, ring.me);
-#pragma unroll
-        for (int wide = 0; wide < WIDE; ++wide) {
-            unsigned q[4][4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const uint4 four = queries[2 * wide + j / 2][j % 2][ring.me.lane];
-                q[j][0] = four.x, q[j][1] = four.y, q[j][2] = four.z, q[j][3] = four.w;
-            }
-#pragma unroll
-            for (int i = 0; i < TILES; i += 2) {
-                const uint4 k = keys[(wide * TILES + i) / 2 * 32];
-                const unsigned codes[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-                for (int n = 0; n < 2; ++n) {
-                    const unsigned same = scales.of_key(wide * TILES + i + n), four[4] = {same, same, same, same};
-                    multiply_eight(score.of[i + n], q[0], q[1], codes[2 * n], four);
-                    multiply_eight(score.of[i + n], q[2], q[3], codes[2 * n + 1], four);
-                }
-            }
-        }
+        multiply_tile_keys(score.of, KeyPiece{keys, scales}, key, ring.task, ring.me);
     }
     ring.refill(0, key);
 }
@@ -269,18 +301,8 @@ __device__ __forceinline__ void pack_probabilities(Probabilities& p, const Score
 // out += p · v for the key tile at `key`, without the outer scale.
 __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilities& p, KVRing& ring, int key) {
     if (ring.wanted(key)) {
-        const uint4 *values = ring.await_piece(), *scales = value_scales(ring.me);
-#pragma unroll
-        for (int i = 0; i < LOADS_8; i += 2) {
-            const uint4 v = values[i / 2 * 32], lower = scales[i], upper = scales[i + 1];
-            const unsigned codes[4] = {v.x, v.y, v.z, v.w}, low[4] = {lower.x, lower.y, lower.z, lower.w};
-            const unsigned high[4] = {upper.x, upper.y, upper.z, upper.w};
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                multiply_eight(state.out[i + n], p[0], p[1], codes[2 * n], low);
-                multiply_eight(state.out[i + n], p[2], p[3], codes[2 * n + 1], high);
-            }
-        }
+        const uint4* values = ring.await_piece();
+        multiply_tile_values(state.out, p, ValuePiece{values, value_scales(ring.me)}, key, ring.task, ring.me);
     }
     ring.refill(1, key);
 }

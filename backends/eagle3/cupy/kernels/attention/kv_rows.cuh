@@ -1,10 +1,8 @@
-// What the formats share whose pages have positions in rows, bfloat16 and E4M3: how a ring is filled, and products of a whole
-// key tile by what the format has, its QueryPart, add_keys and add_values. Of a chain, keys and values are operands as they lie
-// in the piece; of a tree, tree_products.cuh says where they come from.
+// What the formats share whose pages have positions in rows, bfloat16 and E4M3: how a ring is filled, and where its pieces have
+// a lane's parts of keys and values; of a tree, where nodes have them.
 #pragma once
 #include "async_copy.cuh"
 #include "kv_ring.cuh"
-#include "mma.cuh"
 
 // There is no outer scale.
 __device__ __forceinline__ void find_outer(KVRing& ring) {}
@@ -35,34 +33,36 @@ __device__ __forceinline__ void KVRing::copy(int stage, bool values, int key, bo
     }
 }
 
-// score += q · kᵀ for a key tile, whose piece is `keys`.
-__device__ __forceinline__ void multiply_piece_keys(float (&score)[TILES][4], const uint4* keys, const Thread& me) {
-#pragma unroll
-    for (int wide = 0; wide < LOADS_WIDE; ++wide) {
-        const QueryPart q(wide, me.lane);
-#pragma unroll
-        for (int i = 0; i < TILES; ++i) add_keys(score[i], q, keys[(i * LOADS_WIDE + wide) * 32]);
-    }
+__device__ __forceinline__ const uint4& key_of(const uint4* keys, int wide, int i) {
+    return keys[(i * LOADS_WIDE + wide) * 32];
 }
-
-// out += p · v for a key tile, whose piece is `values`; `Powers`: of a key tile, as the format has them.
-template <typename Powers>
-__device__ __forceinline__ void multiply_piece_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values) {
-#pragma unroll
-    for (int i = 0; i < LOADS_8; ++i) add_values(out[i], p, values[i * 32]);
-}
+__device__ __forceinline__ const uint4& value_of(const uint4* values, int i) { return values[i * 32]; }
 
 #if TREE_ROWS
-#include "tree_products.cuh"
-#else
-__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const uint4* keys, int key, const Task& task,
-                                                   const Thread& me) {
-    multiply_piece_keys(score, keys, me);
+__device__ __forceinline__ const uint4& node_key(int node, int wide, const Thread& me) {
+    return node_keys[node][wide * 4 + me.c];
 }
 
-template <typename Powers>
-__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values, int key,
-                                                     const Task& task, const Thread& me) {
-    multiply_piece_values(out, p, values);
+// A piece of values in which each of a lane's positions is a node's, NOBODY's are the cache's.
+struct PathValues {
+    const uint4* values;
+    const int (&nodes)[KEYS];
+    const Thread& me;
+};
+__device__ __forceinline__ PathValues values_of_path(const uint4* values, const int (&nodes)[KEYS], const Thread& me) {
+    return {values, nodes, me};
+}
+__device__ __forceinline__ uint4 value_of(const PathValues& path, int i) {
+    const int NUMBER_BITS = 8 * (int)sizeof(Cached);
+    uint4 v = path.values[i * 32];
+    unsigned* words = &v.x;
+#pragma unroll
+    for (int e = 0; e < KEYS; ++e) {
+        if (path.nodes[e] == NOBODY) continue;
+        const unsigned of = reinterpret_cast<const Cached*>(node_values[path.nodes[e]])[i * 8 + path.me.g];
+        const int word = e * NUMBER_BITS / 32, shift = e * NUMBER_BITS % 32;
+        words[word] = (words[word] & ~((1u << NUMBER_BITS) - 1u << shift)) | of << shift;
+    }
+    return v;
 }
 #endif

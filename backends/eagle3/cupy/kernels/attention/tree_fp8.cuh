@@ -1,10 +1,9 @@
-// Nodes of a tree over a cache in E4M3: their way into shared memory and into the cache, and the scales of their codes.
+// Nodes of a tree over a cache in E4M3, and the scales of their codes.
 //
 // SCALE_POSITIONS positions share a scale, which the first of them makes. Of the positions behind the slot's first at most one
 // begins such positions; so a path has two scales: that of the cache, and that which its node there makes, if it reaches so
-// far. A node's codes are those that it has in a chain of its path. They enter the cache as nodes do; the scale of the second
-// kind goes to node_scales [slot][KV_HEADS][TREE_STRIDE][key, value], where later launches find it, and tree_settle.cu that of
-// the accepted path.
+// far. Codes enter the cache as nodes do; the scale of the second kind goes to node_scales
+// [slot][KV_HEADS][TREE_STRIDE][key, value], where later launches find it, and tree_settle.cu that of the accepted path.
 #pragma once
 #include "fp8.cuh"
 #include "kv_ring.cuh"
@@ -40,30 +39,30 @@ __device__ __forceinline__ float scale_of_node(const AttentionArguments& args, c
     return scale_of((maker == node ? row : NewRow(args, task, maker - FIRST_NODE, values, lane)).largest());
 }
 
-// Keys and values of the nodes that the tile's rows look at into shared memory, each by one warp: new ones from qkv, rotated;
-// those of earlier launches from the cache. New ones also enter the cache.
-__device__ __forceinline__ void load_nodes(const AttentionArguments& args, const Task& task) {
-    const int* table = args.block_table + task.slot * MAX_BLOCKS;
-    const unsigned long long seen = find_paths(task);
-    const int lane = threadIdx.x % 32, own = FIRST_NODE + first_row_of(task);
-    for (int n = threadIdx.x / 32; n < 2 * TREE_ROWS; n += WARPS) {
-        const int node = n / 2, at = task.position + node;
-        const bool values = n % 2 == 1, enters = enters_here(task, node);
-        if (!enters && !(seen >> node & 1)) continue;
-        const long long page = ((long long)table[at / BLOCK] * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
-        unsigned char* kept = values ? args.v_pages + page + at % BLOCK : args.k_pages + page + at % BLOCK * HEAD_DIM;
-        unsigned char* to = reinterpret_cast<unsigned char*>(values ? node_values[node] : node_keys[node]);
-        const int stride = values ? BLOCK : 1;
-        if (!is_added(node)) {
-            for (int i = lane; i < HEAD_DIM; i += 32) to[i] = kept[i * stride];
-            continue;
-        }
+// In the cache, element i is at `cached` + i · `stride`.
+struct NodeRow {
+    const int node;
+    const bool values;
+    unsigned char *cached, *own;
+    int stride;
+
+    __device__ __forceinline__ NodeRow(const AttentionArguments& args, const Task& task, int node, bool values, int block,
+                                       int place)
+        : node(node), values(values) {
+        const long long page = ((long long)block * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
+        cached = values ? args.v_pages + page + place : args.k_pages + page + place * HEAD_DIM;
+        own = reinterpret_cast<unsigned char*>(values ? node_values[node] : node_keys[node]);
+        stride = values ? BLOCK : 1;
+    }
+
+    __device__ __forceinline__ void make(const AttentionArguments& args, const Task& task, bool enters, int lane) const {
         const NewRow row(args, task, node - FIRST_NODE, values, lane);
         bool made;
         const float scale = scale_of_node(args, task, row, node, values, lane, made), factor = inverse(scale);
+        const int first = FIRST_NODE + first_row_of(task);
         if (lane == 0 && made) {
             if (enters) args.node_scales[node_scale(task, node) + values] = scale;
-            if (node >= own && node < own + NODES_PER_TILE) (&own_scales[node - own].x)[values] = scale;
+            if (node >= first && node < first + NODES_PER_TILE) (&own_scales[node - first].x)[values] = scale;
         }
 #pragma unroll
         for (int m = 0; m < EACH; ++m) {
@@ -71,12 +70,16 @@ __device__ __forceinline__ void load_nodes(const AttentionArguments& args, const
 #pragma unroll
             for (int part = 0; part < 2; ++part) {
                 const int i = lane + 32 * m + HALF_DIM * part;
-                to[i] = codes[part];
-                if (enters) kept[i * stride] = codes[part];
+                own[i] = codes[part];
+                if (enters) cached[i * stride] = codes[part];
             }
         }
     }
-}
+
+    __device__ __forceinline__ void fetch(int lane) const {
+        for (int i = lane; i < HEAD_DIM; i += 32) own[i] = cached[i * stride];
+    }
+};
 
 // The scales of a lane's keys and values of the key tile at `key`, as its rows g and g + 8 see them.
 __device__ __forceinline__ void find_scales(float2 (&scale)[LANE_SCALES], const KVRing& ring, int key) {

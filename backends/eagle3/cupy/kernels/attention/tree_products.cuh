@@ -1,14 +1,12 @@
 // Products of a key tile that nodes of a tree stand in (tree_rows.cuh): once for every node that the query tile has, with the
-// keys and values of that node's own path in the places of their positions.
+// keys and values of that node's own path in the places of their positions, as the format has them: its node_key, values_of_path.
 #pragma once
 #include "kv_ring.cuh"
 #include "tree_rows.cuh"
 
-const int NUMBER_BITS = 8 * (int)sizeof(Cached);
-
-// Index of the tile's first node: 0. With a cache in E4M3 the compiler must not know the number: where a slot has one tile, it
+// Index of the tile's first node: 0. With a cache of codes the compiler must not know the number: where a slot has one tile, it
 // else compiles the turns of the loops below one by one, and a thread has too few registers.
-#if KV_FP8
+#if KV_FP8 || KV_NVFP4
 __device__ __forceinline__ int first_own() {
     int own = 0;
     asm("" : "+r"(own));
@@ -19,15 +17,9 @@ __device__ __forceinline__ int first_own() {
 #define FIRST_OWN 0
 #endif
 
-// Number e of a load becomes `of`.
-__device__ __forceinline__ void put_number(uint4& load, int e, unsigned of) {
-    unsigned* words = &load.x;
-    const int word = e * NUMBER_BITS / 32, shift = e * NUMBER_BITS % 32;
-    words[word] = (words[word] & ~((1u << NUMBER_BITS) - 1u << shift)) | of << shift;
-}
-
 // score = q · kᵀ for the key tile at `key`, whose piece is `keys`.
-__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const uint4* keys, int key, const Task& task,
+template <typename Keys>
+__device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], const Keys& keys, int key, const Task& task,
                                                    const Thread& me) {
     if (!holds_nodes(task, key)) return multiply_piece_keys(score, keys, me);
 #pragma unroll 1
@@ -35,14 +27,13 @@ __device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], con
         float sums[TILES][4] = {};
         int nodes[TILES];
 #pragma unroll
-        for (int i = 0; i < TILES; ++i) nodes[i] = node_at(own, key + LOADED * (me.g / 2) + 2 * i + me.g % 2 - task.position);
+        for (int i = 0; i < TILES; ++i) nodes[i] = node_at(own, key + KEYS * (me.g / 2) + 2 * i + me.g % 2 - task.position);
 #pragma unroll
         for (int wide = 0; wide < LOADS_WIDE; ++wide) {
             const QueryPart q(wide, me.lane);
 #pragma unroll
             for (int i = 0; i < TILES; ++i)
-                add_keys(sums[i], q,
-                         nodes[i] == NOBODY ? keys[(i * LOADS_WIDE + wide) * 32] : node_keys[nodes[i]][wide * 4 + me.c]);
+                add_keys(sums[i], q, nodes[i] == NOBODY ? key_of(keys, wide, i) : node_key(nodes[i], wide, me));
         }
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
@@ -56,21 +47,19 @@ __device__ __forceinline__ void multiply_tile_keys(float (&score)[TILES][4], con
 }
 
 // out += p · v for the key tile at `key`, whose piece is `values`.
-template <typename Powers>
-__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const uint4* values, int key,
+template <typename Powers, typename Values>
+__device__ __forceinline__ void multiply_tile_values(float (&out)[LOADS_8][4], const Powers& p, const Values& values, int key,
                                                      const Task& task, const Thread& me) {
     if (!holds_nodes(task, key)) return multiply_piece_values(out, p, values);
 #pragma unroll 1
     for (int own = FIRST_OWN; own < NODES_PER_TILE; ++own) {
-        int nodes[LOADED];
+        int nodes[KEYS];
 #pragma unroll
-        for (int e = 0; e < LOADED; ++e) nodes[e] = node_at(own, key + LOADED * me.c + e - task.position);
+        for (int e = 0; e < KEYS; ++e) nodes[e] = node_at(own, key + KEYS * me.c + e - task.position);
+        const auto path = values_of_path(values, nodes, me);
 #pragma unroll
         for (int i = 0; i < LOADS_8; ++i) {
-            uint4 v = values[i * 32];
-#pragma unroll
-            for (int e = 0; e < LOADED; ++e)
-                if (nodes[e] != NOBODY) put_number(v, e, reinterpret_cast<const Cached*>(node_values[nodes[e]])[i * 8 + me.g]);
+            const auto v = value_of(path, i);
             float sums[4] = {out[i][0], out[i][1], out[i][2], out[i][3]};
             add_values(sums, p, v);
 #pragma unroll

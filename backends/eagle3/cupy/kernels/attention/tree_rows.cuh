@@ -11,8 +11,8 @@
 // queries its tile has, with the keys and values of that node's own path in their places, and keeps the rows of that node.
 // They are at most two of a chunk's tiles. Everything else is the chain's, key tile by key tile.
 //
-// What depends on the cache's format is in tree_bf16.cuh and tree_fp8.cuh, how nodes enter shared memory and the cache, and
-// what does not in tree_products.cuh, how a key tile is multiplied.
+// What depends on the cache's format, how nodes enter shared memory and the cache, is in tree_bf16.cuh and, of codes, in
+// tree_codes.cuh with tree_fp8.cuh or tree_nvfp4.cuh; what does not in tree_products.cuh, how a key tile is multiplied.
 #pragma once
 #include "bf16.cuh"
 #include "block.cuh"
@@ -20,7 +20,6 @@
 
 static_assert(TREE_ROWS <= 64 && TREE_STRIDE >= TREE_ROWS, "TREE_ROWS must be at most 64: a mask has 64 bits");
 static_assert(FIRST_NODE + QUERY_ROWS == TREE_ROWS && APPENDED_ROWS == QUERY_ROWS, "a launch's rows are the newest nodes");
-static_assert(!KV_NVFP4, "a tree's rows are cached in bfloat16 or in E4M3");
 
 const int NODES_PER_TILE = 16 % HEADS_PER_KV ? (14 + HEADS_PER_KV) / HEADS_PER_KV + 1 : 16 / HEADS_PER_KV;  // at most
 const int NODE_LOADS = HEAD_DIM / LOADED + 1;  // 16-byte loads of a node's row; one more, so that rows begin in other banks

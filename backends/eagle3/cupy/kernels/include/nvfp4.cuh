@@ -70,6 +70,13 @@ __device__ __forceinline__ unsigned placed(unsigned code, int index) {
     return ((code & 7u) << (9 - 3 * pair) | (code >> 3) << sign) << 16 * (index % 2);
 }
 
+// The code at place `index` of a word.
+__device__ __forceinline__ unsigned code_at(unsigned word, int index) {
+    const int pair = index / 2, sign = 0xdecf >> 4 * pair & 15;
+    word >>= 16 * (index % 2);
+    return (word >> (9 - 3 * pair) & 7u) | (word >> sign & 1u) << 3;
+}
+
 // ---- numbers to codes -------------------------------------------------------------------------------------------------
 
 // The bits of |x|: as whole numbers they are in order, and above all finite ones where x is not finite.

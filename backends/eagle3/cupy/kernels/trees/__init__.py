@@ -9,5 +9,6 @@ tree_settle.cu   the longest path that the target agrees with, whether masks are
 
 largest.cuh      the largest choice of a warp
 likeliest.cuh    the likeliest tokens of a row, by a block, from what the LM head leaves beside its logits
+settled_*.cuh    a path's cache entries in `tree_settle.cu`, by the format of the cache
 joined_rows.cuh  the candidates behind rows of a dynamic tree, and the probabilities of their paths
 """

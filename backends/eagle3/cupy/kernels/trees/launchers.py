@@ -149,8 +149,8 @@ class TreeSettle(Kernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = 16 // self.heads.cached.itemsize
-        self.shared_bytes = self.heads.head_dim * 16 * ((self.rows + 2 * numbers - 2) // numbers)
+        numbers = 16 // self.heads.cached.itemsize  # positions of 16 bytes of values
+        self.shared_bytes = self.heads.row_bytes * numbers * ((self.rows + 2 * numbers - 2) // numbers)
 
     @property
     def constants(self) -> dict[str, int | float]:

@@ -16,31 +16,35 @@
 // layers before the last: that has long ended. A thread moves one element of all nodes, by a list of places that is the same
 // for all: there are so many blocks that instructions count.
 //
-// KV_FP8: the cache is in E4M3. Codes of nodes are those of their paths (tree_fp8.cuh), so that they move as they are; where
-// the accepted path begins the positions of a scale, that scale goes to the cache's, too.
+// KV_FP8, KV_NVFP4: the cache is in E4M3 or NVFP4. Codes of nodes are those of their paths (tree_codes.cuh), so that they move
+// as they are, those of NVFP4 with the scales of their blocks; where the accepted path begins the positions of a scale in E4M3,
+// that scale goes to the cache's, too. What depends on the format is in settled_rows.cuh and settled_nvfp4.cuh.
 //
 // Layouts: choices [active slot][ROWS], as the LM head leaves them; drafts, target_tokens, masks and parents [slot][MAX_ROWS];
 // path [slot][LEVELS + 1], node 0 first, meaningless behind accepted[slot]; readers [active slot], zero between steps; k_pages
 // [layer][block][KV_HEADS][BLOCK][HEAD_DIM] and v_pages [layer][block][KV_HEADS][HEAD_DIM][BLOCK]; features
 // [slot][MAX_ROWS][WIDTH]; of E4M3, scales [layer][block][KV_HEADS][BLOCK / 16][key, value] and node_scales
-// [layer][slot][KV_HEADS][MAX_ROWS][key, value].
+// [layer][slot][KV_HEADS][MAX_ROWS][key, value]; of NVFP4, pages and scales of a layer as nvfp4.cuh has them.
 #include "argmax.cuh"
 #include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
 #include "dependent.cuh"
 #include "slots.cuh"
-#if KV_FP8
+#ifndef KV_NVFP4
+#define KV_NVFP4 0
+#endif
+#if KV_FP8 || KV_NVFP4
 #include "fp8.cuh"
 typedef unsigned char Cached;
 #else
 typedef bf16 Cached;
 #endif
 
-const int NUMBERS = LOAD / (int)sizeof(Cached);  // of 16 bytes of a cache
+const int NUMBERS = LOAD / (int)sizeof(Cached);  // positions of 16 bytes of values
 const int HEADS_IN_ALL = LAYERS * KV_HEADS;
 const int COLUMNS_AT_ONCE = THREADS * 8;
-const int LOADS = HEAD_DIM / NUMBERS;                    // of 16 bytes, of a row of keys
+const int LINES = HEAD_DIM / (KV_NVFP4 ? 2 : 1);         // of 16 bytes at a piece's positions: of an element each, or of two
 const int EACH = (ROWS + 31) / 32;                       // nodes of a lane
 const int PIECES = (ROWS + 2 * NUMBERS - 2) / NUMBERS;   // of NUMBERS positions, in which ROWS positions lie at most
 const int MOVED = (LEVELS + 2 * NUMBERS - 2) / NUMBERS;  // the same of the positions of a path
@@ -57,8 +61,10 @@ struct TreeSettleArguments {               // launched on [LAYERS * KV_HEADS + (
     float* scales;                         // [LAYERS, BLOCKS, KV_HEADS, BLOCK / 16, 2] only if KV_FP8
     const float* node_scales;              // [LAYERS, scaled_slots, KV_HEADS, MAX_ROWS, 2] only if KV_FP8
     int scaled_slots;                      // only if KV_FP8
-    bf16* k_pages;                         // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8
-    bf16* v_pages;                         // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8
+    unsigned char *k_pages, *v_pages;      // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM / 16, 32, 16] only if KV_NVFP4
+    unsigned char* scales;                 // [LAYERS, BLOCKS, KV_HEADS, 8 * HEAD_DIM + 16] only if KV_NVFP4
+    bf16* k_pages;                         // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM] only if !KV_FP8 && !KV_NVFP4
+    bf16* v_pages;                         // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK] only if !KV_FP8 && !KV_NVFP4
     bf16* features;                        // [S, MAX_ROWS, WIDTH]
     int *accepted, *path, *target_tokens;  // [S], [S, LEVELS + 1], [S, MAX_ROWS]
     Choice* choices;                       // [R]
@@ -87,7 +93,7 @@ struct Part {
         page = begin_of(table[0]), rest = begin_of(table[(length % BLOCK + ROWS - 1) / BLOCK]);
     }
     __device__ __forceinline__ long long begin_of(int block) const {
-        return (((long long)layer * BLOCKS + block) * KV_HEADS + head) * BLOCK * HEAD_DIM;
+        return (((long long)layer * BLOCKS + block) * KV_HEADS + head) * BLOCK * LINES;
     }
     // Where the page with position `at` begins.
     __device__ __forceinline__ long long page_of(int at) const { return at / BLOCK == length / BLOCK ? page : rest; }
@@ -95,7 +101,7 @@ struct Part {
 
 // ---- load -------------------------------------------------------------------------------------------------------------
 
-// The values that the tree's nodes may have, [HEAD_DIM][PIECES]: of every element of the head, from the piece with the slot's
+// The values that the tree's nodes may have, [LINES][PIECES]: of every element of the head, from the piece with the slot's
 // first position on. Copied asynchronously: there are more blocks of this kernel than would find registers for them at once.
 extern __shared__ uint4 memory[];
 
@@ -104,17 +110,17 @@ __device__ __forceinline__ void copy_async_kept(unsigned shared, const void* glo
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
-// Pieces From to PIECES of all elements: as many neighbours at once as a power of two has, whose threads copy one place each of
-// every few elements.
+// Pieces From to PIECES of all lines: as many neighbours at once as a power of two has, whose threads copy one place each of
+// every few lines.
 template <int From>
 __device__ __forceinline__ void request_values(const Cached* v_pages, const Part& part) {
     const int LEFT = PIECES - From, WIDE = LEFT >= 8 ? 8 : LEFT >= 4 ? 4 : LEFT >= 2 ? 2 : 1;
-    const int piece = From + threadIdx.x % WIDE, element = threadIdx.x / WIDE, at = part.first + piece * NUMBERS;
-    const Cached* from = v_pages + part.page_of(at) + element * BLOCK + at % BLOCK;
-    const unsigned to = shared_address(memory) + LOAD * (element * PIECES + piece);
-    if (at < part.length + ROWS)
+    const int piece = From + threadIdx.x % WIDE, line = threadIdx.x / WIDE, at = part.first + piece * NUMBERS;
+    const Cached* from = v_pages + part.page_of(at) + line * BLOCK + at % BLOCK;
+    const unsigned to = shared_address(memory) + LOAD * (line * PIECES + piece);
+    if (at < part.length + ROWS && (LINES * WIDE >= THREADS || line < LINES))
 #pragma unroll
-        for (int n = 0; n < WIDE; ++n)
+        for (int n = 0; n < max(1, WIDE * LINES / THREADS); ++n)
             copy_async_kept(to + n * (THREADS / WIDE * PIECES * LOAD), from + n * (THREADS / WIDE * BLOCK));
     if constexpr (LEFT > WIDE) request_values<From + WIDE>(v_pages, part);
 }
@@ -235,10 +241,11 @@ __device__ __forceinline__ void clear_choices(const TreeSettleArguments& args, i
 
 // ---- move -------------------------------------------------------------------------------------------------------------
 
-// A row's column of 16 bytes, of keys or of features, of all nodes of the path. A thread reads all before it writes any, and
-// nobody else touches its column.
+// A row's column, of keys, scales or features, of all nodes of the path. A thread reads all before it writes any, and nobody
+// else touches its column.
+template <typename Load>
 struct Column {
-    uint4 of_node[LEVELS];
+    Load of_node[LEVELS];
 
     template <typename At>
     __device__ __forceinline__ void load(At at) {
@@ -254,54 +261,33 @@ struct Column {
     }
 };
 
+template <typename Element>
 __device__ __forceinline__ void move_values(Cached* v_pages, const Part& part) {
     const int begin = first_moved(part), end = (part.length + accepted - part.first) / NUMBERS;
-    const Cached* own = reinterpret_cast<const Cached*>(memory + threadIdx.x * PIECES);
+    const Element element;
 #pragma unroll
     for (int n = 0; n < MOVED; ++n) {
         if (begin + n > end) break;
         const Places from = places[n];
         unsigned words[4];
 #pragma unroll
-        for (int e = 0; e < NUMBERS; ++e) {
-            const unsigned of = own[from.of[e / 4] >> e % 4 * 8 & 255], shift = 32 * e / (NUMBERS / 4) % 32;
-            words[e * 4 / NUMBERS] = shift ? words[e * 4 / NUMBERS] | of << shift : of;
-        }
+        for (int e = 0; e < NUMBERS; ++e) element.put(words, e, element.number(from.of[e / 4] >> e % 4 * 8 & 255));
         const int at = part.first + (begin + n) * NUMBERS;
-        *reinterpret_cast<uint4*>(v_pages + part.page_of(at) + threadIdx.x * BLOCK + at % BLOCK) =
-            make_uint4(words[0], words[1], words[2], words[3]);
+        element.store(v_pages + part.page_of(at), at, words);
     }
 }
 
-// Of values, all threads move an element each, and a few a column of keys.
-__device__ __forceinline__ void move_cached(const TreeSettleArguments& args, const Part& part) {
-    auto of_keys = [&](int node) {
-        const int at = part.length + node;
-        return reinterpret_cast<uint4*>(args.k_pages + part.page_of(at) + at % BLOCK * HEAD_DIM) + threadIdx.x % LOADS;
-    };
-    const bool has_keys = (int)threadIdx.x >= THREADS - LOADS;
-    Column keys;
-    if (has_keys) keys.load(of_keys);
-    move_values(args.v_pages, part);
-    if (has_keys) keys.store(of_keys);
-}
-
-#if KV_FP8
-// The scale that the accepted path makes of a head's keys and values, where it makes one.
-__device__ __forceinline__ void move_scale(const TreeSettleArguments& args, const Part& part) {
-    const int d = -part.length & (SCALE_POSITIONS - 1), at = part.length + d, kind = threadIdx.x;
-    if (d > accepted || kind > 1) return;
-    const int node = d ? node_at(d - 1) : 0, block = args.block_table[part.slot * MAX_BLOCKS + at / BLOCK];
-    const int row = ((part.layer * args.scaled_slots + part.slot) * KV_HEADS + part.head) * MAX_ROWS + node;
-    args.scales[scale_place(part.layer * BLOCKS + block, part.head, at) + kind] = args.node_scales[2 * row + kind];
-}
+#if KV_NVFP4
+#include "settled_nvfp4.cuh"
+#else
+#include "settled_rows.cuh"
 #endif
 
 __device__ __forceinline__ void move_features(bf16* features, const Part& part) {
     if (part.column >= WIDTH) return;
     bf16* rows = features + (long long)part.slot * MAX_ROWS * WIDTH + part.column;
     auto of_row = [&](int row) { return reinterpret_cast<uint4*>(rows + (long long)row * WIDTH); };
-    Column moved;
+    Column<uint4> moved;
     moved.load(of_row);
     moved.store(of_row);
 }

@@ -77,7 +77,7 @@ def test_tokens_and_logits_of_a_tree_equal_the_baselines_bit_for_bit(name: str, 
     assert accepted > STEPS
 
 
-FP8 = KvModes("fp8", "fp8")
+FP8, NVFP4 = KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4")
 COMBINED = {
     "gpt-oss": ("gpt-oss", AS_COMPUTED),
     "gpt-oss, fp8": ("gpt-oss", FP8),
@@ -85,13 +85,18 @@ COMBINED = {
     "3:1 of 64, fp8": ("3:1 of 64", FP8),
     "8:1 of 128, draft fp8": ("8:1 of 128", KvModes(None, "fp8")),
     "8:1 of 128, fp8": ("8:1 of 128", FP8),
+    "gpt-oss, nvfp4": ("gpt-oss", NVFP4),
+    "3:1 of 64, nvfp4": ("3:1 of 64", NVFP4),
+    "8:1 of 128, target nvfp4": ("8:1 of 128", KvModes("nvfp4")),
+    "8:1 of 128, fp8 and draft nvfp4": ("8:1 of 128", KvModes("fp8", "nvfp4")),
+    "8:1 of 128, nvfp4": ("8:1 of 128", NVFP4),
 }
 """Targets and formats of their caches."""
 
 
 @pytest.mark.parametrize("kind", COMBINED)
 @pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
-def test_trees_go_with_experts_windows_sinks_and_caches_in_e4m3_bit_for_bit(kind: str, shape: str) -> None:
+def test_trees_go_with_experts_windows_sinks_and_caches_of_codes_bit_for_bit(kind: str, shape: str) -> None:
     """Of as many slots as a mixture may have, behind prompts that end at the edges of blocks, chunks and windows."""
     tree, (name, kv), accepted = SHAPES[shape], COMBINED[kind], 0
     slots = min(4, MOST_ROWS // tree.rows)
@@ -122,7 +127,7 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
-@pytest.mark.parametrize("kind", ["4:1 of 64", "gpt-oss, fp8"])
+@pytest.mark.parametrize("kind", ["4:1 of 64", "gpt-oss, fp8", "gpt-oss, nvfp4"])
 @pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
 def test_trees_emit_what_plain_sampling_draws_from_the_same_logits(sampling: str, kind: str, shape: str) -> None:
     """Each node is drawn for its depth, and counts the tokens of its own path."""

@@ -155,7 +155,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
             yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
     dense = pair.target.experts is None
     few = TREES[0], TREES[3]  # other numbers of rows choose the same code in every target and cache
-    for tree, kv in (*product(TREES if dense else few, [AS_COMPUTED]), *product(few, [KvModes("fp8", "fp8")])):
+    for tree, kv in (*product(TREES if dense else few, [AS_COMPUTED]), *product(few, CODES)):
         sizes = Sizes(4 if dense else 1, positions, tree.rows, tree=tree, kv=kv)
         growing = Cycle(target, draft, sizes, sizes.slots, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")

@@ -159,6 +159,7 @@ static Value atomicMin(Value* at, Value value) {
 }
 static int atomicExch(int* at, int value) { return exchanged(*at, value); }
 static int atomicOr(int* at, int bits) { return exchanged(*at, *at | bits); }
+static unsigned atomicXor(unsigned* at, unsigned bits) { return exchanged(*at, *at ^ bits); }
 static unsigned atomicOr(unsigned* at, unsigned bits) { return exchanged(*at, *at | bits); }
 static unsigned long long atomicOr(unsigned long long* at, unsigned long long bits) { return exchanged(*at, *at | bits); }
 template <typename Value>

@@ -21,7 +21,8 @@ from specgate.backends.eagle3.cupy.kernels.attention.attention import (
 )
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
-from specgate.backends.eagle3.lib.kv.modes import KvMode
+from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales, key_codes, outer_of, value_codes
+from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import RopeSpec
 from tests.eagle3.cupy import oracles
@@ -55,9 +56,18 @@ class Cache:
         self.rope = cos_sin_table(RopeSpec("default", 10000.0, heads.head_dim), heads.positions, torch.device(device))
 
     def rows(self, slot: int, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return the cached rows from `first` on of a slot: keys and values [count, G, D]."""
+        """Return the cached rows from `first` on of a slot: keys and values [count, G, D]; in NVFP4 codes, and behind
+        them the scales of their blocks.
+        """
         at = torch.arange(first, first + count, device=self.device)
         blocks = self.table[slot].long()[at // BLOCK]
+        if self.scales is not None and self.heads.kv == "nvfp4":
+            codes = key_codes(self.k[blocks]), value_codes(self.v[blocks])
+            scales = block_scales(self.scales[blocks])
+            keys, values = (
+                torch.cat(both, dim=-1)[range(count), :, at % BLOCK] for both in zip(codes, scales, strict=True)
+            )
+            return keys, values
         return self.k[blocks, :, at % BLOCK], self.v[blocks, :, :, at % BLOCK]
 
     def scales_at(self, slot: int, position: int) -> Tensor:
@@ -67,8 +77,8 @@ class Cache:
 
     def attend(self, qkv: Tensor, kernel: Attention, lengths: Sequence[int], masks: Tensor | None = None) -> Tensor:
         """[S, rows, N·D]. It changes the cache. `partial` becomes what is joined and rounded to that."""
-        slots, rows, coded = len(lengths), kernel.rows_per_slot, self.scales is not None
-        scales = self.node_scales[:, :, : masks.shape[1]].contiguous() if coded and masks is not None else None
+        slots, rows, in_e4m3 = len(lengths), kernel.rows_per_slot, self.heads.kv == "fp8"
+        scales = self.node_scales[:, :, : masks.shape[1]].contiguous() if in_e4m3 and masks is not None else None
         work = Workspace(*(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots)))
         out = torch.full((slots * rows, self.heads.width), float("nan"), dtype=torch.bfloat16, device=self.device)
         kernel(
@@ -111,7 +121,7 @@ SHAPES = {
 
 
 @pytest.mark.slow("compiles attention as C++")
-@pytest.mark.parametrize(("shape", "kv", "layer"), pairwise([*product(SHAPES, ("bf16", "fp8"), LAYERS)]))
+@pytest.mark.parametrize(("shape", "kv", "layer"), pairwise([*product(SHAPES, MODES, LAYERS)]))
 def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, kv: KvMode, layer: str) -> None:
     """Behind contexts that end at the edges of scales, key tiles, blocks and chunks; chunks of windows with sinks are
     joined by attention itself, as a mixture's are.
@@ -158,16 +168,24 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
         for slot, (path, (keys, values)) in enumerate(zip(paths, cached, strict=True)):
             kept, kept_values = cache.rows(slot, lengths[slot], rows)
             assert torch.equal(kept[path], keys) and torch.equal(kept_values[path], values)
-    older = [cache.rows(slot, 0, length) for slot, length in enumerate(lengths)]
-    scales = [] if cache.scales is None else [cache.scales.clone()]
+
+    def others() -> list[Tensor]:
+        """All that the cache holds beside the tree's rows."""
+        rows_of_slots = [
+            cache.rows(slot, *part)
+            for slot, length in enumerate(lengths)
+            for part in ((0, length), (length + rows, POSITIONS - length - rows))
+        ]
+        outer = [] if cache.scales is None else [outer_of(cache.scales) if kv == "nvfp4" else cache.scales.clone()]
+        return [*(of for pair in rows_of_slots for of in pair), *outer]
+
+    mine = others()
     cache.restored(before)
-    for slot, length in enumerate(lengths):  # nothing else of the cache has changed
-        assert all(torch.equal(*both) for both in zip(older[slot], cache.rows(slot, 0, length), strict=True))
-    assert all(torch.equal(one, other) for one, other in zip(scales, before[2:], strict=True))
+    assert all(torch.equal(*both) for both in zip(mine, others(), strict=True))
 
 
 @pytest.mark.slow("compiles attention as C++")
-@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+@pytest.mark.parametrize("kv", MODES)
 def test_levels_drafted_one_after_the_other_see_what_the_levels_before_have_left(device: str, kv: KvMode) -> None:
     """Nodes by level, each level a launch of its own, against all of them in one."""
     shape, lengths, levels = Heads(4, 2, 64, POSITIONS, kv), [5, 31, 62, 126], [3, 4, 4]
@@ -221,5 +239,3 @@ def test_a_tree_agrees_with_float64_over_what_its_masks_show(device: str) -> Non
 def test_rows_that_no_mask_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 64 nodes"):
         Attention(Heads(8, 2, 64, POSITIONS), 40, tree=TreeNodes(30, 70, 3))
-    with pytest.raises(ValueError, match="a tree over a cache in nvfp4"):
-        Attention(Heads(8, 2, 64, POSITIONS, "nvfp4"), 5, tree=TreeNodes(0, 5, 3))

@@ -16,8 +16,9 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP,
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
 from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle, TreeToken, TreeTop, parts_of
+from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales, key_codes, outer_of, value_codes
 from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
-from specgate.backends.eagle3.lib.kv.modes import KvMode
+from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, compaction
 from specgate.backends.eagle3.lib.trees.topology import ancestors
 from specgate.backends.eagle3.nouns.trees.shape import Ranks, TreeShape
@@ -208,14 +209,23 @@ class Settling:
             tree=tree,
             masks=torch.nn.functional.pad(tree.masks, more),
             parents=torch.nn.functional.pad(tree.parents, more),
-            k=pages(layers, blocks, heads.kv_heads, BLOCK, heads.head_dim, dtype=heads.cached, device=device),
-            v=pages(layers, blocks, heads.kv_heads, heads.head_dim, BLOCK, dtype=heads.cached, seed=1, device=device),
+            k=pages(layers, blocks, *heads.page_shapes[0], dtype=heads.cached, device=device),
+            v=pages(layers, blocks, *heads.page_shapes[1], dtype=heads.cached, seed=1, device=device),
             features=normal(4, rows, width, device=device),
             block_table=order.view(4, -1).int().to(device),
-            scales=normal(layers, blocks, heads.kv_heads, 4, 2, dtype=torch.float32, device=device)
-            if heads.kv == "fp8"
+            scales=pages(layers, blocks, *heads.scale_shape[0], dtype=heads.scale_shape[1], seed=2, device=device)
+            if heads.scale_shape
             else None,
         )
+
+    def entries(self) -> list[Tensor]:
+        """Return what the cache has of positions, [layers, S, G, P, …] each: keys and values; in NVFP4 codes, and the
+        scales of their blocks.
+        """
+        of_positions = [self.k, self.v.transpose(3, 4)]
+        if self.scales is not None and self.heads.kv == "nvfp4":
+            of_positions = [key_codes(self.k), value_codes(self.v), *block_scales(self.scales)]
+        return [of[:, self.block_table.long()].transpose(2, 3).flatten(3, 4).clone() for of in of_positions]
 
     def __call__(self, choices: Tensor) -> None:
         tree, slots = self.tree, self.slots
@@ -228,7 +238,7 @@ class Settling:
 def pages(*shape: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
     """Random ones: numbers, or codes."""
     numbers = normal(*shape, seed=seed, device=device)
-    return numbers if dtype is torch.bfloat16 else numbers.view(torch.int16).to(dtype)
+    return numbers.to(dtype) if dtype.is_floating_point else numbers.view(torch.int16).to(dtype)
 
 
 def brute_force(shape: TreeShape, drafts: Sequence[int], targets: Sequence[int]) -> list[int]:
@@ -299,7 +309,7 @@ def test_a_target_that_is_not_finite_is_found_at_every_node(device: str) -> None
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("begin", [BLOCK - 2, 5, 48, BLOCK - 9])
-@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+@pytest.mark.parametrize("kv", MODES)
 def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_else_moves(
     device: str, kv: KvMode, head_dim: int, begin: int
 ) -> None:
@@ -320,7 +330,7 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
             slots.drafts[slot, node - 1] = 5
         settle.parents[slot] = counted(parents, device)
         settle.masks[slot] = torch.tensor(masks_of(parents), device=device)
-    want = [flat(settle.k, settle.block_table), flat(settle.v.transpose(3, 4), settle.block_table)]
+    want = settle.entries()
     wanted_features = settle.features.clone()
     for slot, way in paths.items():
         padded = torch.tensor([[*way, *[-1] * (shape.depth + 1 - len(way))]], device=device)
@@ -330,7 +340,9 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
             for layer in cache:
                 compact(layer[slot : slot + 1], read, write)
         wanted_features[slot, : len(way)] = settle.features[slot, way]
-    wanted_scales = None if settle.scales is None else settle.scales.clone()
+    wanted_scales = None
+    if settle.scales is not None:
+        wanted_scales = outer_of(settle.scales) if kv == "nvfp4" else settle.scales.clone()
     if wanted_scales is not None and settle.tree.scales is not None:
         made = settle.tree.scales
         made.copy_(normal(*made.shape, dtype=torch.float32, seed=2, device=device))
@@ -347,13 +359,8 @@ def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_e
     for slot, way in paths.items():
         assert int(slots.accepted[slot]) == len(way) - 1 and settle.tree.path[slot, : len(way)].tolist() == way
     assert not slots.fault.any()
-    assert torch.equal(flat(settle.k, settle.block_table), want[0])
-    assert torch.equal(flat(settle.v.transpose(3, 4), settle.block_table), want[1])
+    assert all(torch.equal(*both) for both in zip(settle.entries(), want, strict=True))
     assert torch.equal(settle.features, wanted_features)
     if settle.scales is not None and wanted_scales is not None:
-        assert torch.equal(settle.scales, wanted_scales)
-
-
-def flat(pages: Tensor, table: Tensor) -> Tensor:
-    """Pages [layers, blocks, G, BLOCK, D] as a cache [layers, S, G, P, D]."""
-    return pages[:, table.long()].transpose(2, 3).flatten(3, 4).clone()
+        kept = outer_of(settle.scales) if kv == "nvfp4" else settle.scales
+        assert torch.equal(kept.nan_to_num(), wanted_scales.nan_to_num())
