@@ -1,4 +1,4 @@
-"""Kernels of draft trees. `launchers.py` launches them. Attention of trees: `attention/tree_rows.cuh`.
+"""Kernels of draft trees. `launchers.py` launches them. Attention of trees: `attention/nodes/tree_rows.cuh`.
 
 tree_token.cu    a level's tokens from the draft's logits, and the input of the draft's next level
 tree_top.cu      of a dynamic tree, the likeliest tokens of rows of logits, in parts of the vocabulary

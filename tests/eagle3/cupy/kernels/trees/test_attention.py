@@ -179,9 +179,9 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
         outer = [] if cache.scales is None else [outer_of(cache.scales) if kv == "nvfp4" else cache.scales.clone()]
         return [*(of for pair in rows_of_slots for of in pair), *outer]
 
-    mine = others()
+    behind = others()
     cache.restored(before)
-    assert all(torch.equal(*both) for both in zip(mine, others(), strict=True))
+    assert all(torch.equal(*both) for both in zip(behind, others(), strict=True))
 
 
 @pytest.mark.slow("compiles attention as C++")
