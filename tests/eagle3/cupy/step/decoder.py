@@ -187,8 +187,9 @@ def check_fewer_slots(made: Decoder, k: int, kinds: Sequence[Kind] = (PLAIN, PLA
     for launched in (2, 3):
         made.prefilled.rewind(b, StopRule((), (), made.sizes.positions), made.sizes.partial)
         b.slots.active[:2], b.slots.active_count[0] = torch.tensor([1, 2]), 2
-        for of in tensors_of(b.pages):
-            of[:, b.kv.free_blocks[: int(b.kv.free_count)].long()] = 0  # as no earlier run has left it
+        for pages in b.pages:
+            for of in tensors_of(pages):  # as no earlier run has left it; zero is no scale of NVFP4
+                of[:, b.kv.free_blocks[: int(b.kv.free_count)].long()] = int(pages.kv == "nvfp4")
         for kind in kinds:
             cycle = Cycle(made.model, made.draft, made.sizes, launched, k, kind=kind)
             cycle(b)

@@ -82,8 +82,9 @@ def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_of_codes(kv: 
     assert len(common) > 3 * 3 + 6
     assert all(torch.equal(logits[at], wanted[at]) for at in common)
     assert sum(a for row in block.accepted for a in row) > 6, block.accepted
+    whole = SCALE_POSITIONS if kv == "fp8" else 1  # of the last scale's positions some were not reached by both
     for slot, length in enumerate(LENGTHS):
-        end = min(length + 12, length + len(block.tokens[slot]) - 2) // SCALE_POSITIONS * SCALE_POSITIONS
+        end = min(length + 12, length + len(block.tokens[slot]) - 2) // whole * whole
         for mine, theirs in zip(cached(made, slot, end), after_plain[slot], strict=True):
             assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
     check_fewer_slots(made, 3)
