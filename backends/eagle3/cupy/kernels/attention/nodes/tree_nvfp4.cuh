@@ -99,8 +99,8 @@ __device__ __forceinline__ Sixteen node_key(int node, int wide, const Thread& me
     return sixteen_of_key(reinterpret_cast<const uint2*>(row.words)[n], __byte_perm(row.scale(n), 0, 0x1010));
 }
 
-// The piece of values with those of a path at its positions: a lane writes them over the cache's, and over another path's, which
-// its rows do not see. As the lane's own loads they would need more registers than there are.
+// The piece of values with those of a path at its positions: a lane writes them over the cache's, and over another path's,
+// which its rows do not see. As the lane's own loads they would need more registers than there are.
 __device__ __forceinline__ ValuePiece values_of_path(const ValuePiece& values, const int (&nodes)[KEYS], const Thread& me) {
 #pragma unroll 1
     for (int i = 0; i < LOADS_8; ++i) {

@@ -1,5 +1,6 @@
 // Products of a key tile that nodes of a tree stand in (tree_rows.cuh): once for every node that the query tile has, with the
-// keys and values of that node's own path in the places of their positions, as the format has them: its node_key, values_of_path.
+// keys and values of that node's own path in the places of their positions, as the format has them: its node_key,
+// values_of_path.
 #pragma once
 #include "kv_ring.cuh"
 #include "tree_rows.cuh"
