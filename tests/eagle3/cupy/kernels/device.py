@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.device import multiprocessors
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 from tests.eagle3.cupy.oracles import relative_error as relative_error
 
 POISON = float("nan")
+
+
+def needs_wgmma(device: str) -> None:
+    """Skip the test where `device` is a GPU that has no such instructions."""
+    if device == "cuda" and (reason := unable(multiprocessors())):
+        pytest.skip(reason)
 
 
 def normal(

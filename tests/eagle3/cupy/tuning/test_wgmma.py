@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.device import Multiprocessors, multiprocessors
 from specgate.backends.eagle3.cupy.kernels.compiling import compiler
-from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import PIECE, unable
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import PIECE
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuning import search, wgmma
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
@@ -20,6 +20,7 @@ from specgate.backends.eagle3.cupy.tuning.search import Tuner
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
 from specgate.backends.eagle3.cupy.tuning.wgmma import NEVER, ROWS, candidates, first_faster, searched
 from specgate.backends.eagle3.nouns.gemms import GemmShape
+from tests.eagle3.cupy.kernels.device import needs_wgmma
 from tests.eagle3.cupy.tuned.files import DEVICE, gemm, written
 from tests.eagle3.cupy.tuned.files import wgmma as found
 
@@ -79,8 +80,7 @@ def test_a_tuned_weight_lacks_products_by_wgmma_where_steps_have_many_rows_on_a_
 
 @pytest.mark.gpu
 def test_a_search_finds_what_is_right_and_compares_it_with_mma_and_cublas() -> None:
-    if reason := unable(multiprocessors()):
-        pytest.skip(reason)
+    needs_wgmma("cuda")
     gpu = multiprocessors()
     assert gpu is not None
     stream, weight = Stream(), GemmWeight(4096, 2048, ("TARGET_O",), 64)

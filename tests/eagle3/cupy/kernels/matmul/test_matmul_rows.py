@@ -9,9 +9,10 @@ from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, multiprocessor
 from specgate.backends.eagle3.cupy.kernels.loader import function
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import DECLARED, GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import WgmmaConfig
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from tests.eagle3.cupy import oracles
-from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error, rows_of
+from tests.eagle3.cupy.kernels.device import needs_wgmma, normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu
 
@@ -225,11 +226,16 @@ def test_an_sm_has_room_for_its_share_of_a_large_products_blocks_and_for_no_more
     assert at_once == min(share, gpu.shared_memory // (needed + DECLARED + RESERVED_SHARED))
 
 
-def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
-    """A kernel may start while the one before it ends; one that read too early would break the repetition's bits."""
-    n, rows = 1024, 4
+@pytest.mark.parametrize(("rows", "config"), [(4, GemmConfig()), (32, WgmmaConfig())], ids=["mma", "wgmma"])
+def test_products_that_feed_each_other_do_not_overtake_each_other(rows: int, config: GemmConfig | WgmmaConfig) -> None:
+    """A kernel may start while the one before it ends; one that read too early would break the repetition's bits. What
+    wgmma copies by TMA has to wait like what others load.
+    """
+    if isinstance(config, WgmmaConfig):
+        needs_wgmma("cuda")
+    n = 1024
     weight, x, listed = normal(n, n, scale=n**-0.5, seed=1), normal(rows, n), rows_of(range(rows), 1)
-    kernel = MatmulRows(n, n, Epilogue.RESIDUAL, rows, feeds_norm=True)
+    kernel = MatmulRows(n, n, Epilogue.RESIDUAL, rows, config, feeds_norm=True)
     norm_weight = torch.ones(n, dtype=torch.bfloat16, device="cuda")
 
     def chain(wait: bool) -> torch.Tensor:

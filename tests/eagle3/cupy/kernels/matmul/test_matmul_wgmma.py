@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.device import Multiprocessors, multiprocessors
+from specgate.backends.eagle3.cupy.device import Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.matmul import matmul_rows
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS, ROW_GROUP, ROW_TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows, maxima_of
@@ -22,12 +22,11 @@ from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import (
     STAGES,
     WgmmaConfig,
     row_tiles_of,
-    unable,
 )
 from specgate.backends.eagle3.cupy.kernels.operands import tensor_map
 from specgate.errors import BackendError
 from tests.eagle3.cupy import oracles
-from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error, rows_of
+from tests.eagle3.cupy.kernels.device import needs_wgmma, normal, poisoned, relative_error, rows_of
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
 
 PLAIN, RESIDUAL, SWIGLU = Epilogue.PLAIN, Epilogue.RESIDUAL, Epilogue.SWIGLU
@@ -212,29 +211,6 @@ def test_every_number_of_rows_agrees_with_float64_and_with_the_bits_of_64(n: int
             assert same_bits(replace(whole, rows=rows, active=rows), whole, "cuda")
 
 
-@pytest.mark.gpu
-def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
-    """What a product leaves is copied by the next one, not loaded: the copies, too, have to wait."""
-    needs_wgmma("cuda")
-    n, rows = 1024, 32
-    weight, x, listed = normal(n, n, scale=n**-0.5, seed=1), normal(rows, n), rows_of(range(rows), 1)
-    kernel = MatmulRows(n, n, RESIDUAL, rows, WgmmaConfig(), feeds_norm=True)
-    norm_weight = torch.ones(n, dtype=torch.bfloat16, device="cuda")
-
-    def chain(wait: bool) -> Tensor:
-        stream = torch.zeros(rows, n, device="cuda")
-        buffers = [PreNormRows(x.clone(), poisoned(rows, n // 8, dtype=torch.float32)) for _ in range(2)]
-        for step in range(100):
-            kernel(stream, buffers[step % 2].normed, weight, listed, norm=(buffers[(step + 1) % 2], norm_weight))
-            if wait:
-                torch.cuda.synchronize()
-        return stream
-
-    slow = chain(wait=True)
-    assert slow.isfinite().all()
-    assert all(torch.equal(chain(wait=False), slow) for _ in range(5))
-
-
 @pytest.mark.parametrize("capability", [(8, 0), (10, 0), (12, 0)])
 def test_another_gpu_is_refused_with_its_capability(
     capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -320,8 +296,3 @@ def test_the_driver_is_told_a_matrix_columns_first_and_its_failure_is_said(monke
     status[0] = driver.CUresult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(BackendError, match=r"a map of \[5, 96\] in boxes of \[32, 64\]: CUDA_ERROR_INVALID_VALUE"):
         tensor_map(matrix, (32, 64))
-
-
-def needs_wgmma(device: str) -> None:
-    if device == "cuda" and (reason := unable(multiprocessors())):
-        pytest.skip(reason)
