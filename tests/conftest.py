@@ -75,6 +75,11 @@ SLOW_PLACES = {
 }
 """File or folder of tests → why it takes long."""
 
+BY_THE_CLOCK = ("measures", "process", "run", "start", "watch")
+"""Words of reasons: such a test hangs on this machine's clock. Where it fails, it is made again, at most three times,
+and the summary names it. All other tests have one attempt.
+"""
+
 
 @cache
 def why_slow(file: Path) -> str | None:
@@ -103,6 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow(why))
         if reason := why_slow(item.path):
             item.add_marker(pytest.mark.slow(reason))
+        if any(word in mark.args[0] for mark in item.iter_markers("slow") for word in BY_THE_CLOCK):
+            item.add_marker(pytest.mark.flaky(reruns=3))
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)

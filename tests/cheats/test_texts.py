@@ -6,19 +6,13 @@ import pytest
 
 from specgate.contract import Run
 from tests.cheats.conftest import Cheating, objections
-from tests.support.clocks.starved import fed
 from tests.support.command import NOT_SCORED, Cli
 
 LOOSE = "near_tie_margin: 0.001"
 
 
-def green(cheating: Cheating, engine: str, cli: Cli) -> tuple[int, Run]:
-    """The exit code and the run of an engine that should be green, where it got its CPUs."""
-    return fed(lambda: cheating(engine), cli.newest, lambda end: end[0] == 0)
-
-
-def test_an_honest_engine_is_green_and_all_of_its_text_was_compared(cheating: Cheating, cli: Cli) -> None:
-    code, run = green(cheating, "Honest", cli)
+def test_an_honest_engine_is_green_and_all_of_its_text_was_compared(cheating: Cheating) -> None:
+    code, run = cheating("Honest")
     assert (code, objections(run)) == (0, [])
     for comparison in run.comparisons:
         check = comparison.tokens
@@ -73,7 +67,7 @@ def test_logits_that_differ_are_reported_and_not_judged_where_near_ties_are_allo
 ) -> None:
     policy = (cli.folder / "policy.yaml").read_text().replace("near_tie_margin: 0.0", LOOSE)
     cli.write("policy.yaml", policy)
-    exit_code, run = green(cheating, "OtherLogits", cli)
+    exit_code, run = cheating("OtherLogits")
     assert exit_code == 0
     assert all(c.tokens.logits is not None and c.tokens.logits.different for c in run.comparisons)
     assert "0 of" in next(v.message for v in run.verdicts if v.gate == "tokens")
@@ -81,7 +75,7 @@ def test_logits_that_differ_are_reported_and_not_judged_where_near_ties_are_allo
 
 def test_a_policy_may_leave_the_second_engine_out_and_every_verdict_then_says_so(cheating: Cheating, cli: Cli) -> None:
     cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + NOT_SCORED)
-    exit_code, run = green(cheating, "OtherWeights", cli)
+    exit_code, run = cheating("OtherWeights")
     assert exit_code == 0
     messages = [v.message for v in run.verdicts if v.gate == "tokens"]
     assert messages and all("the engine's own word: the policy names no engine" in message for message in messages)
@@ -104,7 +98,7 @@ def test_a_speed_up_that_verification_or_the_baselines_own_pace_rules_out_is_inv
     cheating: Cheating, cli: Cli, engine: str, code: str, words: str
 ) -> None:
     cli.scenario(spec=[3])
-    exit_code, run = fed(lambda: cheating(engine), cli.newest, lambda end: code in codes(end[1]))
+    exit_code, run = cheating(engine)
     assert exit_code == 6
     assert words in {v.reason_code: v.message for v in objections(run)}[code]
 

@@ -24,7 +24,6 @@ from tests.conftest import Killed
 from tests.pairs.tiny import write_random_pair
 from tests.sandbox import needs_bubblewrap
 from tests.support import in_process
-from tests.support.clocks.starved import fed
 from tests.support.command import POLICY, ROOT, Cli
 from tests.support.stored_runs import as_if_killed
 
@@ -316,8 +315,7 @@ def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeyp
 
 
 def test_an_own_scenario_that_is_slower_than_plain_decoding_fails_under_the_shipped_policy(cli: Cli) -> None:
-    request = ("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
-    done = fed(lambda: cli.run(*request), cli.newest, lambda done: done.returncode == 1)
+    done = cli.run("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
     assert done.returncode == 1, done.stdout + done.stderr
     record = json.loads((cli.newest() / "run.json").read_text())
     red = {v["rule"] for v in record["verdicts"] if v["state"] == "FAIL" and v["required"]}

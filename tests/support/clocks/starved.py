@@ -6,9 +6,8 @@ gets no CPU for seconds looks like an engine that leaves seconds out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from specgate.analysis.checks.clocks import unexplained_ns
 from specgate.contract import Block
@@ -21,10 +20,6 @@ STOOD_STILL_NS: Final = 200_000_000
 ATTEMPTS: Final = 4
 CLOCKS: Final = ("clocks_disagree", "slow_where_timed", "faster_than_verification")
 """Reasons for which a run is INVALID, and which a machine without a CPU for its engine can bring about."""
-IN_ONE_PIECE: Final = ("seen in one piece", "came at once")
-"""What is said where all tokens of a stub's answer were there before its client got a CPU."""
-
-T = TypeVar("T")
 
 
 def starved_ns(run: Path) -> int:
@@ -45,16 +40,3 @@ def spoilt(folder: Path) -> bool:
         return "of the time is unexplained" in comparison.read_text()
     clocks = any(result.reason_code in CLOCKS for result in RunFolder.open(folder).read_run().cells)
     return clocks and (starved_ns(folder) >= STARVED_NS or stood_still(folder))
-
-
-def fed(attempt: Callable[[], T], newest: Callable[[], Path], right: Callable[[T], bool]) -> T:
-    """The outcome of a run that got its CPUs, or the first that is `right`.
-
-    `newest` is the folder of the last run. A wrong outcome without starvation stands at once, and that of the last
-    attempt in any case.
-    """
-    for left in reversed(range(ATTEMPTS)):
-        outcome = attempt()
-        if right(outcome) or not left or starved_ns(newest()) < STARVED_NS:
-            break
-    return outcome
