@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -20,10 +22,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+SLOW_S: Final = 3.0
+"""Silence on a terminal after which a reader wonders whether anything goes on."""
+
+
 def echo(text: str = "", *, err: bool = False, nl: bool = True, coloured: bool = False) -> None:
     """Print `text`. With `coloured` it may set colours and styles, as a report for a terminal does, but no more."""
     safe = (visible_but_colours if coloured else visible)(masked(text))
     click.echo(safe, err=err, nl=nl)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Print `text` on standard error if what is within takes longer than `SLOW_S`."""
+    timer = threading.Timer(SLOW_S, echo, (text,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def echo_json(data: Mapping[str, object] | Sequence[object], *, indent: int = 1) -> None:

@@ -27,6 +27,7 @@ from specgate.pairs.resolve import SERVED_KEY
 from specgate.planning.prompt_files.formats import EVERY_TURN, FORMATS, Entry, prompts_in, recognise
 from specgate.planning.prompt_files.trace import HashedPrompt
 from specgate.planning.scenario import SHIPPED
+from specgate.terminal import waiting
 
 FIRST_PROMPTS: Final = SHIPPED / "first_prompts.jsonl"
 """Prompts of a command line that names a server and no prompts."""
@@ -77,7 +78,7 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
     by_role = {key.partition(".")[2]: url for key, url in servers.options.items() if key.startswith("url.")}
     urls = list(dict.fromkeys([*servers.urls, *by_role.values()]))
     shared = {key: value for key, value in servers.options.items() if key.partition(".")[0] != "url"}
-    found_servers = {url: finder.find_server(url, shared) for url in urls}
+    found_servers = {url: server_at(finder, url, shared) for url in urls}
     every = list(found_servers.values())
     refuse_unlike(every, servers)
     roles = by_role or roles_of([found_servers[url] for url in servers.urls], servers)
@@ -101,6 +102,13 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
     if BASELINE.name not in roles and not servers.smoke and not servers.sides:
         lines.append("acceptance alone is measured; for a speed-up add the URL of a server that does not speculate")
     return with_tokens(whole, finder, every[0], lines)
+
+
+def server_at(finder: FindsServers, url: str, options: Mapping[str, str]) -> FoundServer:
+    """What answers at `url`, as `FindsServers.find_server` says."""
+    limit = "" if "stall_s" in options else "; -o stall_s=SECONDS changes how long a silence may be"
+    with waiting(f"waiting for {url} to say what it serves and to answer a short text{limit}"):
+        return finder.find_server(url, options)
 
 
 def finding_backend() -> FindsServers:
@@ -327,7 +335,8 @@ def server_tokens(
     for as_chat in (True, False) if question else (False,):
         texts = [text_of(entry, as_chat=as_chat) for entry in entries]
         try:
-            tokens = finder.server_tokens(server, options, [text for text in texts if text is not None])
+            with waiting(f"waiting for {server.url} to turn {len(texts)} prompts into tokens"):
+                tokens = finder.server_tokens(server, options, [text for text in texts if text is not None])
         except BackendError as error:
             if as_chat:  # a model without a template
                 continue

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from specgate import terminal
 from specgate.checkpoints.chat_template import Chat
 from specgate.contract.protocols import FoundServer, TextOrChat
 from specgate.errors import UsageError
@@ -96,6 +98,38 @@ def test_servers_that_do_not_fit_are_named_with_what_mends_it(
     with pytest.raises(UsageError) as error:
         line_of(monkeypatch, *servers, **changes)
     assert error.match(sentence)
+
+
+def test_a_slow_server_is_named_while_it_is_asked_and_while_it_tokenises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers once the line is there, so that a missing line shows as one that never comes."""
+    said, lines = Event(), list[str]()
+
+    def echo(text: str, *, err: bool) -> None:
+        lines.append(text if err else "on standard output")
+        said.set()
+
+    class Slow(Finder):
+        def find_server(self, url: str, options: Mapping[str, str]) -> FoundServer:
+            assert said.wait(60)
+            said.clear()
+            return super().find_server(url, options)
+
+        def server_tokens(
+            self, server: FoundServer, options: Mapping[str, str], texts: Sequence[TextOrChat]
+        ) -> list[tuple[int, ...]] | None:
+            assert said.wait(60)
+            return super().server_tokens(server, options, texts)
+
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path))
+    monkeypatch.setattr(terminal, "SLOW_S", 0.0)
+    monkeypatch.setattr(terminal, "echo", echo)
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: Slow(replace(DRAFTS, vocab=99)))
+    with_servers(Servers(urls=(DRAFTS.url,), prompts=FIRST_PROMPTS, options={"stall_s": "9"}))
+    asking, tokenising = lines
+    assert asking == f"waiting for {DRAFTS.url} to say what it serves and to answer a short text"
+    assert tokenising.startswith(f"waiting for {DRAFTS.url} to turn ")
 
 
 def test_a_draft_length_that_is_not_told_is_that_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
