@@ -117,9 +117,6 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
     """
     if as_json and not status:
         raise UsageError("--json without --status", hint="a run writes run.json into its folder")
-    if status and options["on"]:
-        hint = "--status tells of this machine's own runs; full --on says itself which runs its machines lack"
-        raise UsageError("--status with --on", hint=hint)
     if options["explore"] and (status or options["override_order"]):
         raise UsageError(f"--explore with --{'status' if status else 'override-order'}", hint="give one of them")
     if micro_first and (other := next((name for name in NOT_FIRST if status or options.get(name)), None)):
@@ -129,16 +126,26 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
         from specgate.commands.status import show_status
         from specgate.sandbox.isolation import isolated
 
-        take_machines(options)
+        fleet = take_machines(options)
         request = request_of("full", options)
         with isolated(request.isolate, request.out):
-            show_status(request, as_json=as_json)
+            show_status(request, fleet_of(request, fleet[0]) if fleet else {}, as_json=as_json)
         return
     if micro_first:
         rest = dict(options)
         take_machines(rest)
         run_micro_gates(request_of("full", rest))
     _measure("full", options)
+
+
+def fleet_of(request: Request, machines: Machines) -> dict[str, str]:
+    """Return the key of the fingerprint that names `machines`, which are given back."""
+    from specgate.fleet.session import taking_part
+
+    try:
+        return taking_part(request, machines)
+    finally:
+        machines.stop()
 
 
 NOT_FIRST: Final = ("on", "resume", "override_order", "explore")

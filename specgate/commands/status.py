@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specgate.commands.runs.pin import anchor_lines
@@ -19,15 +19,15 @@ LAST = 10
 WIDTH = 80
 
 
-def show_status(request: Request, *, as_json: bool) -> None:
+def show_status(request: Request, taking_part: Mapping[str, str], *, as_json: bool) -> None:
     """Print whether each full run that is requested could begin now, and which micro runs are missing. Nothing is
-    loaded. Raises InvalidResult if the ledger was changed.
+    loaded. `taking_part`: as in `promotion_status`. Raises InvalidResult if the ledger was changed.
     """
     from specgate.planning.defaults import machine_size, runs_of
     from specgate.promotion.standing import promotion_status
 
     for each in runs_of(request, machine_size()):
-        status = promotion_status(each)
+        status = promotion_status(each, taking_part)
         if as_json:
             echo_json(plain(status))
         else:

@@ -31,7 +31,7 @@ from specgate.promotion.claim import (
     machine_fingerprint,
     subject_of,
 )
-from specgate.promotion.fingerprint import FLEET, changes, in_words
+from specgate.promotion.fingerprint import changes, in_words
 from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
@@ -58,8 +58,6 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
         promotion = replace(began, override=request.override_order or began.override)
     else:
         gates, command = micro_gates(request, config)
-        if FLEET in software.facts:
-            command = command.replace("specgate micro", "specgate micro --on gpus", 1)
         promotion = Promotion(
             digests(gates), NEEDED, 0, command, EXPLORED if request.explore else request.override_order
         )

@@ -43,7 +43,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     if not asking and not pair and not is_usual_pair(config):
         pair = ["--pair", config.pair.name]
     gates = [override(s, baseline=request.baseline) for s in meant_for(config.backend, asking or listed)]
-    words = ["specgate", "micro"]
+    words = ["specgate", "micro", *on_fleet(request.argv)]
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
         words += [word for name in dict.fromkeys(map(_said, gates)) for word in ("--scenario", name)]
     words += [*pair, *other_options(request)]
@@ -59,7 +59,7 @@ def own_micro_gates(request: Request, config: Config) -> tuple[list[Scenario], s
     gates = [stretched(gate, config.pair) for gate in gates]
     typed = any(word.startswith(("http://", "https://")) for word in request.argv)
     words = as_typed(request.argv[1:]) if typed else (*question.words(), *pair, *other_options(request))
-    return as_run(gates, request, config, pair), shlex.join(("specgate", "micro", *words))
+    return as_run(gates, request, config, pair), shlex.join(("specgate", "micro", *on_fleet(request.argv), *words))
 
 
 OWN_VALUES: Final = (
@@ -81,6 +81,18 @@ def as_typed(words: Sequence[str]) -> Iterator[str]:
             next(rest, None)
         elif name not in (*OWN_VALUES, *OWN_FLAGS):
             yield word
+
+
+FLEET: Final = ("--on", "--slots")
+
+
+def on_fleet(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line that say which machines measure: green runs of others count apart."""
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name in FLEET:
+            yield from (word,) if equals else (word, next(rest, ""))
 
 
 def as_run(gates: list[Scenario], request: Request, config: Config, pair: list[str]) -> list[Scenario]:

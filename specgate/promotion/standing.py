@@ -8,8 +8,8 @@ that the entry names, and its gates.json the one that the manifest lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_las
 from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
 
+NOBODY: Final[Mapping[str, str]] = {}
 OTHER_MANIFEST: Final = f"its {MANIFEST} is not the one that the entry names"
 
 
@@ -84,17 +85,19 @@ class PromotionStatus:
     green: GreenRuns
 
 
-def promotion_status(request: Request) -> PromotionStatus:
+def promotion_status(request: Request, taking_part: Mapping[str, str] = NOBODY) -> PromotionStatus:
     """The promotion status of a full run with the options of `request`.
 
-    The weights and the device are assumed to be those of the last micro run. Raises InvalidResult if the ledger was
+    `taking_part`: keys of the fingerprint that name who measures in this machine's place. The weights and the device are assumed to be those of the last micro run. Raises InvalidResult if the ledger was
     changed, and whatever error the full run itself would be refused with because of its options.
     """
     ledger = Ledger(request.out, request.archives)
     history = ledger.read()
     config = resolve(request)
     gates, command = micro_gates(request, config)
-    unloaded = claim_of(config, digests(gates), software_of(config))
+    rests_on = software_of(config)
+    rests_on = replace(rests_on, facts={**rests_on.facts, **taking_part})
+    unloaded = claim_of(config, digests(gates), rests_on)
     claim = assuming_last_engine(unloaded, history.entries, ENGINE_KEYS)
     current = green_runs(history.entries, claim, datetime.now(UTC), doubts(ledger))
     promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=current.length, command=command)

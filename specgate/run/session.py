@@ -39,6 +39,7 @@ from specgate.promotion.admission import admission, promotion_of, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.since_last_green import compared, previous_green
+from specgate.promotion.standing import NOBODY
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts, own_prompts, time_limits
 from specgate.run.early_stop import Look
@@ -81,7 +82,6 @@ class Resolved:
 
 Measuring = Callable[[Resolved, RunFolder, Run], Measured]
 """Runs the rounds of a plan that the journal of a run folder lacks. The run is the one that began, without figures."""
-NOBODY: Final[Mapping[str, str]] = {}
 
 
 def carry_out_each(request: Request) -> ExitCode:

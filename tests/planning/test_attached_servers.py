@@ -104,22 +104,22 @@ def test_a_slow_server_is_named_while_it_is_asked_and_while_it_tokenises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server answers once the line is there, so that a missing line shows as one that never comes."""
-    said, lines = Event(), list[str]()
+    printed, lines = Event(), list[str]()
 
     def echo(text: str, *, err: bool) -> None:
         lines.append(text if err else "on standard output")
-        said.set()
+        printed.set()
 
     class Slow(Finder):
         def find_server(self, url: str, options: Mapping[str, str]) -> FoundServer:
-            assert said.wait(60)
-            said.clear()
+            assert printed.wait(60)
+            printed.clear()
             return super().find_server(url, options)
 
         def server_tokens(
             self, server: FoundServer, options: Mapping[str, str], texts: Sequence[TextOrChat]
         ) -> list[tuple[int, ...]] | None:
-            assert said.wait(60)
+            assert printed.wait(60)
             return super().server_tokens(server, options, texts)
 
     monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path))

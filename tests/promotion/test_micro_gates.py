@@ -69,6 +69,14 @@ def test_the_pair_that_a_back_end_brings_is_not_named_in_the_command() -> None:
     assert micro_gates(replace(ASKED, backend="fake", isolate=True), own)[1].endswith(" --isolate")
 
 
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("machines", ["--on ray=HEAD:6379", "--on=gpus --slots 2"])
+def test_the_micro_runs_of_a_fleet_are_those_of_the_same_machines(machines: str) -> None:
+    argv = ("full", *machines.split(), "--task-points", "1", "--policy", "seed")
+    _, command = micro_gates(replace(ASKED, argv=argv, policy="seed"), config(policy("seed"), "demo"))
+    assert command == f"specgate micro {machines} --policy seed"
+
+
 def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> None:
     bare = replace(policy("cpu"), micro=())
     gates, _ = micro_gates(ASKED, config(bare, "demo"))
