@@ -19,6 +19,7 @@ from specgate.commands.numbers import (
     PREFIX,
     RATES,
     RUNS,
+    WARMUP_RUNS,
     Axis,
     Rates,
     joined,
@@ -106,6 +107,23 @@ LOOSE: Final[Mapping[str, Option]] = {
         default=None,
         help="Search for the greatest load at which --goodput holds.",
     ),
+    "--warmup-runs": click.option(
+        "--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (in the scenario's place)."
+    ),
+    "--measurement-runs": click.option(
+        "--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (in the scenario's place)."
+    ),
+    "--budget": click.option(
+        "--budget",
+        type=BUDGET,
+        metavar="TIME",
+        help="Measure each point (or level) until it is decided, for at most 90s, 5m, 2h of blocks.",
+    ),
+    "--perf-mode": click.option(
+        "--perf-mode/--no-perf-mode",
+        default=None,
+        help="Check the PERF_MODE invariants or not (in the scenario's place).",
+    ),
     "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
     "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
     "--no-baseline": click.option(
@@ -135,6 +153,8 @@ LOOSE: Final[Mapping[str, Option]] = {
 """Options that some commands share."""
 QUESTION: Final = ("--chat", "--prompt-sets", "--all", "--shared-prefix", "--steps", "--new-tokens")
 """Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
+RUNNING: Final = ("--warmup-runs", "--measurement-runs", "--budget", "--perf-mode", "--no-baseline")
+"""Options of a run, and of its plan, that take the place of what scenarios say of their rounds and roles."""
 LOAD: Final = ("--rate", "--arrivals", "--duration", "--ramp", "--goodput", "--find-max-goodput")
 """Those of a server under load alone."""
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from specgate.commands.door import command
-from specgate.commands.numbers import BUDGET, RUNS, WARMUP_RUNS, count
-from specgate.commands.options import LOAD, PATH, QUESTION, SIBLINGS, Option, key_value, take, take_question
+from specgate.commands.numbers import count
+from specgate.commands.options import LOAD, PATH, QUESTION, RUNNING, SIBLINGS, Option, key_value, take, take_question
 from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import echo
@@ -24,20 +24,7 @@ if TYPE_CHECKING:
     from specgate.planning.request import Request
 
 _RUN: Final = (
-    click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (in the scenario's place)."),
-    click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (in the scenario's place)."),
-    click.option(
-        "--budget",
-        type=BUDGET,
-        metavar="TIME",
-        help="Measure each point (or level) until it is decided, for at most 90s, 5m, 2h of blocks.",
-    ),
-    click.option(
-        "--perf-mode/--no-perf-mode",
-        default=None,
-        help="Check the PERF_MODE invariants or not (in the scenario's place).",
-    ),
-    take("--no-baseline"),
+    take(*RUNNING),
     click.option("--resume", type=PATH, metavar="RUN", help="Continue an unfinished run folder."),
     click.option(
         "--archive",

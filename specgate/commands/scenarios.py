@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from specgate.commands.door import OpenGroup
-from specgate.commands.options import LOAD, QUESTION, SIBLINGS, key_value, take, take_question
+from specgate.commands.options import LOAD, QUESTION, RUNNING, SIBLINGS, key_value, take, take_question
 from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
@@ -108,7 +108,7 @@ def check_files(files: tuple[str, ...]) -> None:
 
 @scenarios.command(short_help="Show what a run would measure, and how long it would take.")
 @urls_argument
-@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION, *LOAD)
+@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION, *LOAD, *RUNNING)
 @click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
@@ -127,8 +127,8 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     from specgate.planning.plan import COST, build_plan, estimate_seconds
     from specgate.planning.policy import find_policy
     from specgate.planning.request import Request
-    from specgate.planning.resolution import chosen_scenarios, one_role_at_a_time
-    from specgate.planning.scenario import meant_for, override
+    from specgate.planning.resolution import as_requested, chosen_scenarios, one_role_at_a_time
+    from specgate.planning.scenario import meant_for
     from specgate.run.reachability import out_of_reach
 
     take_servers(options)
@@ -140,11 +140,11 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     kind = kind or (None if request.scenarios else "micro")
     chosen = chosen_scenarios(question, request.scenarios, request.only, kind, size)
-    chosen = [override(scenario, baseline=request.baseline) for scenario in chosen]
     engine = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     if isinstance(engine, ChecksOptions):
         engine.check_options(named)
-    chosen, lengths = with_own_prompts(meant_for(engine.name, chosen), engine.name, request)
+    chosen = as_requested(meant_for(engine.name, chosen), request, engine.name)
+    chosen, lengths = with_own_prompts(chosen, engine.name, request)
     chosen = one_role_at_a_time(chosen, engine.name, named)
     planned = build_plan(chosen, engine.name)
     pair = named_pair(request, None) if request.pair or request.target or request.draft else None

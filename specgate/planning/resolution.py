@@ -72,24 +72,10 @@ def resolve(
     backend = request.backend if request.backend and foreign else usable_backend(request)
     if usual and not request.scenarios and not request.question:
         request = replace(request, scenarios=usual(policy_of(request, known_backend(backend))))
-    if not request.baseline and another_engine(backend) is None:
-        raise UsageError(
-            f"--no-baseline with back end {backend}: it runs the baseline by itself",
-            hint="leave it out; it is for one server with speculation on, which is measured by itself",
-        )
-    chosen = [
-        override(
-            scenario,
-            warmup_runs=request.warmup_runs,
-            measurement_runs=request.measurement_runs,
-            budget_s=request.budget,
-            perf_mode=request.perf_mode,
-            baseline=request.baseline,
-        )
-        for scenario in meant_for(
-            backend, chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
-        )
-    ]
+    meant = meant_for(
+        backend, chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
+    )
+    chosen = as_requested(meant, request, backend)
     if forced is not None:
         forced.check(chosen)
     if not foreign:
@@ -111,6 +97,28 @@ def resolve(
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
+
+
+def as_requested(scenarios: Sequence[Scenario], request: Request, backend: str) -> list[Scenario]:
+    """The scenarios with the rounds and roles of the command line. Raises UsageError where the engine takes none of
+    its roles away, and as `override` does.
+    """
+    if not request.baseline and another_engine(backend) is None:
+        raise UsageError(
+            f"--no-baseline with back end {backend}: it runs the baseline by itself",
+            hint="leave it out; it is for one server with speculation on, which is measured by itself",
+        )
+    return [
+        override(
+            scenario,
+            warmup_runs=request.warmup_runs,
+            measurement_runs=request.measurement_runs,
+            budget_s=request.budget,
+            perf_mode=request.perf_mode,
+            baseline=request.baseline,
+        )
+        for scenario in scenarios
+    ]
 
 
 def chosen_scenarios(

@@ -93,6 +93,31 @@ def test_draft_lengths_are_written_short(spec: tuple[int, ...], text: str) -> No
     assert spec_range(spec) == text
 
 
+def test_plan_takes_the_rounds_and_the_time_that_a_run_takes() -> None:
+    def row(*args: str) -> dict[str, str]:
+        question = ["--backend", "fake", "--machine", "gpu", "--context", "1K", "--plain"]
+        header, cells, _ = CliRunner().invoke(plan, [*question, *args], catch_exceptions=False).output.splitlines()
+        return dict(zip(header.split("\t"), cells.split("\t"), strict=True))
+
+    sets, runs, warmup = 8, 4, 3
+    fixed = row("--measurement-runs", str(runs), "--warmup-runs", str(warmup), "--perf-mode")
+    assert fixed["rounds"].endswith(f"{sets * runs}+{warmup}")
+    minutes = {time: float(row("--budget", time)["min"].rpartition("–")[2]) for time in ("2m", "12m")}
+    assert minutes["12m"] - minutes["2m"] == pytest.approx(10, abs=0.11), "minutes of blocks, to a tenth each"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--budget", "1m", "--measurement-runs", "4"), "--budget with --measurement-runs"),
+        (("--no-baseline",), "--no-baseline with back end fake"),
+    ],
+)
+def test_plan_refuses_what_a_run_refuses(args: tuple[str, ...], message: str) -> None:
+    wrong = CliRunner().invoke(plan, ["--backend", "fake", "--machine", "cpu", *args]).exception
+    assert isinstance(wrong, UsageError) and message in str(wrong)
+
+
 ONE = ("--backend", "fake", "--machine", "cpu", "--scenario", "cpu-1k-single", "--plain")
 
 
