@@ -72,9 +72,7 @@ def resolve(
     backend = request.backend if request.backend and foreign else usable_backend(request)
     if usual and not request.scenarios and not request.question:
         request = replace(request, scenarios=usual(policy_of(request, known_backend(backend))))
-    meant = meant_for(
-        backend, chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
-    )
+    meant = meant_for(backend, chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size))
     chosen = as_requested(meant, request, backend)
     if forced is not None:
         forced.check(chosen)

@@ -88,8 +88,9 @@ class PromotionStatus:
 def promotion_status(request: Request, taking_part: Mapping[str, str] = NOBODY) -> PromotionStatus:
     """The promotion status of a full run with the options of `request`.
 
-    `taking_part`: keys of the fingerprint that name who measures in this machine's place. The weights and the device are assumed to be those of the last micro run. Raises InvalidResult if the ledger was
-    changed, and whatever error the full run itself would be refused with because of its options.
+    `taking_part`: keys of the fingerprint that name who measures in this machine's place. Weights and device are
+    assumed to be those of the last micro run. Raises InvalidResult if the ledger was changed, and the error that the
+    full run itself would be refused with because of its options.
     """
     ledger = Ledger(request.out, request.archives)
     history = ledger.read()

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from specgate import plugins
 from specgate.analysis.quality.answers import answers_of
