@@ -18,8 +18,6 @@ from specgate.errors import EnvironmentRefused
 from specgate.planning.prompts import build_prompts
 from specgate.planning.scenario import find
 
-pytestmark = pytest.mark.slow("computes with a model of 135 million weights")
-
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 

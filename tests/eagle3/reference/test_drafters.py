@@ -36,7 +36,6 @@ def length(decoded: Decoded, k: int) -> float | None:
     return record.acceptance_length
 
 
-@pytest.mark.slow("decodes two dozen blocks")
 @pytest.mark.parametrize(("drafter", "ends"), [("none", False), ("random", True), ("oracle", True)])
 def test_a_stand_in_changes_no_token(pair: PairRef, drafter: str, ends: bool) -> None:
     engine = opened(pair, drafter=drafter)

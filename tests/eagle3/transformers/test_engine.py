@@ -17,7 +17,6 @@ from tests.eagle3.transformers.pairs import BOUNDARIES, CONFIGS, PROMPTS, genera
 from tests.pairs.tiny import write_random_pair
 
 NEW = 12
-SLOW = pytest.mark.slow("one more architecture or kernel")
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +29,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PairRef]:
     [
         ("llama", "sdpa"),
         ("gpt_oss", "eager"),
-        pytest.param("mistral", "sdpa", marks=SLOW),
-        pytest.param("mistral", "eager", marks=SLOW),
-        pytest.param("qwen3", "sdpa", marks=SLOW),
+        ("mistral", "sdpa"),
+        ("mistral", "eager"),
+        ("qwen3", "sdpa"),
     ],
 )
 def test_every_role_emits_what_generate_emits(pairs: dict[str, PairRef], architecture: str, attention: str) -> None:
@@ -53,14 +52,14 @@ def test_one_request_alone_gets_the_text_that_it_gets_among_others(pairs: dict[s
     assert alone == whole[:1]
 
 
-@pytest.mark.parametrize("architecture", ["mistral", pytest.param("llama", marks=SLOW)])
+@pytest.mark.parametrize("architecture", ["mistral", "llama"])
 def test_a_prompt_in_pieces_gives_what_a_whole_one_gives(pairs: dict[str, PairRef], architecture: str) -> None:
     whole, pieces = opened(pairs[architecture]), opened(pairs[architecture], prefill_rows="4")
     one, other = (engine.decode(Role(3), Budget(new_tokens=NEW), ()) for engine in (whole, pieces))
     assert (one.tokens, one.accepted) == (other.tokens, other.accepted)
 
 
-@pytest.mark.parametrize(("window", "seed"), [(None, 8), pytest.param(6, 19, marks=SLOW)])
+@pytest.mark.parametrize(("window", "seed"), [(None, 8), (6, 19)])
 def test_drafts_are_accepted_as_by_the_reference_engine(tmp_path: Path, window: int | None, seed: int) -> None:
     # Of a draft vocabulary this small even random drafts are accepted now and then.
     pair = PairRef("random", *write_random_pair(tmp_path, seed=seed, vocab=300, draft_vocab=8, window=window))
@@ -81,13 +80,13 @@ def test_drafts_of_a_target_with_experts_are_accepted_as_by_the_reference_engine
     assert (mine.tokens, mine.accepted, mine.drafted) == (theirs.tokens, theirs.accepted, theirs.drafted)
 
 
-@pytest.mark.parametrize("architecture", ["gpt_oss", pytest.param("mistral", marks=SLOW)])
+@pytest.mark.parametrize("architecture", ["gpt_oss", "mistral"])
 def test_the_target_itself_as_its_draft_is_always_right(pairs: dict[str, PairRef], architecture: str) -> None:
     decoded = opened(pairs[architecture], drafter="oracle").decode(Role(4), Budget(steps=6), ())
     assert set(decoded.accepted) == {(4, 4, 4)}
 
 
-@pytest.mark.parametrize("architecture", ["gpt_oss", pytest.param("llama", marks=SLOW)])
+@pytest.mark.parametrize("architecture", ["gpt_oss", "llama"])
 def test_captured_features_are_the_hidden_states_of_transformers(pairs: dict[str, PairRef], architecture: str) -> None:
     engine = opened(pairs[architecture])
     model = AutoModelForCausalLM.from_pretrained(pairs[architecture].target, dtype=torch.float32)

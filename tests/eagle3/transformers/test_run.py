@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from specgate.contract import Held
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
-
-pytestmark = pytest.mark.slow("runs of two engines")
 
 
 def test_a_run_says_which_transformers_it_was_and_can_be_laid_beside_another_engines(cli: Cli) -> None:

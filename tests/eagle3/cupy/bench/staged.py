@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -16,7 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
-from tests.eagle3.cupy.kernels.launches import DYNAMIC, TREE
+from tests.eagle3.cupy.kernels.launches import DYNAMIC, TREE, without_cupy
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET
 
 SMALL = Geometry(TARGET, DRAFT, BOUNDARIES)
@@ -38,9 +36,7 @@ def no_launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         launched.append(name)
 
     monkeypatch.setattr(Kernel, "enqueue", note)
-    nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+    without_cupy(monkeypatch)
     return launched
 
 

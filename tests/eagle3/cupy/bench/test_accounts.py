@@ -15,10 +15,12 @@ from specgate.backends.eagle3.cupy.bench.run import groups_of
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 from tests.eagle3.cupy.bench.staged import KINDS, SMALL, no_launches, staged
+from tests.eagle3.cupy.kernels.codes.caches import CODES
 from tests.eagle3.cupy.pairs import MIXTURE
 
 
@@ -82,14 +84,23 @@ def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
             assert account(call, stage.context)[call.kernel.name].size == want
 
 
-@pytest.mark.parametrize("name", ["small", "llama-3.1-8b"])
+@pytest.mark.parametrize(
+    ("name", "kv"),
+    [
+        *(("small", AS_COMPUTED), ("llama-3.1-8b", AS_COMPUTED)),
+        *(("llama-3.1-8b", kv) for of in CODES for kv in (KvModes(of, of), KvModes(of), KvModes(None, of))),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("k", [0, 1, 4])
-def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPatch, name: str, k: int) -> None:
+def test_weights_and_cache_of_a_step_are_its_floor(
+    monkeypatch: pytest.MonkeyPatch, name: str, kv: KvModes, k: int
+) -> None:
     """Against `specgate.contract.traffic`, which counts from the geometry: the rest is activations and words."""
     no_launches(monkeypatch)
     geometry, slots, context = of(name), 2, 4096
-    stage = staged(k, slots, context, geometry)
-    traffic = pair_traffic(geometry.target, geometry.draft, torch.bfloat16)
+    stage = staged(k, slots, context, geometry, kv=kv)
+    traffic = pair_traffic(geometry.target, geometry.draft, torch.bfloat16, kv)
     floor = pass_bytes(traffic.target, [Slot(context, k + 1)] * slots)
     if k:
         assert traffic.draft is not None

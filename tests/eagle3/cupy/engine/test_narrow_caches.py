@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, IN_WORDS, KvMode,
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.errors import BackendError
-from tests.eagle3.cupy.engine.tracing import nearness, same_prefixes, tokens, trace
+from tests.eagle3.cupy.engine.tracing import check_common_rows, nearness, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
     GEOMETRIES,
     RAGGED,
@@ -48,13 +48,11 @@ def engine(name: str, kv: KvModes) -> CupyEngine:
     return engine_of(*checkpoints_of(name, "A", torch.bfloat16), replace(SIZES, kv=kv))
 
 
-def agrees(made: CupyEngine, k: int, steps: int, rule: StopRule) -> int:
-    """How many rows spec-`k` has computed of the baseline's text, all of them to the baseline's bits."""
-    plain, got = trace(made, 0, steps * 3, rule), trace(made, k, steps, rule)
-    common = [at for at in got if at in plain]
-    assert all(torch.equal(got[at], plain[at]) for at in common)
+def check_bits(made: CupyEngine, k: int, steps: int, least: int, positions: int = SIZES.positions) -> None:
+    """Assert that spec-`k` computes `least` rows of the baseline's text, all of them to the baseline's bits."""
+    rule = StopRule((), (), positions)
+    check_common_rows(trace(made, k, steps, rule), trace(made, 0, steps * 3, rule), least)
     assert same_prefixes(tokens(made, k, Budget(steps=steps)), tokens(made, 0, Budget(steps=steps * 3)))
-    return len(common)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -66,7 +64,7 @@ def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit
     made = engine(name, FORMATS[kv])
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
     for k in (1, 2, 3, 5):
-        assert agrees(made, k, STEPS, StopRule((), (), SIZES.positions)) >= STEPS * batch
+        check_bits(made, k, STEPS, STEPS * batch)
 
 
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)
@@ -75,7 +73,7 @@ def test_a_long_context_is_bit_exact_too(kv: KvModes) -> None:
     made = engine_of(*checkpoints(shape(8, 2, 128)), sizes)
     made.prefill(random_prompts([32768, 16384 + 7]), draft=True)
     for k in (1, 3, 5):
-        assert agrees(made, k, 20, StopRule((), (), 33000)) >= 40
+        check_bits(made, k, 20, 40, positions=33000)
 
 
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)
@@ -84,7 +82,7 @@ def test_experts_with_windows_and_sinks_are_bit_exact_too(kv: KvModes) -> None:
     made = engine_of(*checkpoints(expert_pair(), RECIPE_EXPERTS), sizes)
     made.prefill(random_prompts([5, 70, 200, 31]), draft=True)
     for k in (1, 3):
-        assert agrees(made, k, STEPS, StopRule((), (), SIZES.positions)) >= STEPS * 4
+        check_bits(made, k, STEPS, STEPS * 4)
 
 
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)

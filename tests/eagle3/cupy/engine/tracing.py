@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -78,6 +78,17 @@ def tokens(made: CupyEngine, k: int, budget: Budget, stop: Sequence[int] = ()) -
 
 def same_prefixes(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
     return all(list(a)[: len(b)] == list(b)[: len(a)] for a, b in zip(one, other, strict=True))
+
+
+Rows = Mapping[tuple[int, int], Tensor]
+"""(slot, position) → logits."""
+
+
+def check_common_rows(got: Rows, wanted: Rows, least: int) -> None:
+    """Assert that rows at the same places have the same bits, and that there are at least so many of them."""
+    common = [at for at in got if at in wanted]
+    assert len(common) >= least
+    assert all(torch.equal(got[at], wanted[at]) for at in common)
 
 
 def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:

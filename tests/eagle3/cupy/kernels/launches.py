@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -128,6 +128,33 @@ class Step:
     cycle: Cycle
 
 
+def without_cupy(patch: pytest.MonkeyPatch, pushed: Callable[[str], None] = lambda name: None) -> None:
+    """Put nothing but ranges in CuPy's place; the name of each goes to `pushed`."""
+    nvtx = SimpleNamespace(RangePush=pushed, RangePop=lambda: None)
+    patch.setitem(sys.modules, "cupy", SimpleNamespace())
+    patch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Return a list that grows by each launch from now on; nothing runs."""
+    launches = list[Launch]()
+
+    def record(
+        kernel: Kernel,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Mapping[str, ARGUMENT],
+        shared_bytes: int | None = None,
+    ) -> None:
+        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
+        packed = kernel.operands_of(name).packed(arguments)
+        launches.append(Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, shared, packed))
+
+    monkeypatch.setattr(Kernel, "enqueue", record)
+    return launches
+
+
 def step(
     monkeypatch: pytest.MonkeyPatch,
     pair: PairGeometry,
@@ -148,25 +175,9 @@ def step(
     times in a row; nothing runs. With `ranks`, of the first of so many GPUs, which
     have the draft in `draft_ranks` parts.
     """
-    launches, ranges = list[Launch](), list[str]()
-
-    def record(
-        kernel: Kernel,
-        name: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Mapping[str, ARGUMENT],
-        shared_bytes: int | None = None,
-    ) -> None:
-        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
-        packed = kernel.operands_of(name).packed(arguments)
-        launches.append(Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, shared, packed))
-
-    monkeypatch.setattr(Kernel, "enqueue", record)
+    launches, ranges = recorded(monkeypatch), list[str]()
     monkeypatch.setattr(operands, "tensor_map", lambda matrix, box: operands.TENSOR_MAP())
-    nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+    without_cupy(monkeypatch, ranges.append)
     rows = tree.rows if tree else k + 2
     sizes = Sizes(slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, partial=partial, forced=forced)
     shard = Shard(0, ranks)
@@ -280,12 +291,14 @@ def lets_go_early(launch: Launch) -> bool:
     return body.index("let_next_start();") < body.index("await_previous();")
 
 
-def mixed_up(launches: Sequence[Launch]) -> set[str]:
+def mixed_up(
+    launches: Sequence[Launch], early_of: Callable[[Launch], list[tuple[str, Tensor]]] = touched_early
+) -> set[str]:
     """What a kernel touches before it waits while one that may still run may write it, in words."""
     running, results = list[Launch](), set[str]()
     for before, launch in pairwise(launches):
         running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
+        for own, early in early_of(launch):
             for other in running:
                 mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
                 results |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}

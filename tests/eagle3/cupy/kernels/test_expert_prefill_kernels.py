@@ -42,7 +42,7 @@ from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRI
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from tests.eagle3.cupy.kernels.device import relative_error
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.kernels.launches import Launch, source
+from tests.eagle3.cupy.kernels.launches import Launch, check_arguments
 from tests.eagle3.cupy.pairs import MIXTURE, random_weights, target_checkpoint
 
 ROUNDED = 3e-3
@@ -60,10 +60,7 @@ def on_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def enqueue(kernel: Kernel, name: str, grid: Any, block: Any, arguments: Any, **keywords: Any) -> None:
         packed = kernel.operands_of(name).packed(arguments)
-        declared = source(Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, 0, packed)).fields
-        assert [field.name for field in declared] == list(arguments), name
-        for field, argument in zip(declared, arguments.values(), strict=True):
-            assert field.takes(argument), f"{name}: {field}"
+        check_arguments([Launch(kernel.spec, name, tuple(grid), tuple(block), arguments, 0, packed)])
         seen.append(name)
         host.enqueue(kernel, name, grid, block, arguments, **keywords)
 
@@ -222,7 +219,6 @@ def test_experts_are_summed_in_the_order_of_a_row(on_host: list[str]) -> None:
     assert_summed(9, MIXTURE, "cpu")
 
 
-@pytest.mark.slow("compiles seven kernels with a C++ compiler")
 @pytest.mark.parametrize("mode", [FUSED, GROUPED], ids=["one by one", "grouped"])
 @torch.inference_mode()
 def test_prompts_leave_what_they_leave_by_torch(
@@ -250,7 +246,6 @@ def test_prompts_leave_what_they_leave_by_torch(
     assert (names["prefill_mixture"], names["prefill_route"]) == (4 * 2, 4 * 2)
 
 
-@pytest.mark.slow("compiles eight kernels with a C++ compiler")
 @torch.inference_mode()
 def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_alone(
     on_host: list[str], monkeypatch: pytest.MonkeyPatch

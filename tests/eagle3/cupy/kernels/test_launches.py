@@ -46,12 +46,10 @@ from tests.eagle3.cupy.kernels.launches import (
     mixed_up,
     overlap,
     reached,
-    source,
     source_of,
     state,
     step,
     touched_early,
-    written,
 )
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
@@ -334,14 +332,7 @@ def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, kv: KvModes
 ) -> None:
     made = step(monkeypatch, PAIRS[name], k, 3, kv=kv)
-    for launch in made.launches:
-        declared, layout, end = source(launch).fields, launch.packed, 0
-        assert [field.name for field in declared] == list(launch.arguments), launch.name
-        for field, argument in zip(declared, launch.arguments.values(), strict=True):
-            assert field.takes(argument), f"{launch.name}: {field}"
-            at = -(-end // field.bytes) * field.bytes
-            end = at + field.bytes
-            assert getattr(type(layout), field.name).offset == at, f"{launch.name}: {field}"
+    check_arguments(made.launches)
     attentions = [launch for launch in made.launches if launch.name == "attention"]
     narrow = sum("scales" in launch.arguments for launch in attentions)
     layers = PAIRS[name].target.layers
@@ -379,16 +370,12 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
 def test_what_a_trees_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, tree: DraftTree
 ) -> None:
-    made = step(monkeypatch, PAIRS[name], k, 3, times=3, tree=tree)
-    running, results = list[Launch](), set[str]()
-    for before, launch in pairwise(made.launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                if (launch.name, own) == ("tree_settle", "v_pages"):
-                    early = early[:-1]  # of the last layer it reads nothing: the next test but one holds that
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                results |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    def early_of(launch: Launch) -> list[tuple[str, Tensor]]:
+        """Of the last layer's values a settling kernel reads nothing: the next test but one holds that."""
+        last = {"v_pages"} if launch.name == "tree_settle" else set[str]()
+        return [(name, early[:-1] if name in last else early) for name, early in touched_early(launch)]
+
+    results = mixed_up(step(monkeypatch, PAIRS[name], k, 3, times=3, tree=tree).launches, early_of)
     # Attention only finds where masks are before it waits: the next test holds that.
     address = {"attention.masks while tree_grow may write masks"} if tree is DYNAMIC and k > 1 else set[str]()
     assert results == {"feature_rows.active_count while kv_reserve may write active_count"} | address

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import pytest
 import torch
 
@@ -19,8 +16,6 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
     PrefillGate,
     PrefillHeads,
@@ -35,8 +30,7 @@ from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.gpu_pairs import engine, random_prompts
 from tests.eagle3.cupy.kernels.device import integers, normal, poisoned, relative_error
-from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.kernels.launches import Launch, source
+from tests.eagle3.cupy.kernels.launches import Launch, check_arguments, recorded
 from tests.eagle3.cupy.pairs import (
     BOUNDARIES,
     DRAFT,
@@ -69,31 +63,7 @@ PAIRS: dict[str, tuple[TargetGeometry, DraftGeometry, tuple[int, ...]]] = {
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """What would be launched; nothing is."""
-    seen = list[Launch]()
-
-    def record(
-        kernel: Kernel,
-        name: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Mapping[str, ARGUMENT],
-        shared_bytes: int | None = None,
-    ) -> None:
-        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
-        seen.append(
-            Launch(
-                kernel.spec,
-                name,
-                tuple(grid),
-                tuple(block),
-                arguments,
-                shared,
-                kernel.operands_of(name).packed(arguments),
-            )
-        )
-
-    monkeypatch.setattr(Kernel, "enqueue", record)
-    return seen
+    return recorded(monkeypatch)
 
 
 def prefilled_on_paper(name: str, positions: int) -> None:
@@ -112,11 +82,8 @@ def prefilled_on_paper(name: str, positions: int) -> None:
 def test_each_argument_is_what_its_field_declares(launched: list[Launch], name: str) -> None:
     prefilled_on_paper(name, 300)
     assert {launch.name for launch in launched} == {"prefill_stream", "prefill_heads", "prefill_gate", "prefill_draft"}
+    check_arguments(launched)
     for launch in launched:
-        declared = source(launch).fields
-        assert [field.name for field in declared] == list(launch.arguments), launch.name
-        for field, argument in zip(declared, launch.arguments.values(), strict=True):
-            assert field.takes(argument), f"{launch.name}: {field}"
         assert 0 < launch.block[0] <= 1024 and len(launch.grid) <= 2 and launch.grid[-1] > 0
 
 
@@ -159,20 +126,8 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
 # ── the kernels' own sources, on a CPU ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def on_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
-    """Every launch runs on the CPU."""
-
-    def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
-        host.enqueue(kernel, *arguments, **keywords)
-
-    monkeypatch.setattr(Kernel, "enqueue", enqueue)
-    return host
-
-
-@pytest.mark.slow("compiles five kernels with a C++ compiler")
 @torch.inference_mode()
-def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: Host) -> None:
+def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: None) -> None:
     """On these numbers: a norm may differ in its last bit, and so, rarely, in a rounding."""
     target = Target.of(target_checkpoint(TARGET, random_weights(target_tensors(TARGET), 1)), 512)
     head = draft_checkpoint(DRAFT, random_weights(draft_weights(DRAFT), 2), BOUNDARIES)
@@ -194,7 +149,7 @@ def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: Host) -> None:
 
 
 @torch.inference_mode()
-def test_a_row_of_several_groups_per_thread_and_of_idle_lanes_is_normed(on_host: Host) -> None:
+def test_a_row_of_several_groups_per_thread_and_of_idle_lanes_is_normed(on_host: None) -> None:
     hidden, generator = 8 * 1032, torch.Generator().manual_seed(0)
     x, added, weight = (torch.randn(n, generator=generator) for n in ((2, hidden), (2, hidden), (hidden,)))
     before = x.clone()
@@ -204,7 +159,7 @@ def test_a_row_of_several_groups_per_thread_and_of_idle_lanes_is_normed(on_host:
 
 
 @torch.inference_mode()
-def test_heads_that_are_no_multiple_of_those_together_are_rotated_and_cached(on_host: Host) -> None:
+def test_heads_that_are_no_multiple_of_those_together_are_rotated_and_cached(on_host: None) -> None:
     """The last ones together are two queries and a key."""
     sizes, generator = Heads(6, 1, 128, 128), torch.Generator().manual_seed(0)
     qkv = torch.randn(70, sizes.qkv_width, generator=generator).bfloat16()

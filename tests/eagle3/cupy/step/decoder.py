@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -19,7 +15,6 @@ from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_toke
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales, key_codes, outer_of, value_codes
@@ -35,23 +30,11 @@ from specgate.backends.eagle3.pair_tools.plant.geometries import mixture
 from specgate.checkpoints.geometry import ExpertGeometry
 from specgate.contract import Sampling
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
-from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.trees.random_trees import path_to
 from tests.eagle3.lib.planted.drafts import made_draft
 
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4]
 """Prompts that end before a block, at its end, and at the end of a chunk."""
-
-
-@contextmanager
-def kernels_from_source(host: Host) -> Iterator[None]:
-    """While this is open, every launch runs on the CPU."""
-    nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(Kernel, "enqueue", lambda *arguments, **keywords: host.enqueue(*arguments, **keywords))
-        patch.setitem(sys.modules, "cupy", SimpleNamespace())
-        patch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
-        yield
 
 
 def made_pair(

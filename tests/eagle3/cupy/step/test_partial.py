@@ -22,22 +22,15 @@ from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.backends.eagle3.reference.partial import block_scores
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.device import relative_error, rotated
-from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import Decoder, check_fewer_slots, kernels_from_source
+from tests.eagle3.cupy.step.decoder import Decoder, check_fewer_slots
 from tests.eagle3.reference.partial.by_hand import TargetByHand
 
-pytestmark = pytest.mark.slow("runs whole steps from their source")
+pytestmark = pytest.mark.usefixtures("whole_steps")
 
 LENGTHS = [170, 131, 200]
 K = 3
 PLAN = PartialPlan(1, 2, 2, 6)
 STEPS = 9
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels_on_the_cpu(host: Host) -> Iterator[None]:
-    with kernels_from_source(host):
-        yield
 
 
 @pytest.fixture(scope="module")

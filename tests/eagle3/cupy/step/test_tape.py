@@ -24,7 +24,8 @@ from specgate.errors import BackendError
 from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import RAGGED, SIZES, checkpoints_of, engine, engine_of, random_prompts
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, kernels_from_source, made_pair
+from tests.eagle3.cupy.kernels.peers.ranks_on_host import kernels_from_source
+from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, made_pair
 from tests.pairs.tiny import write_random_pair
 
 PROMPTS = random_prompts(RAGGED)
@@ -34,7 +35,6 @@ COUNTS: Slots = ((3, 0, 1), (2,), (), (0, 0, 3, 3, 1), (3,), (0,), (1, 2), (2, 3
 TAPE = Tape({"run": "r1"}, ("others",), {3: (COUNTS,)})
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_tape_makes_the_reference_engines_counts_and_tokens_of_a_step(host: Host) -> None:
     prompts, playback = random_prompts(LENGTHS), Playback(TAPE)
     pair = made_pair(torch.float32)

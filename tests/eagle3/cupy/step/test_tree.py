@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,20 +21,15 @@ from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Held, Role, Sampling
 from specgate.contract.samples.spans import ShownSpans, StepSpans
-from tests.eagle3.cupy.engine.tracing import block_of, same_prefixes
-from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, cached, check_fewer_slots, kernels_from_source
+from tests.eagle3.cupy.engine.tracing import block_of, check_common_rows, same_prefixes
+from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, cached, check_fewer_slots
+
+pytestmark = pytest.mark.usefixtures("whole_steps")
 
 TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
 CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
 DYNAMIC = DynamicGrowth(3, 3, 10)
 """It runs the draft on six nodes beside the root's."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels_on_the_cpu(host: Host) -> Iterator[None]:
-    with kernels_from_source(host):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +47,17 @@ def plain(decoder: Decoder) -> tuple[Any, Mapping[tuple[int, int], Tensor]]:
     return decoder.decode(0, 18)
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit(
     decoder: Decoder, plain: tuple[Any, Mapping[tuple[int, int], Tensor]]
 ) -> None:
     text, wanted = plain
     check_fewer_slots(decoder, 0)
     block, logits = decoder.decode(3, 4, text.tokens)
-    assert all(
-        list(one)[: len(other)] == list(other)[: len(one)] for one, other in zip(block.tokens, text.tokens, strict=True)
-    )
-    common = [at for at in logits if at in wanted]
-    assert len(common) > 4 * 3 + 8
-    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert same_prefixes(block.tokens, text.tokens)
+    check_common_rows(logits, wanted, 4 * 3 + 9)
     assert sum(a for row in block.accepted for a in row) > 8, block.accepted
 
 
-@pytest.mark.slow("runs whole steps from their source")
 @pytest.mark.parametrize("kv", ["fp8", "nvfp4"])
 def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_of_codes(kv: KvMode) -> None:
     """All at once, and the cache is left as the baseline leaves it, whose scales begin within trees. `kernels/trees`
@@ -78,9 +67,7 @@ def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_of_codes(kv: 
     text, wanted = made.decode(0, 14)
     after_plain = [cached(made, slot, length + 12) for slot, length in enumerate(LENGTHS)]
     block, logits = made.decode(3, 3, text.tokens)
-    common = [at for at in logits if at in wanted]
-    assert len(common) > 3 * 3 + 6
-    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    check_common_rows(logits, wanted, 3 * 3 + 7)
     assert sum(a for row in block.accepted for a in row) > 6, block.accepted
     whole = SCALE_POSITIONS if kv == "fp8" else 1  # of the last scale's positions some were not reached by both
     for slot, length in enumerate(LENGTHS):
@@ -90,7 +77,6 @@ def test_a_tree_goes_with_experts_sliding_windows_sinks_and_caches_of_codes(kv: 
     check_fewer_slots(made, 3)
 
 
-@pytest.mark.slow("runs whole steps from their source")
 @pytest.mark.parametrize(("kind", "k"), [("decoder", 3), ("growing", 3), ("decoder", 0)])
 def test_the_harness_finds_spans_and_trees_of_steps_intact_and_a_block_of_another_slot(
     kind: str, k: int, request: pytest.FixtureRequest
@@ -116,16 +102,14 @@ def test_the_harness_finds_spans_and_trees_of_steps_intact_and_a_block_of_anothe
     )
 
 
-@pytest.mark.slow("runs whole steps from their source")
 @pytest.mark.parametrize("tree", [TREE, DYNAMIC], ids=["file", "dynamic"])
 def test_a_tree_emits_what_plain_sampling_draws_with_penalties_of_each_path(tree: DraftTree) -> None:
     """Nodes are drawn for their depths, whatever their numbers, and count the tokens of their own paths."""
     made = Decoder.of(tree, sampling=Sampling(temperature=1.5, top_p=0.9, frequency_penalty=0.5, presence_penalty=0.2))
     text, wanted = made.decode(0, 12)
     block, logits = made.decode(3, 3, text.tokens)
-    common = [at for at in logits if at in wanted]
-    assert same_prefixes(block.tokens, text.tokens) and len(common) > 3 * 3 + 6
-    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert same_prefixes(block.tokens, text.tokens)
+    check_common_rows(logits, wanted, 3 * 3 + 7)
     assert sum(a for row in block.accepted for a in row) > 6, block.accepted
     check_fewer_slots(made, 3)
 
@@ -140,7 +124,6 @@ def first_drafts(*decoders: Decoder) -> list[Tensor]:
     return drafted
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_tree_drafts_on_its_first_path_what_a_chain_drafts_and_accepts_no_less(decoder: Decoder) -> None:
     chain = Decoder.of(None)
     of_tree, of_chain = first_drafts(decoder, chain)
@@ -149,7 +132,6 @@ def test_a_tree_drafts_on_its_first_path_what_a_chain_drafts_and_accepts_no_less
     assert (decoder.b.slots.accepted >= chain.b.slots.accepted).all()
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_dynamic_tree_of_one_branch_drafts_and_accepts_the_chain() -> None:
     chain, narrow = Decoder.of(None), Decoder.of(DynamicGrowth(3, 1, 3))
     (of_chain, of_tree) = first_drafts(chain, narrow)
@@ -160,7 +142,6 @@ def test_a_dynamic_tree_of_one_branch_drafts_and_accepts_the_chain() -> None:
     assert logits.keys() == wanted.keys() and all(torch.equal(logits[at], wanted[at]) for at in logits)
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_dynamic_tree_has_the_paths_of_the_draft_behind_its_tokens(growing: Decoder) -> None:
     """Behind the root and behind each node that has children, these are the likeliest, and the tree of a file that has
     the same paths has the same tokens.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,36 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP
 from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, Results, launcher
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from tests.eagle3.cupy import oracles
-from tests.eagle3.cupy.kernels.host import Host
 
 GATE_UP, DOWN = GemmShape(EXPERT_GATE_UP, 96, 160, 8, 7, 3), GemmShape(EXPERT_DOWN, 96, 160, 8, 7, 3)
 both = pytest.mark.parametrize("shape", [GATE_UP, DOWN], ids=["gate and up", "down"])
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("cpu", marks=pytest.mark.slow("compiles kernels with a C++ compiler")),
-        pytest.param("cuda", marks=pytest.mark.gpu),
-    ]
-)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "cpu":
-        compiled: Host = request.getfixturevalue("host")
-
-        def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
-            compiled.enqueue(kernel, *arguments, **keywords)
-
-        monkeypatch.setattr(Kernel, "enqueue", enqueue)
-        monkeypatch.setattr(expert_config, "PROCESSORS", 3)  # blocks run one after the other
-    with torch.inference_mode():
-        yield request.param
 
 
 @both

@@ -25,7 +25,6 @@ Maker = Callable[..., dict[str, Tensor]]
 RECIPES = pytest.mark.parametrize("recipe", [RECIPE_A, RECIPE_B], ids=lambda r: r.name)
 
 
-@pytest.mark.slow("makes every weight of a pair twice")
 @RECIPES
 @pytest.mark.parametrize("made", [made_target, made_draft], ids=["target", "draft"])
 def test_weights_do_not_depend_on_the_blocks_they_are_made_in(

@@ -154,7 +154,6 @@ def test_more_than_the_disk_holds_is_refused_before_writing(tmp_path: Path) -> N
         require_disk(tmp_path / "a" / "b", 10**18)
 
 
-@pytest.mark.slow("a process that imports torch")
 @pytest.mark.parametrize("layout", ["hf", "gguf"])
 def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, layout: str) -> None:
     """The operating system ends the write, as it does on a full disk: here by a limit on the size of files."""
@@ -172,7 +171,6 @@ def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, layout: str) -
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.slow("a process that imports torch")
 def test_no_client_of_a_server_is_needed() -> None:
     block = "import sys; sys.modules.update(dict.fromkeys(('aiohttp', 'prometheus_client', 'transformers')));"
     done = subprocess.run(

@@ -21,8 +21,6 @@ from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import OpenRequest
 from tests.eagle3.pair_tools.plant.conftest import CONTEXT
 
-pytestmark = pytest.mark.slow("decodes a planted pair per fault")
-
 K = 3
 LOAD = Load(CONTEXT, prompts=4, steps=20)
 Change = Callable[[Tensor], Tensor]

@@ -182,7 +182,6 @@ def test_the_overlap_of_the_command_line_reaches_the_recipe(tmp_path: Path) -> N
     assert isinstance(done.exception, UsageError) and "--expert-overlap 0.5" in str(done.exception)
 
 
-@pytest.mark.slow("calibrates a pair")
 def test_an_acceptance_length_out_of_reach_is_refused_with_the_reachable_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

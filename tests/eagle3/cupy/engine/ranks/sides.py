@@ -39,6 +39,7 @@ from specgate.backends.eagle3.lib.shard import Shard, shards
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.contract.protocols import Decoded
+from tests.eagle3.cupy.engine.tracing import check_common_rows, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks
 from tests.eagle3.lib.planted.drafts import made_draft
@@ -199,10 +200,8 @@ def check_split(
             assert torch.equal(side.b.draft.pages.k, made[0].b.draft.pages.k)
     plain, wanted = decode(made, threads, 0, 6)
     spec, logits = decode(made, threads, 3, 4)
-    assert all(list(a)[: len(b)] == list(b)[: len(a)] for a, b in zip(plain.tokens, spec.tokens, strict=True))
-    common = [at for at in logits if at in wanted]
-    assert len(common) >= 12
-    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert same_prefixes(plain.tokens, spec.tokens)
+    check_common_rows(logits, wanted, 12)
     assert sum(a for row in spec.accepted for a in row) > 0, spec.accepted
     # Up to where rounding makes another choice, the whole target's logits are as good as these.
     texts = list(zip(alone[1].tokens, plain.tokens, strict=True))

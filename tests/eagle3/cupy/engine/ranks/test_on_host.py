@@ -51,7 +51,6 @@ def mixture_alone(four: Ranks) -> Alone:
     return decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four)
 
 
-@pytest.mark.slow("runs whole steps from their source")
 @pytest.mark.parametrize(
     ("alone", "ranks"),
     [
@@ -64,7 +63,6 @@ def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: R
     check_split(PAIR, RECIPE, four, alone, ranks)
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks) -> None:
     alone = decoded_alone(OF_DRAFTS, RECIPE, four)
     whole, _ = decode(alone[0], four, 3, 4)
@@ -72,7 +70,6 @@ def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks) -> Non
     assert split.accepted == whole.accepted and split.tokens == whole.tokens
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(
     four: Ranks, mixture_alone: Alone
 ) -> None:
@@ -80,14 +77,12 @@ def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole
     check_split(EXPERTS, RECIPE_OF_EXPERTS, four, mixture_alone, 2)
 
 
-@pytest.mark.slow("runs whole steps from their source")
 def test_a_split_mixture_verifies_trees_bit_for_bit_which_its_whole_drafts_grow_alike(
     four: Ranks, mixture_alone: Alone
 ) -> None:
     check_split(EXPERTS, RECIPE_OF_EXPERTS, four, mixture_alone, 2, tree=DynamicGrowth(3, 3, 10))
 
 
-@pytest.mark.slow("compiles the kernels of a prefill")
 @pytest.mark.parametrize("rows", [ROWS, 50], ids=["together", "in several passes"])
 def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
     four: Ranks, monkeypatch: pytest.MonkeyPatch, rows: int

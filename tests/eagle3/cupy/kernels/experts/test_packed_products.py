@@ -104,7 +104,6 @@ def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expert_config, "PROCESSORS", 3)
 
 
-@pytest.mark.slow("compiles a kernel with a C++ compiler")
 @pytest.mark.parametrize(("count", "per_token"), [(1, 1), (5, 2), (128, 4), (256, 8)])
 @pytest.mark.parametrize("rows", [1, 7, 200, 1031])
 @pytest.mark.parametrize("favoured", [0.0, 9.0], ids=["even", "concentrated"])
@@ -136,7 +135,6 @@ def test_pairs_are_sorted_and_cut_into_nearly_equal_row_groups(
     assert at == made
 
 
-@pytest.mark.slow("compiles kernels with a C++ compiler")
 @everywhere
 def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: str) -> None:
     made = mixture(*sizes, device)
@@ -155,7 +153,6 @@ def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: s
         assert relative_error(out.flatten(0, 1), of_act) < 3e-3  # rounded to bfloat16
 
 
-@pytest.mark.slow("compiles kernels with a C++ compiler")
 @everywhere
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
     sizes: tuple[int, int, int, int], device: str, monkeypatch: pytest.MonkeyPatch

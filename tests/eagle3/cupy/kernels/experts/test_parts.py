@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
 from specgate.backends.eagle3.lib.shard import Shard, shards
@@ -16,13 +15,6 @@ from tests.eagle3.cupy.kernels.device import poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
 
 LAYER, STEPS = 2, 3
-
-
-@pytest.fixture(autouse=True)
-def few_blocks(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """On a CPU, blocks run one after the other."""
-    if device == "cpu":
-        monkeypatch.setattr(expert_config, "PROCESSORS", 3)
 
 
 def part_of(stored: tuple[Tensor, Tensor, Tensor], name: str, shard: Shard, order: Order) -> PackedExperts:

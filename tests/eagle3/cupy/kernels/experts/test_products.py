@@ -6,47 +6,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import relative_error, rows_of
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture, picked
-from tests.eagle3.cupy.kernels.host import Host
 
 GPU, CPU = "cuda", "cpu"
-ON_GPU = pytest.param(GPU, marks=pytest.mark.gpu)
-ON_CPU = pytest.param(CPU, marks=pytest.mark.slow("compiles kernels with a C++ compiler"))
-either = pytest.mark.parametrize("device", [ON_CPU, ON_GPU], indirect=True)
 # (experts, of a token, hidden, intermediate): gpt-oss' widths with few experts, and sizes that divide by little.
 SIZES = [(16, 4, 2880, 2880), (128, 4, 512, 64), (8, 2, 512, 64), (6, 2, 64, 96), (33, 3, 96, 160), (5, 1, 64, 32)]
 COUNTS = {GPU: (1, 4, 8, 9, 17, 64), CPU: (4, 17)}
 SMALL = (33, 3, 96, 160)
-
-
-@pytest.fixture
-def device(request: pytest.FixtureRequest) -> str:
-    """Where the kernels run: what the test asks for."""
-    if request.param == CPU:
-        request.getfixturevalue("emulated")
-    return str(request.param)
-
-
-@pytest.fixture
-def emulated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every launch runs on the CPU. It has few blocks, which run one after the other."""
-
-    def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
-        host.enqueue(kernel, *arguments, **keywords)
-
-    monkeypatch.setattr(Kernel, "enqueue", enqueue)
-    monkeypatch.setattr(expert_config, "PROCESSORS", 3)
 
 
 @cache
@@ -54,7 +28,7 @@ def mixture(experts: int, per_token: int, hidden: int, intermediate: int, device
     return Mixture(ExpertGeometry(experts, per_token, mxfp4=True), hidden, intermediate, device=device)
 
 
-WHERE = [pytest.param(SMALL, CPU, marks=ON_CPU.marks), *(pytest.param(s, GPU, marks=ON_GPU.marks) for s in SIZES)]
+WHERE = [(SMALL, CPU), *(pytest.param(sizes, GPU, marks=pytest.mark.gpu) for sizes in SIZES)]
 
 
 @pytest.mark.parametrize(("sizes", "device"), WHERE, indirect=["device"])
@@ -101,7 +75,6 @@ def test_an_expert_of_many_rows_gives_each_what_it_gives_it_alone() -> None:
         assert torch.equal(alone.stream[0], whole.stream[row])
 
 
-@either
 def test_the_lowest_of_equal_logits_wins_and_places_are_in_the_order_of_logits(device: str) -> None:
     made = mixture(8, 2, 512, 64, device)
     stream = made.rows(4)
@@ -112,7 +85,6 @@ def test_the_lowest_of_equal_logits_wins_and_places_are_in_the_order_of_logits(d
     assert relative_error(left.act, act) < 2e-3 and relative_error(left.stream - stream, want - stream) < 2e-3
 
 
-@either
 def test_rows_of_slots_that_are_done_are_neither_computed_nor_written(device: str) -> None:
     made = mixture(8, 2, 512, 64, device)
     stream = made.rows(32)
@@ -138,7 +110,6 @@ def test_a_row_that_is_not_finite_stays_so_and_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(picked(left, others), picked(clean, others), strict=True))
 
 
-@either
 def test_how_work_is_moved_changes_no_bit(device: str) -> None:
     made = mixture(*SMALL, device)
     stream = made.rows(8)
@@ -151,7 +122,6 @@ def test_how_work_is_moved_changes_no_bit(device: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
 
 
-@either
 def test_neither_the_turns_of_a_warp_nor_the_depth_of_its_ring_change_a_bit(device: str) -> None:
     made = mixture(3, 2, 1280, 64, device)
     stream, rows = made.rows(3), made.listed(range(3))

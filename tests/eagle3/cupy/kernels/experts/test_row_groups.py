@@ -9,20 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config, launchers
+from specgate.backends.eagle3.cupy.kernels.experts import launchers
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig, constants_of
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.device import relative_error, rows_of
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture, picked
 
 EXPERTS, HIDDEN, INTERMEDIATE = 9, 64, 96
-
-
-@pytest.fixture(autouse=True)
-def few_blocks(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """On a CPU, blocks run one after the other."""
-    if device == "cpu":
-        monkeypatch.setattr(expert_config, "PROCESSORS", 3)
 
 
 @pytest.fixture

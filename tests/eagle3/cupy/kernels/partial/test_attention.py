@@ -66,7 +66,6 @@ def seen_by(q: Tensor, keys: Tensor, values: Tensor, positions: Sequence[int]) -
     return (shares[..., None] * v).sum(1)
 
 
-@pytest.mark.slow("compiles attention as C++")
 @crossed(sizes=SHAPES, rows=(2, 6), blocks=((2, 5), (0, 0), (1, 16), (3, 2)))
 def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
     device: str, sizes: tuple[int, int, int], rows: int, blocks: tuple[int, int]
@@ -113,7 +112,6 @@ def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
             assert relative_error(got, want) < 6e-3
 
 
-@pytest.mark.slow("compiles attention as C++")
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
 @pytest.mark.parametrize(("rows", "number"), [(12, 3), (24, 4), (66, 2)])
 def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queries(
@@ -156,7 +154,6 @@ def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queri
         cache.k.copy_(after)
 
 
-@pytest.mark.slow("compiles attention as C++")
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
 def test_rows_of_a_full_pass_have_the_keys_and_values_that_the_usual_attention_gives_them(
     device: str, heads: int, kv_heads: int, head_dim: int

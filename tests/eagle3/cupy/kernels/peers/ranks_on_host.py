@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -17,6 +15,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
 from tests.eagle3.cupy.kernels.host import Host
+from tests.eagle3.cupy.kernels.launches import without_cupy
 
 Result = TypeVar("Result")
 
@@ -71,17 +70,15 @@ class Ranks:
 
 
 @contextmanager
-def on_host(host: Host) -> Iterator[None]:
+def kernels_from_source(host: Host) -> Iterator[None]:
     """Every launch runs in the calling thread: a rank's by its own libraries, others by those of `host`."""
-    nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
 
     def enqueue(*arguments: Any, **keywords: Any) -> None:
         getattr(RUNNING, "host", host).enqueue(*arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(Kernel, "enqueue", enqueue)
-        patch.setitem(sys.modules, "cupy", SimpleNamespace())
-        patch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+        without_cupy(patch)
         yield
 
 

@@ -23,7 +23,7 @@ from specgate.backends.eagle3.cupy.kernels.peers.launchers import (
 )
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Rows, Slots
 from tests.eagle3.cupy.kernels.host import Host
-from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, on_host
+from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, kernels_from_source
 
 HIDDEN, MOST = 128, 24
 PART = 1000
@@ -56,7 +56,7 @@ def sides(ranks: int, slots: int = 6, slot_rows: int = 4) -> list[Side]:
 @pytest.fixture(scope="module")
 def four(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     made = Ranks(4, tmp_path_factory.mktemp("ranks"), host)
-    with on_host(host):
+    with kernels_from_source(host):
         yield made
     made.close()
 

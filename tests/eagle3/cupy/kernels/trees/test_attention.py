@@ -120,7 +120,6 @@ SHAPES = {
 """Heads, rows and levels of a tree."""
 
 
-@pytest.mark.slow("compiles attention as C++")
 @pytest.mark.parametrize(("shape", "kv", "layer"), pairwise([*product(SHAPES, MODES, LAYERS)]))
 def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, kv: KvMode, layer: str) -> None:
     """Behind contexts that end at the edges of scales, key tiles, blocks and chunks; chunks of windows with sinks are
@@ -184,7 +183,6 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
     assert all(torch.equal(*both) for both in zip(behind, others(), strict=True))
 
 
-@pytest.mark.slow("compiles attention as C++")
 @pytest.mark.parametrize("kv", MODES)
 def test_levels_drafted_one_after_the_other_see_what_the_levels_before_have_left(device: str, kv: KvMode) -> None:
     """Nodes by level, each level a launch of its own, against all of them in one."""

@@ -260,7 +260,6 @@ SHAPES = {
 }
 
 
-@pytest.mark.slow("compiles kernels as C++")
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_tree_is_the_one_that_the_reference_drafts_from_the_same_logits(
@@ -283,7 +282,6 @@ def test_the_tree_is_the_one_that_the_reference_drafts_from_the_same_logits(
     assert not drafting.slots.fault.any() and not drafting.slots.drafts[1].any() and not drafting.tree.masks[1].any()
 
 
-@pytest.mark.slow("compiles kernels as C++")
 @pytest.mark.parametrize("growth", [DynamicGrowth(2, 40, 63), DynamicGrowth(5, 16, 63)])
 def test_the_widest_trees_are_chosen_as_the_reference_chooses_them(device: str, growth: DynamicGrowth) -> None:
     drafting = Drafting.of(growth, growth, 300, device)
@@ -294,7 +292,6 @@ def test_the_widest_trees_are_chosen_as_the_reference_chooses_them(device: str, 
     assert not drafting.slots.fault.any()
 
 
-@pytest.mark.slow("compiles kernels as C++")
 @pytest.mark.parametrize("norm_output", [False, True])
 @pytest.mark.parametrize("norm_before_residual", [False, True])
 def test_a_shorter_role_grows_its_own_tree_in_the_buffers_of_a_larger_one(
@@ -307,7 +304,6 @@ def test_a_shorter_role_grows_its_own_tree_in_the_buffers_of_a_larger_one(
     check_choices(drafting, logits_of)
 
 
-@pytest.mark.slow("compiles kernels as C++")
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_logits_that_are_not_finite_are_found_and_leave_a_tree(device: str, broken: float, depth: int) -> None:

@@ -77,7 +77,6 @@ def test_more_tokens_than_a_draft_knows_are_refused() -> None:
         TreeToken(64, 40, False, False, max_rows=2, top=41, first_node=1, nodes=1, sources=1, rows=0)
 
 
-@pytest.mark.slow("compiles kernels as C++")
 @pytest.mark.parametrize("norm_output", [False, True])
 @pytest.mark.parametrize("norm_before_residual", [False, True])
 def test_a_level_has_the_tokens_of_its_ranks_and_feeds_the_nodes_with_children(
