@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,11 +48,16 @@ def open_engine(folders: tuple[Path, Path], *, batch: int = 3, positions: int = 
     return ReferenceEngine(target, draft, max_batch=batch, max_positions=positions, device="cpu")
 
 
-def transformers_greedy(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
+@cache
+def of_transformers(folder: Path) -> Any:
+    """The target that transformers loads."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ids = list(prompt)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def transformers_greedy(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
+    model, ids = of_transformers(folder), list(prompt)
     with torch.inference_mode():
         for _ in range(new_tokens):
             ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
@@ -59,36 +65,19 @@ def transformers_greedy(folder: Path, prompt: list[int], new_tokens: int) -> lis
 
 
 @OF_EVERY_KIND
-def test_logits_agree_with_transformers(folders: tuple[Path, Path]) -> None:
-    from transformers import AutoModelForCausalLM
-
+def test_logits_and_captured_features_agree_with_transformers(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
-    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
-    tokens = torch.tensor([PROMPTS[2]])
+    tokens, boundaries, geometry = torch.tensor([PROMPTS[2]]), (0, 1, 3), engine.target.geometry
     positions = torch.arange(tokens.shape[1])[None]
-    geometry = engine.target.geometry
     with torch.inference_mode():
-        stream, _ = target_forward(engine.tw, geometry, engine.table, engine.cache.slots(0, 1), tokens, positions, ())
-        expected = model(tokens).logits
-    torch.testing.assert_close(target_logits(engine.tw, geometry, stream), expected, rtol=1e-4, atol=1e-4)
-
-
-@OF_EVERY_KIND
-def test_captured_features_are_the_hidden_states_of_transformers(folders: tuple[Path, Path]) -> None:
-    from transformers import AutoModelForCausalLM
-
-    engine = open_engine(folders)
-    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
-    tokens = torch.tensor([PROMPTS[0]])
-    positions = torch.arange(tokens.shape[1])[None]
-    boundaries = (0, 1, 3)
-    with torch.inference_mode():
-        _, features = target_forward(
-            engine.tw, engine.target.geometry, engine.table, engine.cache.slots(0, 1), tokens, positions, boundaries
+        stream, features = target_forward(
+            engine.tw, geometry, engine.table, engine.cache.slots(0, 1), tokens, positions, boundaries
         )
-        hidden = model(tokens, output_hidden_states=True).hidden_states
+        expected = of_transformers(folders[0])(tokens, output_hidden_states=True)
+    torch.testing.assert_close(target_logits(engine.tw, geometry, stream), expected.logits, rtol=1e-4, atol=1e-4)
     assert features is not None
-    torch.testing.assert_close(features, torch.cat([hidden[b] for b in boundaries], dim=-1), rtol=1e-4, atol=1e-4)
+    hidden = torch.cat([expected.hidden_states[b] for b in boundaries], dim=-1)
+    torch.testing.assert_close(features, hidden, rtol=1e-4, atol=1e-4)
 
 
 @OF_EVERY_KIND
@@ -125,7 +114,6 @@ def test_verify_logits_do_not_depend_on_the_rows_beside_them(folders: tuple[Path
             assert torch.equal(one, target_logits(engine.tw, geometry, together)[0, i])
 
 
-@pytest.mark.slow("many generated prompts")
 def test_the_records_identities_hold_with_eos_inside_a_run(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=True)
@@ -230,14 +218,11 @@ def test_a_cached_value_of_nan_ends_a_run_and_does_not_reach_the_next_prompts(fo
 
 
 def test_top2_are_the_two_largest_logits_of_transformers(folders: tuple[Path, Path]) -> None:
-    from transformers import AutoModelForCausalLM
-
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=False)
-    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
     for continuation in ([], [4, 5, 6]):
         with torch.inference_mode():
-            logits = model(torch.tensor([[*PROMPTS[1], *continuation]])).logits[0, -1]
+            logits = of_transformers(folders[0])(torch.tensor([[*PROMPTS[1], *continuation]])).logits[0, -1]
         assert engine.top2(1, continuation) == pytest.approx(tuple(logits.topk(2).values.tolist()), abs=1e-4)
 
 
@@ -325,15 +310,12 @@ def test_shown_logits_are_those_of_transformers_and_equal_in_every_role(folders:
 
 
 def test_scores_are_the_logits_of_transformers(folders: tuple[Path, Path]) -> None:
-    from transformers import AutoModelForCausalLM
-
     engine = open_engine(folders)
     prompt, text = PROMPTS[0], [3, 1, 4, 1, 5, 9, 2, 6]
     positions = (0, 2, 5, 7)
     scores = engine.score(prompt, text, positions)
-    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
     with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *text]])).logits[0]
+        logits = of_transformers(folders[0])(torch.tensor([[*prompt, *text]])).logits[0]
     for position, score in zip(positions, scores, strict=True):
         row = logits[len(prompt) + position - 1]
         assert score.best == int(row.argmax())

@@ -82,12 +82,6 @@ def test_all_experts_are_chosen_equally_often_and_none_twice_by_a_token(overlap:
     assert float(counts.std() / counts.mean()) < 1.5 / float(counts.mean()) ** 0.5
 
 
-@pytest.mark.parametrize("overlap", [0.1, 0.5, 0.9])
-def test_two_neighbours_have_the_overlap_that_was_asked_for(overlap: float) -> None:
-    independent, touched = independent_touched(BIG, 2), touched_by(chain(overlap), 2)
-    assert (independent - touched) / (independent - 4) == pytest.approx(overlap, abs=0.02)
-
-
 def test_the_groups_of_layers_and_other_seeds_choose_independently() -> None:
     equal = (chain(0.0)[0][:, :, None] == chain(0.0)[1][:, None, :]).sum(dim=(1, 2)).double().mean()
     assert float(equal) == pytest.approx(4 * 4 / 128, abs=0.02)
