@@ -13,20 +13,12 @@ from specgate.ab.runner import more_prefills
 from specgate.backends.fake.engine import FakeEngine
 from specgate.contract import Finish
 from specgate.contract.protocols import Text
-from tests.pairs.tiny import write_random_pair
 from tests.sandbox import needs_bubblewrap
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
 
 CLOCK = ("-o", "step_ns=2000000", "-o", "draft_ns=200000")
 THREE = ("--processes", "3")
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
-    cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
-    return cli
 
 
 def ab(cli: Cli, *arguments: str, code: int) -> str:

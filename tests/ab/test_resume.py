@@ -20,7 +20,6 @@ from specgate.ab.resuming import earlier
 from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, manifest_of
 from tests.ab.test_sides import commits, git, git_worktrees, write_build
-from tests.pairs.tiny import write_random_pair
 from tests.support import in_process
 from tests.support.command import UNDRAWN, Cli
 
@@ -29,11 +28,9 @@ BY_PROMPT = ("--new", "prompt_jitter=0.02")
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    folder = tmp_path_factory.mktemp("session")
-    cli = Cli(folder, *write_random_pair(folder / "pair", seed=8))
-    text = (folder / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]")
-    cli.write("tiny.yaml", text.replace("prompt_sets: 4", "prompt_sets: 16"))
+def cli(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Cli:
+    cli = Cli(tmp_path_factory.mktemp("session"), *pair)
+    cli.scenario(spec=[3], sets=16)
     return cli
 
 

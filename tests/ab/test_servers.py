@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.backends.servers.helpers import program, running_stub
-from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 FIXED = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "vllm", "--processes", "3", "--quads", "1")
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
-    text = (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]")
-    cli.write("tiny.yaml", text)
-    return cli
 
 
 def result(cli: Cli) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 from specgate.ab.sides import asked_of, package_folder, tree_sha256, worktree
 from specgate.errors import UsageError
 from specgate.machine.checkout import checkout_of
-from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 ENGINE = """\
@@ -58,13 +57,6 @@ def checkout(tmp_path: Path) -> Path:
         git(folder, "add", "-A")
         git(folder, "commit", "-q", "-m", f"{step_ns} ns")
     return folder
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
-    cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
-    return cli
 
 
 FIXED = ("--scenario", "../tiny.yaml", "--policy", "../policy.yaml", "--processes", "3", "--out", "../runs")

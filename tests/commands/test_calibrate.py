@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_run import last_lines
-from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 POLICY = """\
@@ -25,8 +24,7 @@ rules:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+def cli(cli: Cli) -> Cli:
     cli.scenario(spec=[3], rounds=6)
     cli.write("policy.yaml", POLICY)
     return cli

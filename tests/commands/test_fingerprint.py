@@ -37,11 +37,22 @@ def plugin(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield write_counting(place, requires=("my-kernels",))
 
 
-def three_greens(cli: Cli) -> None:
-    """Three green micro runs in the ledger, of which one was measured."""
-    done = cli.run(*MICRO)
+@pytest.fixture(scope="module")
+def green(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
+    """The folder of runs with one green micro run and its ledger."""
+    cli = Cli(tmp_path_factory.mktemp("green"), *pair)
+    (place := cli.folder / "outside").mkdir()
+    with pytest.MonkeyPatch.context() as patch, on_the_path(patch, place):
+        write_distribution(place, "my-kernels", "1.5")
+        write_counting(place, requires=("my-kernels",))
+        done = cli.run(*MICRO)
     assert done.returncode == 0, done.stdout + done.stderr
-    ledger = Ledger(cli.folder / "runs")
+    return cli.folder / "runs"
+
+
+def three_greens(cli: Cli, green: Path) -> None:
+    """Three green micro runs in the ledger, of which one was measured."""
+    ledger = Ledger(shutil.copytree(green, cli.folder / "runs"))
     (first,) = ledger.read().entries
     for n in (1, 2):
         shutil.copytree(cli.folder / "runs" / first.run, cli.folder / "runs" / f"again-{n}")
@@ -89,9 +100,9 @@ def weaker_checks(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
     ],
 )
 def test_three_greens_count_for_nothing_after_a_change_and_it_is_named(
-    cli: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None], message: str
+    cli: Cli, plugin: Path, green: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None], message: str
 ) -> None:
-    three_greens(cli)
+    three_greens(cli, green)
     change(cli, monkeypatch, plugin)
     refused = cli.run(*FULL)
     assert refused.returncode == 5, refused.stdout + refused.stderr
@@ -105,8 +116,8 @@ def test_three_greens_count_for_nothing_after_a_change_and_it_is_named(
     assert message in named
 
 
-def test_what_did_not_change_is_not_named(cli: Cli, plugin: Path) -> None:
-    three_greens(cli)
+def test_what_did_not_change_is_not_named(cli: Cli, plugin: Path, green: Path) -> None:
+    three_greens(cli, green)
     plugin.touch()
     again = cli.run(*MICRO)
     assert "runs in a row: 3 of 3" in again.stdout and "the same process was counted before" in again.stdout

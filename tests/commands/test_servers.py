@@ -89,11 +89,16 @@ def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cl
         check_request(adapter_named("vllm"), request, Options())
 
 
+def write_words(file: Path) -> None:
+    """A tokenizer of 256 words."""
+    words = {f"w{i}": i for i in range(255)} | {"a": 255}
+    Tokenizer(models.WordLevel(words, unk_token="a")).save(str(file))
+
+
 @pytest.mark.slow("starts servers")
 def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cli: Cli) -> None:
     """Never as the demo pair, and with no hash: what they serve is their own word."""
-    words = {f"w{i}": i for i in range(255)} | {"a": 255}
-    Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
+    write_words(cli.folder / "tok.json")
     served = ["--model-name", "qwen-prod", "--rate", "500"]
     with running_stub("vllm", 0, *served) as plain, running_stub("vllm", 2, *served) as two:
         scenario = (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[2]")
@@ -124,8 +129,7 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
 @pytest.mark.parametrize("kind", ["micro", "full"])
 def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cli) -> None:
     """What needs a baseline is skipped with that reason, and nobody may take the run for green."""
-    words = {f"w{i}": i for i in range(255)} | {"a": 255}
-    Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
+    write_words(cli.folder / "tok.json")
     budget = "steps: 6" if kind == "micro" else "new_tokens: 7"
     text = scenario_text(kind=kind, budget=budget, spec=[2])
     cli.write("alone.yaml", text + ("goodput: {ttft_ms: 60000}\n" if kind == "full" else ""))

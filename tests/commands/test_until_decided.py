@@ -9,15 +9,13 @@ import pytest
 
 from specgate.errors import ExitCode
 from tests.commands.test_calibrate import POLICY
-from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 QUESTION = ("--backend", "fake", "--prompts", "mine.jsonl", "--spec", "3", "--steps", "6", "--policy", "policy.yaml")
 
 
 @pytest.fixture
-def cli(tmp_path: Any) -> Cli:
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+def cli(cli: Cli) -> Cli:
     cli.write("policy.yaml", POLICY)
     lines = [{"ids": [(7 * n + i) % 200 for i in range(4)]} for n in range(20)]
     cli.write("mine.jsonl", "".join(json.dumps(line) + "\n" for line in lines))

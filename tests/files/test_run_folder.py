@@ -17,7 +17,6 @@ from specgate.contract import (
     Block,
     Budget,
     Finish,
-    Grid,
     Margin,
     PairRef,
     Point,
@@ -25,35 +24,16 @@ from specgate.contract import (
     Role,
     Rope,
     Rule,
-    Scenario,
-    Schedule,
-    Workload,
 )
 from specgate.errors import EnvironmentRefused, InvalidResult, OtherVersion, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import PointEngine
 from specgate.files.json_record import read_record
 from specgate.files.run_folder import RunFolder
-from tests.support.factories import plan_of, run_of
+from tests.support.factories import plan_of, run_of, scenario
 
 POINT = Point("one", "fake", 64, 2)
-SCENARIO = Scenario(
-    name="one",
-    question="Does it?",
-    kind="micro",
-    family="single",
-    needs="cpu",
-    pair="demo",
-    dtype="float32",
-    grid=Grid((64,), (2,), (3,)),
-    workload=Workload(1, 4, 1, "random"),
-    budget=Budget(steps=4),
-    schedule=Schedule(2, 1),
-    perf_mode=False,
-    timeout_s=10.0,
-    rope=Rope("yarn", 4.0),
-    source_file=Path("scenarios/one.yaml"),
-)
+SCENARIO = replace(scenario("one", batch=(2,)), rope=Rope("yarn", 4.0), source_file=Path("scenarios/one.yaml"))
 CONFIG = Config(
     kind="micro",
     backend="fake",

@@ -9,7 +9,7 @@ import pytest
 from specgate.contract import Rule, Run, State, Verdict
 from specgate.contract.samples.counters import REPORTED_ACCEPTED
 from specgate.gates.acceptance import GATE
-from tests.support.factories import blocks_of, plan_of, run_of
+from tests.support.factories import blocks_of, plan_of, run_of, with_acceptance
 
 
 def verdict(run: Run, floor: float) -> Verdict:
@@ -73,19 +73,13 @@ def test_without_a_drafted_step_it_cannot_be_judged() -> None:
 
 
 @pytest.mark.parametrize("floor", [1.0, 4.0])
-def test_forced_acceptance_satisfies_no_floor(floor: float) -> None:
+def test_the_acceptance_of_forced_cycles_or_of_a_stand_in_satisfies_no_floor(floor: float) -> None:
     forced = run()
     by_pair = replace(forced, pair=replace(forced.pair, acceptance="forced"))
-    by_engine = replace(forced, engines={k: replace(f, acceptance="forced") for k, f in forced.engines.items()})
-    for values in (verdict(by_pair, floor), verdict(by_engine, floor)):
-        assert (values.state, values.reason_code) == (State.INVALID, "forced_acceptance")
-
-
-@pytest.mark.parametrize("floor", [1.0, 4.0])
-def test_a_stand_ins_acceptance_satisfies_no_floor(floor: float) -> None:
-    measured = run()
-    by_engine = replace(measured, engines={k: replace(f, acceptance="stand-in") for k, f in measured.engines.items()})
-    outcome = verdict(by_engine, floor)
+    for made in (by_pair, with_acceptance(forced, "forced")):
+        outcome = verdict(made, floor)
+        assert (outcome.state, outcome.reason_code) == (State.INVALID, "forced_acceptance")
+    outcome = verdict(with_acceptance(forced, "stand-in"), floor)
     assert (outcome.state, outcome.reason_code) == (State.INVALID, "stand_in_drafter")
 
 

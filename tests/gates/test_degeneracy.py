@@ -20,11 +20,6 @@ def looped(block: Block) -> Block:
     return replace(block, tokens=tuple((5,) * len(t) for t in block.tokens)) if block.role.speculative else block
 
 
-def test_text_without_repeats_passes() -> None:
-    plan = plan_of()
-    assert {v.state for v in verdicts(run_of(plan, blocks_of(plan)), 0.5)} == {State.PASS}
-
-
 def test_text_that_loops_fails_and_warns_about_its_acceptance() -> None:
     plan = plan_of()
     baseline, spec = verdicts(run_of(plan, blocks_of(plan, change=looped)), 0.5)

@@ -134,15 +134,28 @@ DISTURBANCES: dict[str, tuple[str, Callable[[], list[Sample]], str]] = {
 }
 
 
+GPU_CODES = {
+    *("nvml_missing", "nvml_implausible", "foreign_process", "ecc_error", "throttled", "power_capped", "clock_shift"),
+}
+
+
 @pytest.mark.parametrize(("code", "samples", "message"), DISTURBANCES.values(), ids=list(DISTURBANCES))
 def test_each_disturbance_rejects_with_its_own_code_what_was_seen_and_what_to_do(
     code: str, samples: Callable[[], list[Sample]], message: str
 ) -> None:
-    outcome = judged(samples())
+    """Without a GPU, only the host is judged, and nothing known is skipped."""
+    seen = samples()
+    outcome = judged(seen)
     assert (outcome.state, outcome.reason_code) == (State.ENV_REJECTED, code)
     assert message in outcome.message
     assert outcome.next_step
     assert "also" not in outcome.evidence
+    of_host = judged(seen, HOST_ONLY)
+    if code in GPU_CODES:
+        assert of_host.state is State.PASS and "gpu" not in of_host.evidence
+    else:
+        state = State.SKIPPED if code == "unwatched" else State.ENV_REJECTED
+        assert (of_host.state, of_host.reason_code) == (state, code)
 
 
 @pytest.mark.parametrize(
@@ -182,23 +195,6 @@ def test_the_driver_of_a_healthy_gpu_at_work_is_believed(monkeypatch: pytest.Mon
 
 
 # ── a policy that does without a GPU ─────────────────────────────────────────────────────────────────────────────────
-
-GPU_CODES = {"nvml_missing", "nvml_implausible", "foreign_process", "ecc_error", "throttled", "power_capped"}
-
-
-@pytest.mark.parametrize(("code", "samples", "message"), DISTURBANCES.values(), ids=list(DISTURBANCES))
-def test_without_gpu_only_the_host_is_judged_and_nothing_known_is_skipped(
-    code: str, samples: Callable[[], list[Sample]], message: str
-) -> None:
-    outcome = judged(samples(), HOST_ONLY)
-    if code in GPU_CODES | {"clock_shift"}:
-        assert outcome.state is State.PASS
-        assert "gpu" not in outcome.evidence
-    else:
-        assert (outcome.state, outcome.reason_code) == (
-            State.SKIPPED if code == "unwatched" else State.ENV_REJECTED,
-            code,
-        )
 
 
 def test_a_rule_that_only_advises_has_no_advice_about_a_gpu_that_is_not_here() -> None:

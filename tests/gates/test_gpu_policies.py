@@ -9,14 +9,14 @@ import pytest
 
 from specgate import plugins
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.analysis.references import cell_times, clocks_of
+from specgate.analysis.references import cell_times
 from specgate.analysis.verdict import not_judged, overall
 from specgate.contract import Block, Held, Invariant, Policy, Run, State
 from specgate.contract.references import Builds, ComparedBuild, Earlier, EarlierRun, Revision
 from specgate.planning.gates import kinds_of
 from specgate.planning.policy import find_policy
 from specgate.planning.rule_names import with_elsewhere
-from tests.support.factories import blocks_of, corrupt, judged, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, corrupt, earlier_of, judged, plan_of, run_of, scenario
 from tests.support.surroundings import PAUSE_NS, SECOND, gpu, watched
 
 MAIN = "a" * 40
@@ -45,7 +45,7 @@ class Script:
     def run(self, name: str) -> Run:
         made = self.measured(name)
         if self.before is not None:
-            made = replace(made, earlier=Earlier({name: self.earlier_than(made, name)}))
+            made = replace(made, earlier=Earlier({name: self.earlier(name)}))
         compared = (
             ComparedBuild("c", "2026-11-20T02:15:00+00:00", "d" * 64, MAIN, self.word, "", (name,), made.fingerprint),
         )
@@ -65,25 +65,12 @@ class Script:
         )
         return replace(run, times=cell_times(plan, run.cells, blocks, {}))
 
-    def earlier_than(self, run: Run, name: str) -> EarlierRun:
+    def earlier(self, name: str) -> EarlierRun:
         assert self.before is not None
-        facts, before = next(iter(run.engines.values())), replace(self, before=None)
-        slower = (
-            before.measured(name) if self.before == 1.0 else replace(before, change=faster(self.before)).measured(name)
-        )
-        return EarlierRun(
-            run="earlier",
-            time="2026-11-20T02:15:00+00:00",
-            manifest_sha256="d" * 64,
-            commit=None,
-            scenario=run.scenarios[name],
-            target_sha256=facts.target_sha256,
-            draft_sha256=facts.draft_sha256,
-            device=facts.device,
-            prompts={key: str(about["sha256"]) for key, about in run.prompts.items()},
-            cells=slower.times,
-            clocks={r.cell.key: clocks_of(slower, r.cell) for r in slower.cells},
-        )
+        before = replace(self, before=None)
+        if self.before != 1.0:
+            before = replace(before, change=faster(self.before))
+        return earlier_of(before.measured(name), name)
 
 
 def one_after_another(blocks: Sequence[Block]) -> list[Block]:

@@ -54,12 +54,6 @@ def test_pairs_that_no_look_has_judged_are_not_called_too_few_beside_their_inter
     assert outcome.message.startswith(f"{speedup.value:.3f}x over 8 pairs: no interim look has judged them")
 
 
-def test_withheld_speed_is_invalid_with_the_reason_it_is_withheld_for() -> None:
-    plan = plan_of()
-    outcome = verdict(run_of(plan, blocks_of(plan, change=corrupt)), 1.0)
-    assert (outcome.state, outcome.reason_code) == (State.INVALID, "token_mismatch")
-
-
 def test_speed_withheld_for_texts_compared_as_texts_is_not_judged() -> None:
     plan = plan_of()
     texts = blocks_of(plan, change=lambda b: replace(corrupt(b), counters={**b.counters, AS_TEXTS: 1}))

@@ -213,14 +213,14 @@ def with_drafts(drafts: DraftCheck) -> Run:
     return replace(run, cells=cells)
 
 
-@pytest.mark.parametrize(("claimed", "state"), [(90, State.PASS), (100, State.PASS), (113, State.PASS)])
+@pytest.mark.parametrize(("claimed", "state"), [(90, State.PASS), (113, State.PASS)])
 def test_accepted_drafts_that_the_pairs_own_draft_explains_are_said(claimed: int, state: State) -> None:
     judgement = verdicts(with_drafts(DraftCheck(100, claimed, 100, 113.0)))[1]
     assert judgement.state is state
     assert f"{claimed} drafts accepted in 100 cycles, 100 by the pair's draft alone" in judgement.message
 
 
-@pytest.mark.parametrize("claimed", [114, 150, 300])
+@pytest.mark.parametrize("claimed", [114, 300])
 def test_more_accepted_drafts_than_the_pairs_own_draft_has_right_are_invalid(claimed: int) -> None:
     judgement = verdicts(with_drafts(DraftCheck(100, claimed, 100, 113.0)))[1]
     assert (judgement.state, judgement.reason_code) == (State.INVALID, "not_the_drafts")

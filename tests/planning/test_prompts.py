@@ -10,12 +10,13 @@ from typing import Literal
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from specgate.contract import Budget, Grid, Scenario, Schedule, Workload
+from specgate.contract import Scenario, Workload
 from specgate.contract.scenarios.workload import PromptSource
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs import fetch
 from specgate.pairs.corpus import pool_of
 from specgate.planning.prompts import PromptSet, build_prompts
+from tests.support import factories
 from tests.support.wheels import NO_PACKAGES, asset_of, make_wheel
 
 WORDS = [f"word{i}" for i in range(40)]
@@ -23,21 +24,8 @@ VOCAB = 64
 
 
 def scenario(source: PromptSource = "mixed", seed: int = 0, sets: int = 4, warmup: int = 1) -> Scenario:
-    return Scenario(
-        name="s",
-        question="?",
-        kind="micro",
-        family="single",
-        needs="cpu",
-        pair="demo",
-        dtype="float32",
-        grid=Grid((64,), (2,), (3,)),
-        workload=Workload(seed, sets, warmup, source),
-        budget=Budget(steps=4),
-        schedule=Schedule(2, 1),
-        perf_mode=False,
-        timeout_s=60,
-    )
+    made = factories.scenario("s", batch=(2,))
+    return replace(made, workload=Workload(seed, sets, warmup, source))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import line_of
 from specgate.run.runner import Runner, make_block
-from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 from tests.support.factories import POLICY, plan_of, run_of
 from tests.support.surroundings import sample
@@ -67,7 +66,7 @@ def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: 
 
 @pytest.mark.parametrize(("sets", "rounds"), [(8, 4), (4, 8)])
 def test_an_engine_that_holds_one_role_at_a_time_is_loaded_at_most_six_times_for_32_pairs(
-    sets: int, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: int, rounds: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[Role] = []
 
@@ -84,7 +83,6 @@ def test_an_engine_that_holds_one_role_at_a_time_is_loaded_at_most_six_times_for
 
     monkeypatch.setattr("specgate.backends.fake.engine.FakeEngine", OneRole)
     monkeypatch.setattr("specgate.planning.resolution.one_role_at_a_time", by_load)
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
     cli.scenario(spec=[3], sets=sets, rounds=rounds)
     done = cli.micro("--backend", "fake")
     assert done.returncode == 0, done.stdout + done.stderr

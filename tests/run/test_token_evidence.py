@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +10,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.run.rescoring import in_few_passes
 from specgate.run.token_evidence import shown_by_both
 from tests.support.command import NOT_SCORED, Cli
+from tests.support.stored_runs import as_if_killed
 
 SAMPLED = "checks: {text: sampled, rescored_by: none}\n"
 
@@ -58,13 +57,7 @@ def test_a_resumed_run_makes_up_for_what_an_interrupted_one_did_not_check(cli: C
     # As if the process had been killed before the third set's text, and before the second engine was asked.
     (folder / "samples" / "texts.jsonl").write_text("".join(whole.splitlines(keepends=True)[:2]))
     (folder / "samples" / "rescored.jsonl").unlink()
-    reports = RunFolder.open(folder).read_run().reports or ()
-    for finished in ("MANIFEST.sha256", "gates.json", *reports):
-        (folder / finished).unlink()
-    data = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**data, "status": "running", "ended": None}))
-    for name in ("ledger.jsonl", "ledger.head"):
-        (folder.parent / name).unlink()
+    as_if_killed(folder)
     done = cli.run("micro", "--resume", folder, pair=False)
     assert done.returncode == 0, done.stdout
     run = RunFolder.open(folder).read_run()

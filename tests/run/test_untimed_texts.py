@@ -4,7 +4,6 @@ on by plain decoding from its own end, and nothing stays uncompared; everything 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -17,6 +16,7 @@ from specgate.contract import BaselineText, Block, Budget, EngineFacts, Role, Ru
 from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
+from tests.support.stored_runs import as_if_killed
 
 STEPS, PARTS_AT, UNIT, FAR_OFF = 20, 7, 0.0625, 9
 SCENARIO = f"""\
@@ -187,12 +187,7 @@ def test_an_engine_that_cannot_go_on_is_not_opened_again_to_be_asked(cli: Cli, b
     texts = folder / "samples" / "texts.jsonl"
     untimed = texts.read_text().splitlines(keepends=True)
     texts.write_text("".join(untimed[:: len(untimed) // 4]))
-    for finished in ("MANIFEST.sha256", "gates.json", *(run.reports or ())):
-        (folder / finished).unlink()
-    data = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**data, "status": "running", "ended": None}))
-    for name in ("ledger.jsonl", "ledger.head"):
-        (folder.parent / name).unlink()
+    as_if_killed(folder)
     done = cli.run("micro", "--resume", folder, pair=False)
     assert done.returncode == (0 if backend == "near" else 6), done.stdout + done.stderr
     assert len(list(folder.rglob("worker-*.log"))) == opened

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
+from specgate.analysis.references import clocks_of
 from specgate.contract import (
     BASELINE,
     AcceptanceSource,
@@ -36,8 +37,12 @@ from specgate.contract import (
     Run,
     Scenario,
     Schedule,
+    Served,
+    ServedRequest,
     Workload,
 )
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.references import EarlierRun
 from specgate.contract.samples.spans import ShownSpans, StepSpans
 from specgate.planning.plan import build_plan
 
@@ -117,6 +122,24 @@ def block(
         phase_ns={"draft": steps * step_ns // 4, "verify": steps * step_ns * 3 // 4} if role.k else {},
     )
     return replace(made, **changes)
+
+
+def served_block(
+    round_: Round, role: Role, requests: Sequence[ServedRequest], record: AcceptanceRecord | None, **changes: Any
+) -> Block:
+    """A block of a server: whole requests, and totals in place of steps."""
+    begin = min(r.chunk_ns[0] for r in requests)
+    fields: dict[str, Any] = {
+        "prefill_ns": begin,
+        "elapsed_ns": max(r.chunk_ns[-1] for r in requests) - begin,
+        "tokens": tuple(text(round_.prompt_set, s, sum(r.chunk_tokens)) for s, r in enumerate(requests)),
+        "truncated": (0,) * len(requests),
+        "finish": (Finish.LENGTH,) * len(requests),
+        "counters": {"undrafted_steps": 0} if record else {},
+        "phase_ns": {},
+        "served": Served(tuple(requests), record),
+    }
+    return replace(block(round_, role, steps=0), **fields | changes)
 
 
 def spans_of(block: Block, steps: Sequence[int] = (0, 3, 9)) -> ShownSpans:
@@ -240,6 +263,24 @@ def run_of(
         failures={},
     )
     return replace(made, **changes)
+
+
+def earlier_of(run: Run, name: str = "demo-64", commit: str | None = None) -> EarlierRun:
+    """`run` as an earlier green run of the scenario `name`."""
+    facts = next(iter(run.engines.values()))
+    return EarlierRun(
+        run="earlier",
+        time="2026-11-20T02:15:00+00:00",
+        manifest_sha256="d" * 64,
+        commit=commit,
+        scenario=run.scenarios[name],
+        target_sha256=facts.target_sha256,
+        draft_sha256=facts.draft_sha256,
+        device=facts.device,
+        prompts={key: str(about["sha256"]) for key, about in run.prompts.items()},
+        cells=run.times,
+        clocks={r.cell.key: clocks_of(run, r.cell) for r in run.cells},
+    )
 
 
 def with_acceptance(run: Run, source: AcceptanceSource) -> Run:

@@ -54,8 +54,8 @@ def as_ended(folder: RunFolder, run: Run, plan: Plan, config: Config) -> None:
     store_ending(folder, replace(decided, entry=None), run, config, Ledger(folder.path.parent))
 
 
-def as_if_killed(folder: Path, blocks: int) -> None:
-    """Leave of a stored run what a `kill -9` after its first `blocks` blocks leaves, with no ledger beside it."""
+def as_if_killed(folder: Path, blocks: int | None = None) -> None:
+    """Leave of a stored run what a `kill -9` after its first `blocks` blocks, or after all, leaves, with no ledger."""
     journal = folder / "samples" / "blocks.jsonl"
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:blocks]))
     stored = RunFolder(folder)

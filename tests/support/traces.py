@@ -205,3 +205,13 @@ def turbomind_loop(steps: int, draft: bool = True, scope: str = "") -> Timeline:
             made.range(f"{scope}EAGLE::KVCacheRewind", at + 65 * US, at + 70 * US)
             made.kernel("rewind", at + 75 * US, 2 * US, made.call("cudaLaunchKernel", at + 66 * US))
     return made
+
+
+def nsys_file(made: Timeline, file: Path, *statements: str) -> Path:
+    """`made` as an export of nsys, on which these statements of SQL were carried out."""
+    made.write_nsys(file)
+    with closing(sqlite3.connect(file)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+    return file

@@ -12,16 +12,14 @@ import pytest
 from specgate.ab.request import AbRequest
 from specgate.sweep.measuring import Candidate, measure_beside
 from tests.backends.offline.helpers import STAND_INS
-from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 HUNDRED = ",".join(map(str, range(100)))
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
-    cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
+def cli(cli: Cli) -> Cli:
+    cli.scenario(spec=[3])
     return cli
 
 

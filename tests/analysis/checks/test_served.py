@@ -18,7 +18,6 @@ from specgate.contract import (
     Budget,
     Cell,
     EngineFacts,
-    Finish,
     Held,
     NearTies,
     Plan,
@@ -46,27 +45,7 @@ def block(round_: Round, role: Role, **changes: Any) -> Block:
     """
     times = (0, *[3] * 3, *[5] * 2, *[9] * 4, 10) if role.speculative else range(0, 22, 2)
     requests = tuple(ServedRequest(s * MS, tuple((10 + 2 * s + at) * MS for at in times), (1,) * 11) for s in range(2))
-    firsts = [r.chunk_ns[0] for r in requests]
-    made = Block(
-        point=round_.point,
-        role=role,
-        prompt_set=round_.prompt_set,
-        round=round_.index,
-        position_in_round=round_.order.index(role),
-        warmup=round_.warmup,
-        worker_generation=0,
-        prefill_ns=min(firsts),
-        elapsed_ns=max(r.chunk_ns[-1] for r in requests) - min(firsts),
-        step_ns=(),
-        tokens=tuple(factories.text(round_.prompt_set, s, 11) for s in range(2)),
-        accepted=(),
-        drafted=(),
-        truncated=(0, 0),
-        finish=(Finish.LENGTH, Finish.LENGTH),
-        counters={"undrafted_steps": 0} if role.speculative else {},
-        served=Served(requests, RECORD if role.speculative else None),
-    )
-    return replace(made, **changes)
+    return factories.served_block(round_, role, requests, RECORD if role.speculative else None, **changes)
 
 
 def plan() -> Plan:

@@ -63,15 +63,6 @@ def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> No
     assert list(looks(len(ends))) == sorted(set(looks(len(ends))))
 
 
-@pytest.mark.parametrize(("sets", "rounds", "looks"), [
-    (8, 2, (16,)), (8, 4, (16, 32)), (4, 4, (8, 16)), (1, 6, (6,)), (1, 24, (8, 16, 24)), (12, 8, (24, 48, 72, 96)),
-])  # fmt: skip
-def test_looks_come_at_twice_as_many_pairs_each(sets: int, rounds: int, looks: tuple[int, ...]) -> None:
-    template = next(iter(SHIPPED.values()))
-    workload = replace(template.workload, prompt_sets=sets)
-    assert planned_interim_looks(replace(template, workload=workload, schedule=Schedule(rounds, 1))) == looks
-
-
 # ── between runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

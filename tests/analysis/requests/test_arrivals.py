@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from specgate.analysis.prompt_acceptance import by_prompt, counted_by_request, length_counts, length_values, total_of
 from specgate.analysis.requests.arrivals import request_records, step_ms, step_unit
 from specgate.analysis.requests.joint_decoding import joint_decoding
-from specgate.contract import BASELINE, Block, Finish, Role, Served, ServedRequest
+from specgate.contract import BASELINE, Block, Finish, Role, ServedRequest
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.references import StepUnit
 from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS
-from tests.support.factories import plan_of, scenario, text
+from tests.support.factories import plan_of, scenario, served_block
 
 K, STEP_MS = 3, 8
 Steps = Sequence[Sequence[int]]
@@ -26,28 +26,9 @@ Steps = Sequence[Sequence[int]]
 steps = st.lists(st.lists(st.integers(0, K), min_size=10, max_size=30), min_size=2, max_size=6)
 
 
-def served(requests: Sequence[ServedRequest], record: AcceptanceRecord | None, finish: Finish = Finish.LENGTH) -> Block:
-    plan = plan_of(scenario(batch=(len(requests),)))
-    begin, end = min(r.chunk_ns[0] for r in requests), max(r.chunk_ns[-1] for r in requests)
-    return Block(
-        point=plan.points[0],
-        role=Role(K) if record else BASELINE,
-        prompt_set=0,
-        round=0,
-        position_in_round=0,
-        warmup=False,
-        worker_generation=0,
-        prefill_ns=begin,
-        elapsed_ns=end - begin,
-        step_ns=(),
-        tokens=tuple(text(0, slot, sum(r.chunk_tokens)) for slot, r in enumerate(requests)),
-        accepted=(),
-        drafted=(),
-        truncated=(0,) * len(requests),
-        finish=(finish,) * len(requests),
-        counters={"undrafted_steps": 0} if record else {},
-        served=Served(tuple(requests), record),
-    )
+def served(requests: Sequence[ServedRequest], record: AcceptanceRecord | None) -> Block:
+    round_ = next(r for r in plan_of(scenario(batch=(len(requests),))).rounds if not r.warmup)
+    return served_block(round_, Role(K) if record else BASELINE, requests, record)
 
 
 def request(sizes: Sequence[int], first_ms: int = 0, step_ms: float = STEP_MS) -> ServedRequest:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.paired_blocks import compare, judged_speed, other_speedups
 from specgate.analysis.requests.joint_decoding import joint_decoding
-from specgate.contract import Block, Finish, Plan, Role, Round, Rule, Run, Served, ServedRequest, State, TokenCheck
+from specgate.contract import Block, Plan, Role, Round, Rule, Run, ServedRequest, State, TokenCheck
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import InvalidResult
 from specgate.gates.speed import GATE
 from specgate.reports.common.summary import cell_note
+from tests.support import factories
 from tests.support.factories import plan_of, run_of, scenario, text
 
 MS = 1_000_000
@@ -48,26 +49,7 @@ def served_block(round_: Round, role: Role, firsts_ms: Sequence[int], stall_ms: 
     drafted = sum(len(r.chunk_ns) - 1 for r in requests)
     cut = drafted * 2 - 3 * STEPS if role.speculative else 0
     record = AcceptanceRecord(3, (0, drafted, 0, 0), (drafted,) * 3, 3 * STEPS, cut, None) if role.speculative else None
-    begin, end = min(r.chunk_ns[0] for r in requests), max(r.chunk_ns[-1] for r in requests)
-    return Block(
-        point=round_.point,
-        role=role,
-        prompt_set=round_.prompt_set,
-        round=round_.index,
-        position_in_round=round_.order.index(role),
-        warmup=round_.warmup,
-        worker_generation=0,
-        prefill_ns=begin,
-        elapsed_ns=end - begin,
-        step_ns=(),
-        tokens=tuple(text(round_.prompt_set, s, STEPS + 1) for s in range(len(requests))),
-        accepted=(),
-        drafted=(),
-        truncated=(0,) * len(requests),
-        finish=(Finish.LENGTH,) * len(requests),
-        counters={"undrafted_steps": 0} if role.speculative else {},
-        served=Served(tuple(requests), record),
-    )
+    return factories.served_block(round_, role, requests, record)
 
 
 def run_with(firsts_ms: Sequence[int], request: Plan | None = None) -> Run:

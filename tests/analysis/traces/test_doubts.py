@@ -11,7 +11,7 @@ import pytest
 
 from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
-from tests.support.traces import FLASH, GEMM, US, Timeline, vllm_loop
+from tests.support.traces import FLASH, GEMM, US, Timeline, nsys_file, vllm_loop
 
 
 def loop_in(made: Timeline, folder: Path) -> Loop:
@@ -162,12 +162,7 @@ def test_events_of_categories_that_may_be_calls_or_work_are_named(
 
 
 def changed(folder: Path, *statements: str) -> Loop:
-    file = vllm_loop(steps=4).write_nsys(folder / "a.sqlite")
-    with closing(sqlite3.connect(file)) as db:
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
-    return loop_of(read_trace(file))
+    return loop_of(read_trace(nsys_file(vllm_loop(steps=4), folder / "a.sqlite", *statements)))
 
 
 @pytest.mark.parametrize("suffix", ["_V2", "_V3", "_v12", "2"])

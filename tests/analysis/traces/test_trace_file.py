@@ -23,7 +23,7 @@ from specgate.analysis.traces.recording import Malformed
 from specgate.analysis.traces.steps import loop_of
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.errors import UsageError
-from tests.support.traces import FLASH, GEMM, H200, IDS_TO_HOST, US, Timeline, vllm_loop
+from tests.support.traces import FLASH, GEMM, H200, IDS_TO_HOST, US, Timeline, nsys_file, vllm_loop
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text(max_size=6) | st.floats(-1e6, 1e6),
@@ -183,25 +183,17 @@ def test_a_single_event_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch:
 # nsys
 
 
-def nsys(file: Path, *statements: str) -> Path:
-    Timeline().write_nsys(file)
-    with closing(sqlite3.connect(file)) as db:
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
-    return file
-
-
 def test_graphs_that_nsys_traced_as_one_piece_are_named(tmp_path: Path) -> None:
     table = "create table CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start integer, end integer, graphId integer)"
-    file = nsys(tmp_path / "a.sqlite", table, "insert into CUPTI_ACTIVITY_KIND_GRAPH_TRACE values (1, 2, 3)")
+    row = "insert into CUPTI_ACTIVITY_KIND_GRAPH_TRACE values (1, 2, 3)"
+    file = nsys_file(Timeline(), tmp_path / "a.sqlite", table, row)
     why = loop_of(read_trace(file)).why_not("work") or ""
     assert "1 CUDA graphs were traced as one piece each" in why and "--cuda-graph-trace=node" in why
 
 
 def test_a_database_without_texts_is_refused_with_the_tables_that_it_has(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"without the table StringIds, .*: it has CUPTI_ACTIVITY_KIND_KERNEL, "):
-        read_trace(nsys(tmp_path / "a.sqlite", "drop table StringIds"))
+        read_trace(nsys_file(Timeline(), tmp_path / "a.sqlite", "drop table StringIds"))
 
 
 @pytest.mark.parametrize(
@@ -216,11 +208,8 @@ def test_a_database_without_texts_is_refused_with_the_tables_that_it_has(tmp_pat
 def test_a_row_that_cannot_be_read_is_counted_and_its_figures_are_not_observable(
     tmp_path: Path, row: str, reason: str
 ) -> None:
-    file = vllm_loop(steps=4).write_nsys(tmp_path / "a.sqlite")
-    with closing(sqlite3.connect(file)) as db:
-        db.execute(f"insert into CUPTI_ACTIVITY_KIND_RUNTIME values {row}")
-        db.commit()
-    loop = loop_of(read_trace(file))
+    insert = f"insert into CUPTI_ACTIVITY_KIND_RUNTIME values {row}"
+    loop = loop_of(read_trace(nsys_file(vllm_loop(steps=4), tmp_path / "a.sqlite", insert)))
     why = loop.why_not("calls") or ""
     assert why.startswith("1 row is left out, the first: ") and reason in why
     assert loop.why_not("work") is None and loop.kernels == {FLASH: 3, GEMM: 3}

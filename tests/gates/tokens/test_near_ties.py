@@ -70,6 +70,16 @@ def faithful(text: Parted) -> Followed:
     return Followed(*place, text.rest[:4])
 
 
+def leaving(gap: float, **changes: Any) -> Callable[[Parted], Followed]:
+    """Follow a text that plain decoding leaves once more two tokens later, with `gap` between the two."""
+
+    def follow(text: Parted) -> Followed:
+        tokens = (*text.rest[:2], text.rest[2] + 1, text.rest[3])
+        return replace(faithful(text), tokens=tokens, **shown(tokens[2], text.rest[2], gap) | changes)
+
+    return follow
+
+
 def judged(
     change: Callable[[Block], Block],
     gaps: float | Mapping[int, float] = 0.05,
@@ -274,12 +284,7 @@ def test_rounds_that_part_elsewhere_are_not_deterministic() -> None:
 
 
 def test_a_text_that_plain_decoding_does_not_repeat_behind_the_near_tie_is_wrong() -> None:
-    def elsewhere(text: Parted) -> Followed:
-        tokens = (*text.rest[:2], text.rest[2] + 1, text.rest[3])
-        place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-        return Followed(*place, tokens, **shown(text.rest[2] + 1, text.rest[2], 0.9))
-
-    result, run = judged(corrupt, follow=elsewhere)
+    result, run = judged(corrupt, follow=leaving(0.9))
     assert (result.state, result.reason_code) == (State.INVALID, "not_greedy")
     assert "token 8" in result.message, "it parts at token 5, and two tokens behind that are plain decoding's"
     assert i7(run) is Held.BROKEN and run.comparisons[0].speedup.value is None
@@ -288,13 +293,7 @@ def test_a_text_that_plain_decoding_does_not_repeat_behind_the_near_tie_is_wrong
 
 
 def test_behind_a_near_tie_too_nothing_is_assumed_of_how_the_engine_rounds() -> None:
-    def again(text: Parted) -> Followed:
-        tokens = (*text.rest[:2], text.rest[2] + 1, text.rest[3])
-        place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-        shows = {**shown(text.rest[2] + 1, text.rest[2], 0.05), "again": ()}
-        return Followed(*place, tokens, **shows)
-
-    result, run = judged(corrupt, follow=again, prompt_sets=2)
+    result, run = judged(corrupt, follow=leaving(0.05, again=()), prompt_sets=2)
     assert (result.state, result.reason_code) == (State.NOT_JUDGED, "sigma_unknown")
     assert "2 of 2 texts leave plain decoding once more" in result.message
     assert i7(run) is Held.UNSEEN and run.comparisons[0].speedup.value is not None
@@ -310,12 +309,7 @@ def test_a_text_that_nobody_followed_is_not_excused() -> None:
 
 
 def test_a_text_may_leave_plain_decoding_once_more_at_another_near_tie() -> None:
-    def again(text: Parted) -> Followed:
-        tokens = (*text.rest[:2], text.rest[2] + 1, text.rest[3])
-        place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
-        return Followed(*place, tokens, **shown(text.rest[2] + 1, text.rest[2], 0.05))
-
-    result, _ = judged(corrupt, follow=again)
+    result, _ = judged(corrupt, follow=leaving(0.05))
     assert result.state is State.PASS and "4 leave it at another near tie" in result.message
 
 

@@ -14,7 +14,6 @@ from specgate import plugins
 from specgate.archive.verification import verify_builds
 from specgate.contract.two_builds import Parting, TwoBuilds, Word
 from specgate.errors import ExitCode
-from tests.pairs.tiny import write_random_pair
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.command import Cli
 
@@ -22,14 +21,13 @@ DRAWS = True
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> TwoBuilds:
+def stored(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> TwoBuilds:
     """A comparison that was measured, of two looks, which ended with SLOWER."""
-    folder = tmp_path_factory.mktemp("ab")
-    cli = Cli(folder, *write_random_pair(folder / "pair", seed=8))
+    cli = Cli(tmp_path_factory.mktemp("ab"), *pair)
     fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "-o", "step_ns=2000000")
     done = cli.run("ab", *fixed, "--new", "prompt_jitter=0.002", "--new", "slowdown=1.02", "--processes", "3")
     assert done.returncode in (1, 3), done.stdout + done.stderr
-    (made,) = (folder / "runs").glob("*-ab-*")
+    (made,) = (cli.folder / "runs").glob("*-ab-*")
     result = verify_builds(made).result
     assert result is not None
     first = replace(result.looks[0], word=Word.CANNOT_TELL, reason="prefill time tiny/c24/b2 +0.10% (-0.30% … +0.51%)")
