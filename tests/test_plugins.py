@@ -47,8 +47,7 @@ def third_party(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("group", "kind"),
-    [("specgate.backends", Backend), ("specgate.gates", Gate), ("specgate.reports", Report)],
+    ("group", "kind"), [("specgate.backends", Backend), ("specgate.gates", Gate), ("specgate.reports", Report)]
 )
 def test_every_built_in_is_what_its_group_promises(group: str, kind: type) -> None:
     for name, entry in plugins.registered(group).items():

@@ -113,10 +113,7 @@ def test_trees_without_masks_are_not_seen_and_whole_ones_hold() -> None:
     shown, blocks = spans_of(timed()), [replace(timed(), counters={"tree_tokens": 60, "mask_integrity_failures": 0})]
     assert judged(shown, blocks).reason_code == "no_masks"
     whole = judged(replace(shown, steps=tuple(map(with_trees, shown.steps))), blocks)
-    assert (whole.held, whole.message) == (
-        Held.HELD,
-        "cache spans and masks of 2 slots are intact in 3 drawn steps",
-    )
+    assert (whole.held, whole.message) == (Held.HELD, "cache spans and masks of 2 slots are intact in 3 drawn steps")
 
 
 def test_steps_of_another_text_hold_nothing_and_break_what_needs_no_text() -> None:

@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from specgate.analysis.stats import (
-    MIN_PAIRS,
-    cluster_interval,
-    order_interval,
-)
+from specgate.analysis.stats import MIN_PAIRS, cluster_interval, order_interval
 
 
 def orders(pairs: int) -> list[int]:

@@ -192,10 +192,7 @@ def test_the_command_prints_the_policy_or_writes_it_once(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [
-        (["nowhere"], "nowhere is not a run folder"),
-        (["RUN", "--out", "policy.txt"], "a policy is a .yaml file"),
-    ],
+    [(["nowhere"], "nowhere is not a run folder"), (["RUN", "--out", "policy.txt"], "a policy is a .yaml file")],
 )
 def test_bad_input_is_a_usage_error(run: Path, arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(commands, ["policy", "init", *(str(run) if a == "RUN" else a for a in arguments)])

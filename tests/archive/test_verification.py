@@ -151,19 +151,11 @@ def gone(data: Any) -> None:
         ("run.json", figure, "run.json: cells[1].values.acceptance_length.value: "),
         ("run.json", extra, "run.json: cells[0].values.invented: does not follow from the samples"),
         ("run.json", gone, "run.json: eagle_speculation.tiny/fake/c24/b2/spec-3: is missing"),
-        (
-            "run.json",
-            lambda d: d["fingerprint"].update(config_sha256="0"),
-            "run.json: fingerprint.config_sha256: ",
-        ),
+        ("run.json", lambda d: d["fingerprint"].update(config_sha256="0"), "run.json: fingerprint.config_sha256: "),
         ("run.json", lambda d: d.update(warnings=[]), "run.json: warnings: "),
         ("gates.json", verdict, "gates.json: verdicts[0].state: FAIL; recomputed: PASS"),
         ("gates.json", lambda d: d.update(exit_code=1), "gates.json: exit_code: 1; recomputed: 0"),
-        (
-            "gates.json",
-            lambda d: d["policy"]["rules"][2]["params"].update(min=0.5),
-            "gates.json: policy.rules[2].",
-        ),
+        ("gates.json", lambda d: d["policy"]["rules"][2]["params"].update(min=0.5), "gates.json: policy.rules[2]."),
         ("env.json", lambda d: d["host"].update(cpu="a better one"), "env.json: host.cpu: "),
     ],
 )

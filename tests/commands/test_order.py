@@ -168,10 +168,7 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
     ("arguments", "message"),
     [
         (("-o", "die_after_blocks=20"), "runs in a row: 0 of 3 (this run: starts anew)"),
-        (
-            ("--measurement-runs", "3"),
-            "runs in a row: 2 of 3 (this run: no change: gate ran with other",
-        ),
+        (("--measurement-runs", "3"), "runs in a row: 2 of 3 (this run: no change: gate ran with other"),
     ],
     ids=["engine killed", "other settings"],
 )

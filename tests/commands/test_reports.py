@@ -164,10 +164,7 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
         (["runs", "compare", "runs/a", "runs/b", "--policy", "cpu"], "no such policy"),
         (["runs", "compare", "runs/a", "nowhere", "--by", "engines"], "is not a run folder"),
         (["runs", "compare", "runs/a", "--by", "builds"], "compares one run with another: here is 1 of them"),
-        (
-            ["runs", "compare", "runs/a", "--by", "engines", "--policy", "compare"],
-            "--policy says nothing --by engines",
-        ),
+        (["runs", "compare", "runs/a", "--by", "engines", "--policy", "compare"], "--policy says nothing --by engines"),
         (["runs", "history", "nowhere"], "is not a folder"),
         (["runs", "show", "runs/a", "runs/a"], "are the same run"),
     ],

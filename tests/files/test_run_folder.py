@@ -13,18 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.contract import (
-    Block,
-    Budget,
-    Finish,
-    Margin,
-    PairRef,
-    Point,
-    Policy,
-    Role,
-    Rope,
-    Rule,
-)
+from specgate.contract import Block, Budget, Finish, Margin, PairRef, Point, Policy, Role, Rope, Rule
 from specgate.errors import EnvironmentRefused, InvalidResult, OtherVersion, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import PointEngine

@@ -135,7 +135,7 @@ DISTURBANCES: dict[str, tuple[str, Callable[[], list[Sample]], str]] = {
 
 
 GPU_CODES = {
-    *("nvml_missing", "nvml_implausible", "foreign_process", "ecc_error", "throttled", "power_capped", "clock_shift"),
+    *("nvml_missing", "nvml_implausible", "foreign_process", "ecc_error", "throttled", "power_capped", "clock_shift")
 }
 
 

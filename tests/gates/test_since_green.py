@@ -69,9 +69,7 @@ def measured(
     run = run_of(plan, blocks, kind=kind)
     policy = policy_of(rule)
     return replace(
-        run,
-        times=cell_times(plan, run.cells, blocks, {}),
-        required_decisions=required_decisions(plan, policy),
+        run, times=cell_times(plan, run.cells, blocks, {}), required_decisions=required_decisions(plan, policy)
     )
 
 

@@ -64,9 +64,7 @@ def test_speed_withheld_for_texts_compared_as_texts_is_not_judged() -> None:
 def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
     plan = plan_of()
     empty = blocks_of(
-        plan,
-        steps=1,
-        change=lambda b: replace(b, accepted=(), drafted=(), step_ns=(), tokens=((b.tokens[0][0],),)),
+        plan, steps=1, change=lambda b: replace(b, accepted=(), drafted=(), step_ns=(), tokens=((b.tokens[0][0],),))
     )
     assert verdict(run_of(plan, empty), 1.0).state is State.INVALID
 

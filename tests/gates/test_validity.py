@@ -48,10 +48,7 @@ def test_missing_blocks_cannot_be_judged_and_the_run_can_be_resumed() -> None:
 def test_speculation_that_was_silently_off_fails_where_a_baseline_passes() -> None:
     plan = plan_of()
     run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={})))
-    assert [(v.state, v.reason_code) for v in verdicts(run)] == [
-        (State.PASS, "complete"),
-        (State.INVALID, "no_drafts"),
-    ]
+    assert [(v.state, v.reason_code) for v in verdicts(run)] == [(State.PASS, "complete"), (State.INVALID, "no_drafts")]
 
 
 def test_a_known_cause_of_missing_drafts_is_said() -> None:

@@ -106,10 +106,7 @@ def test_every_gpu_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
             '{"schema": "specgate.noise/v1"}',
             r"schema: 'specgate.noise/v1'; this specgate reads 'specgate.bandwidth/v1'",
         ),
-        (
-            '{"schema": "specgate.bandwidth/v1", "device": "cpu"}',
-            r"cpu-bandwidth.json: measured: this key is required",
-        ),
+        ('{"schema": "specgate.bandwidth/v1", "device": "cpu"}', r"cpu-bandwidth.json: measured: this key is required"),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:

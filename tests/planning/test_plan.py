@@ -277,10 +277,7 @@ def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
     assert "32768: with 2053 positions for the answer it needs 34821, and pair 'demo' has 16384" in message
     assert "a context ≤ 14331 or {rope_type: yarn, factor: 5} as a scenario" in message
     assert "cpu-1k-single" not in message
-    right = [
-        replace(too_long, rope=Rope("yarn", 5.0)),
-        replace(too_long, name="t", grid=Grid((14331,), (1,), (3,))),
-    ]
+    right = [replace(too_long, rope=Rope("yarn", 5.0)), replace(too_long, name="t", grid=Grid((14331,), (1,), (3,)))]
     plan = build_plan(right, "fake")
     check_limits(plan, demo_limits(plan), "demo")
 

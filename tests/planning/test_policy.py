@@ -15,19 +15,7 @@ from specgate.analysis.verdict import foreseeable
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.check import predictions
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
-from specgate.contract import (
-    Cell,
-    Exemption,
-    Kind,
-    Point,
-    Policy,
-    Role,
-    Rule,
-    RunView,
-    TokenChecks,
-    Traffic,
-    Verdict,
-)
+from specgate.contract import Cell, Exemption, Kind, Point, Policy, Role, Rule, RunView, TokenChecks, Traffic, Verdict
 from specgate.contract.protocols import Gate
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 from specgate.errors import UsageError
@@ -335,10 +323,7 @@ def test_a_rule_that_speaks_of_the_rest_gives_way_to_rules_that_bind_as_much_and
     [
         ("{kind: speed, why: ''}", "not_judged[0].why: '': must not be empty"),
         ("{kind: speed}", "not_judged[0].why: this key is required"),
-        (
-            "{kind: validity, why: x}",
-            "not_judged[0].kind: 'validity': not one of 'tokens', 'acceptance' or 'speed'",
-        ),
+        ("{kind: validity, why: x}", "not_judged[0].kind: 'validity': not one of 'tokens', 'acceptance' or 'speed'"),
         ("{kind: speed, why: x, cell: y}", "not_judged[0].cell: 'y': "),
         ("{kind: speed, why: x}", "not_judged[0].kind: 'speed': the rule a requires it, so it is judged"),
         ('{kind: speed, why: x, role: "spec-*"}', "the rule a requires it, so it is judged"),

@@ -163,13 +163,7 @@ def test_unknown_weights_are_taken_from_the_last_run_that_knew_them() -> None:
 ENTRIES = st.lists(
     st.builds(
         lambda n, state, hours, source, gates, kind, pid: entry(
-            n,
-            state,
-            hours_ago=hours,
-            fingerprint={"source": source, "weights": "w"},
-            gates=gates,
-            kind=kind,
-            pid=pid,
+            n, state, hours_ago=hours, fingerprint={"source": source, "weights": "w"}, gates=gates, kind=kind, pid=pid
         ),
         st.integers(0, 6),
         st.sampled_from([s for s in State if s is not State.SKIPPED] + [State.PASS] * 6),

@@ -27,11 +27,7 @@ class RealEngine:
 
     @contextmanager
     def opened(
-        self,
-        logs: Path,
-        options: Mapping[str, str] | None = None,
-        max_batch: int = 1,
-        sampling: Sampling | None = None,
+        self, logs: Path, options: Mapping[str, str] | None = None, max_batch: int = 1, sampling: Sampling | None = None
     ) -> Iterator[Engine]:
         """With `options` beside those that start it."""
         engine = backend(self.name).open(

@@ -145,10 +145,7 @@ def test_where_every_setting_is_slower_the_default_stays(cli: Cli) -> None:
             ),
             "the grid has 10,000 points (100 of draft_ns x 100 of step_ns)",
         ),
-        (
-            ("--try", "draft_n=1,2"),
-            "back end fake: option 'draft_n' is not known",
-        ),
+        (("--try", "draft_n=1,2"), "back end fake: option 'draft_n' is not known"),
     ],
 )
 def test_a_grid_that_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
@@ -190,9 +187,7 @@ def turbomind(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.slow("starts an engine's processes for five pairs")
-def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_the_engine_is_named(
-    cli: Cli,
-) -> None:
+def test_a_variable_of_an_engines_environment_is_swept_and_a_value_that_kills_the_engine_is_named(cli: Cli) -> None:
     done = turbomind(cli, "-o", "env.TM_EAGLE3_FMHA_TILE_STATS=1", "--try", "env.TM_EAGLE3_FMHA_KV_TILE=13,64")
     killed, other = result(cli)["trials"]
     assert killed["ratio"] is None and "signal 9" in killed["why_not"]

@@ -112,11 +112,7 @@ STEPS, LENGTH = Budget(steps=4, ignore_eos=False), Budget(new_tokens=9, ignore_e
             lambda b: replace(b, tokens=((5, 2, *b.tokens[0][2:]),)),
             r"token 1 is EOS \(2\), but 15 more follow it",
         ),
-        (
-            Budget(steps=3),
-            lambda b: b,
-            "4 steps ran, but the budget is 3 steps",
-        ),
+        (Budget(steps=3), lambda b: b, "4 steps ran, but the budget is 3 steps"),
         (Budget(steps=5), lambda b: b, "its finish is steps after 4 steps, but the budget is 5 steps"),
         (Budget(steps=4), lambda b: replace(b, finish=(Finish.EOS,)), "eos after 17 tokens, but EOS is ignored"),
     ],

@@ -62,10 +62,7 @@ def with_first_step(expert_counts: ExpertCounts, touched: int) -> ExpertCounts:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda c: with_first_step(c, 15),
-            "step 0: 15 experts touched in 4 layers by 8 tokens of 4 experts each: 16",
-        ),
+        (lambda c: with_first_step(c, 15), "step 0: 15 experts touched in 4 layers by 8 tokens of 4 experts each: 16"),
         (lambda c: with_first_step(c, 129), "step 0: 129 experts touched in 4 layers by 8 tokens .* 16 to 128 are"),
         (lambda c: replace(c, touched=c.touched[:-1]), "experts touched in 11 steps, but the block has 12"),
         (lambda c: replace(c, fresh=c.fresh[:2]), "fresh experts of 2 rows, but slots have up to 4"),

@@ -84,12 +84,7 @@ def test_the_way_to_a_server_is_no_slow_baseline_as_far_as_requests_hardly_feel_
     """Spec's prefill takes 2 ms, the baseline's `longer_ms` more: 3 % of a request may go there, up to 5 ms."""
     made = [
         (
-            replace(
-                a,
-                served=Served(()),
-                prefill_ns=(2 + longer_ms) * 10**6,
-                elapsed_ns=decoding_ms * 10**6,
-            ),
+            replace(a, served=Served(()), prefill_ns=(2 + longer_ms) * 10**6, elapsed_ns=decoding_ms * 10**6),
             replace(b, served=Served(()), prefill_ns=2 * 10**6),
         )
         for a, b in pairs(1.3)

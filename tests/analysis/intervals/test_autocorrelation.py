@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg, stats
 
-from specgate.analysis.intervals.autocorrelation import (
-    MANY,
-    PRIOR_FREEDOM,
-    PRIOR_SD,
-    covariances,
-    fit,
-    model_of,
-)
+from specgate.analysis.intervals.autocorrelation import MANY, PRIOR_FREEDOM, PRIOR_SD, covariances, fit, model_of
 from specgate.analysis.stats import MIN_PAIRS, designs, order_interval, t_quantile
 
 SETS, ORDERS = (0, 1, 2, 3) * 2, (1, -1, -1, 1, -1, 1, 1, -1)

@@ -44,10 +44,7 @@ def test_required_decisions_share_the_error_of_a_fail_and_advice_does_not() -> N
     assert false_fail(False, 7) == false_fail(True, 0) == FALSE_FAIL
 
 
-@given(
-    st.integers(1, 12),
-    st.lists(st.integers(1, 6), min_size=1, max_size=4),
-)
+@given(st.integers(1, 12), st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> None:
     ends = np.cumsum([2 * m for m in more]).tolist()
     template = next(iter(SHIPPED.values()))

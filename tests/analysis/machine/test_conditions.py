@@ -13,18 +13,7 @@ from specgate.analysis.machine.conditions import conditions_of
 from specgate.contract import Served, ServedRequest
 from specgate.contract.conditions import ClockReading, GpuProcess
 from tests.support.factories import blocks_of, plan_of, scenario
-from tests.support.surroundings import (
-    BLOCKS,
-    PLAN,
-    SAMPLES,
-    SECOND,
-    conditions,
-    disturbed,
-    gpu,
-    no_gpu,
-    timed,
-    watched,
-)
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, conditions, disturbed, gpu, no_gpu, timed, watched
 
 MEASURED = [b for b in BLOCKS if not b.warmup]
 WHOLE = slice(None)

@@ -237,10 +237,7 @@ def test_only_a_rule_that_states_the_share_sets_anything_aside() -> None:
     blocks = with_counters(blocks_of(PLAN), {(0, 0, "baseline")})
     for rules in ((), (old,), (elsewhere,)):
         assert judge_hosts(PLAN, blocks, machine_limits(policy_of(*rules)), {}) == {}
-    assert judge_hosts(PLAN, blocks, ASKED, {})[PLAN.points[0].key].set_aside == (
-        (0, 0),
-        (0, 1),
-    )
+    assert judge_hosts(PLAN, blocks, ASKED, {})[PLAN.points[0].key].set_aside == ((0, 0), (0, 1))
 
 
 def test_of_several_rules_the_smallest_limits_count() -> None:

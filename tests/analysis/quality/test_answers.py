@@ -90,12 +90,7 @@ def judged(lost: int, won: int, both: int, margin: float) -> Any:
 
 @pytest.mark.parametrize(
     ("lost", "won", "both", "state"),
-    [
-        (3, 3, 994, State.PASS),
-        (100, 3, 897, State.FAIL),
-        (3, 1, 46, State.INCONCLUSIVE),
-        (0, 0, 0, State.NOT_JUDGED),
-    ],
+    [(3, 3, 994, State.PASS), (100, 3, 897, State.FAIL), (3, 1, 46, State.INCONCLUSIVE), (0, 0, 0, State.NOT_JUDGED)],
 )
 def test_a_loss_is_judged_against_the_margin_by_its_interval(lost: int, won: int, both: int, state: State) -> None:
     verdict = judged(lost, won, both, 0.02)

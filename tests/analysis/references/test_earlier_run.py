@@ -9,14 +9,7 @@ import pytest
 
 from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
-from bench.simulations.since_green_simulation import (
-    DECISIONS,
-    MARGIN_PCT,
-    histories,
-    scenario_of,
-    simulate,
-    stepping,
-)
+from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, histories, scenario_of, simulate, stepping
 from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide
 from specgate.analysis.references import between_two_runs, paired_by_round

@@ -50,10 +50,7 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
         evidence(stepped([0] * 20, 0, counters={"disabled_multitoken_other": 20})),
         {"switched_off", "silently_off"},
     ),
-    "a server without speculation": (
-        evidence(served([0] * 4, 30, {NO_DRAFT_COUNTERS: 1})),
-        {"baseline_server"},
-    ),
+    "a server without speculation": (evidence(served([0] * 4, 30, {NO_DRAFT_COUNTERS: 1})), {"baseline_server"}),
     "metrics off": (evidence(None, facts=None, error=NO_COUNTERS), {"counters_off"}),
     "another draft length": (evidence(GOOD, stated={"k": 5}), {"options"}),
     "a schedule by batch size": (evidence(OFF, stated={"varies": "by batch size"}), {"options", "silently_off"}),

@@ -29,11 +29,7 @@ def test_a_list_may_end_in_a_comma_or_without_its_bracket(end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ('[{"name": "run\x01\tx\x00"}]', "run\x01\tx\x00"),
-        (r'[{"name": "C:\\x"}, ]', r"C:\x"),
-    ],
+    ("text", "name"), [('[{"name": "run\x01\tx\x00"}]', "run\x01\tx\x00"), (r'[{"name": "C:\\x"}, ]', r"C:\x")]
 )
 def test_control_characters_in_a_name_and_a_comma_too_many_lose_nothing(text: str, name: str) -> None:
     assert events_of(text) == [{"name": name}]

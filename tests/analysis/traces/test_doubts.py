@@ -180,11 +180,7 @@ def test_tables_with_a_version_in_their_names_are_read_like_others(tmp_path: Pat
         (("alter table {}RUNTIME rename to RUNTIME",), "calls", "no table {}RUNTIME among "),
         (("alter table {}MEMCPY rename to {}COPIES",), "calls", "the table {}COPIES is not read"),
         (("alter table {}KERNEL drop column correlationId",), "work", "3 of 3 launches have no work"),
-        (
-            ("create table {}KERNEL_V2 as select * from {}KERNEL",),
-            "work",
-            "the table {}KERNEL_V2 is not read",
-        ),
+        (("create table {}KERNEL_V2 as select * from {}KERNEL",), "work", "the table {}KERNEL_V2 is not read"),
         (
             ("create table CUDA_UM_X (a)", "insert into CUDA_UM_X values (1)"),
             "calls",

@@ -130,11 +130,7 @@ def event(**changes: object) -> str:
         ("a.json", '{"traceEvents": 3, "traceEvents": []}', "traceEvents is not a list"),
         ("a.json", '{"traceEvents": [], "traceEvents": []}', "traceEvents is there twice"),
         ("a.json", b"\x28\xb5\x2f\xfd...", "it is packed by zstd: unpack it first"),
-        (
-            "a.json",
-            '[{}, {"name": "{"device": 1}"}]',
-            'Expecting \',\' delimiter near {"name": "{"device": 1}',
-        ),
+        ("a.json", '[{}, {"name": "{"device": 1}"}]', 'Expecting \',\' delimiter near {"name": "{"device": 1}'),
         ("a.json", '[{"ph": ' + "9" * 5_000 + "}]", "Exceeds the limit (4300 digits)"),
         ("a.json", "[1e99999999999999999999]", "event 1 is not an object: inf"),
         ("a.json", '{"traceEvents": ["text"]}', "event 1 is not an object: 'text'"),

@@ -198,11 +198,7 @@ def test_what_the_engine_is_stands_in_its_facts(vllm: OfflineEngine) -> None:
     assert (facts.backend, facts.engine_version) == ("vllm-offline", "0.25.1+g752a3a504")
     assert facts.details["blocks show"] == "steps" and facts.details["torch"] == "2.11.0+stand.in"
     assert facts.has_draft and facts.capture_rule is not None and facts.identity is not None
-    assert (facts.identity.engine, facts.identity.build, facts.identity.told_by) == (
-        "vllm",
-        "752a3a504",
-        "version",
-    )
+    assert (facts.identity.engine, facts.identity.build, facts.identity.told_by) == ("vllm", "752a3a504", "version")
     assert facts.identity.settings == {
         "attention": "FLASH_ATTN",
         "cuda_graphs": "FULL_AND_PIECEWISE",

@@ -66,11 +66,7 @@ def own_options(folder: Path, dialect: str) -> dict[str, str]:
 
 
 def request_of(
-    pair: tuple[Path, Path],
-    folder: Path,
-    options: dict[str, str],
-    max_batch: int = 2,
-    sampling: Sampling | None = None,
+    pair: tuple[Path, Path], folder: Path, options: dict[str, str], max_batch: int = 2, sampling: Sampling | None = None
 ) -> OpenRequest:
     return OpenRequest(
         PairRef("tiny", *pair),

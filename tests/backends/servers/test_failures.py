@@ -46,11 +46,7 @@ from specgate.backends.servers.failures import COMMON, causes_in, diagnosis
         ("lmdeploy", "[TM][ERROR] CUDA runtime error: an illegal memory access was encountered x.cc:9", "its buffers"),
         ("lmdeploy", "[TM][ERROR] CUDA runtime error: invalid argument x.cc:34", "longer than its buffer"),
         ("vllm", "RuntimeError: CUDA error: invalid argument", "longer than its buffer"),
-        (
-            "lmdeploy",
-            "[BlockTrie][cache] size()=9 exceeds it; clamping cached prefix to",
-            "prefix cache: a text",
-        ),
+        ("lmdeploy", "[BlockTrie][cache] size()=9 exceeds it; clamping cached prefix to", "prefix cache: a text"),
         ("lmdeploy", "WARNING - Harmony parsing failed for session 3, raw text is used", "a parser of harmony"),
         ("llamacpp", "error: invalid argument: --x", "a flag that this version"),
         ("llamacpp", "error loading model: unknown model architecture: 'eagle3'", "too old a version"),

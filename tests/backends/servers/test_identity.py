@@ -52,12 +52,7 @@ LOG = [
     "(EngineCore pid=9) INFO [mxfp4.py:391] Using 'TRITON' Mxfp4 MoE backend.",
     "(EngineCore pid=9) INFO [cuda.py:477] Using TRITON_ATTN attention backend out of potential backends: ['X'].",
 ]
-TOLD = {
-    "dtype": "bfloat16",
-    "quantization": "mxfp4",
-    "kv_cache_dtype": "auto",
-    "cuda_graphs": "FULL_AND_PIECEWISE",
-}
+TOLD = {"dtype": "bfloat16", "quantization": "mxfp4", "kv_cache_dtype": "auto", "cuda_graphs": "FULL_AND_PIECEWISE"}
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,5 @@ def test_refused_requests_are_counted_by_prompt_and_the_block_stays(pair: tuple[
 def test_a_server_that_answers_nothing_ends_the_point(
     fault: str, message: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with (
-        engine_on(tmp_path, pair, "--fault", fault) as engine,
-        pytest.raises(BackendError, match=message),
-    ):
+    with engine_on(tmp_path, pair, "--fault", fault) as engine, pytest.raises(BackendError, match=message):
         served(engine, BASELINE, OfferedLoad(clients=2))

@@ -138,10 +138,7 @@ LAYOUTS: Mapping[str, tuple[Callable[[], Tokenizer], Folder]] = {
         special,
         {CONFIG: config(), "chat_template.jinja": HARMONY.replace("\n", "\r\n")},
     ),
-    "a folder of templates": (
-        special,
-        {CONFIG: config("old"), "additional_chat_templates/default.jinja": CHATML},
-    ),
+    "a folder of templates": (special, {CONFIG: config("old"), "additional_chat_templates/default.jinja": CHATML}),
     "a folder of templates beside a file": (
         special,
         {CONFIG: config(), "chat_template.jinja": CHATML, "additional_chat_templates/tool_use.jinja": HARMONY},
@@ -155,10 +152,7 @@ LAYOUTS: Mapping[str, tuple[Callable[[], Tokenizer], Folder]] = {
             )
         },
     ),
-    "json": (
-        special,
-        {CONFIG: config("{{ messages | tojson(false, 1, [',', ' : '], true) }}{{ documents is none }}")},
-    ),
+    "json": (special, {CONFIG: config("{{ messages | tojson(false, 1, [',', ' : '], true) }}{{ documents is none }}")}),
     "special tokens as objects": (
         special,
         {CONFIG: config(WITH_BOS, bos_token={"__type": "AddedToken", **flags("<s>", rstrip=True)}, pad_token=None)},

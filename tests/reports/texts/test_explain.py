@@ -79,10 +79,7 @@ def test_near_the_floor_only_acceptance_helps() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            lambda: explained(bandwidth=None),
-            "no floors: no bandwidth measured here: specgate doctor --bandwidth",
-        ),
+        (lambda: explained(bandwidth=None), "no floors: no bandwidth measured here: specgate doctor --bandwidth"),
         (lambda: explained(traffic=None), "no floors: the engine does not say what its passes must move"),
         (lambda: explained(without_phases), "cannot be told: the engine does not split its steps"),
         (lambda: explained(corrupt), "spec-3: no times may be quoted: its tokens are not the baseline's"),

@@ -18,9 +18,7 @@ GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)
 
 def large() -> Run:
     """200 cells, each with a red verdict, and everything else that takes a line."""
-    plan = plan_of(
-        scenario(context=range(64, 84), batch=(1, 2), spec=(1, 2, 3, 4), prompt_sets=1, rounds=2, steps=2),
-    )
+    plan = plan_of(scenario(context=range(64, 84), batch=(1, 2), spec=(1, 2, 3, 4), prompt_sets=1, rounds=2, steps=2))
     run = run_of(plan, blocks_of(plan, steps=2), promotion=Promotion({}, 3, 0, "x", "in a hurry"))
     red = tuple(Verdict("r", "g", c.cell.key, State.FAIL, True, "code", "because so", {}, "do that") for c in run.cells)
     return replace(run, verdicts=red, warnings=tuple(f"warning {n}" for n in range(20)))

@@ -38,10 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "engines": matrix_of(runs),
         "acceptance": acceptance_of([load_run(run) for run in (a, b, c, looping(folder))]),
         "history": type(result)(
-            (*result.runs, *runs),
-            (*result.series, *trends(*runs).series),
-            result.groups,
-            ("one: not readable",),
+            (*result.runs, *runs), (*result.series, *trends(*runs).series), result.groups, ("one: not readable",)
         ),
     }
     for name, subject in subjects.items():

@@ -66,12 +66,7 @@ BLOCKS = [
     ("began_ns", "5", "began_ns: 5", "null without prefill_ns"),
     ("served", "{}", "served.requests: missing", "required"),
     ("experts", "{'touched': [4], 'fresh': []}", "experts.touched: a list of 1", "each of the 4 steps"),
-    (
-        "experts",
-        "{'touched': [4] * 4, 'fresh': [-1]}",
-        "experts.fresh[0]: -1",
-        "at least 0",
-    ),
+    ("experts", "{'touched': [4] * 4, 'fresh': [-1]}", "experts.fresh[0]: -1", "at least 0"),
 ]
 
 

@@ -99,11 +99,7 @@ def tokenizing(stub: Stub) -> web.RouteDef:
 
 def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict[str, Any]:
     counted = len(prompt) + (1 if stub.has("adds_bos") else 0)
-    return {
-        "prompt": counted,
-        "completion": made + (1 if stub.has("miscounts") else 0),
-        "cached": cached,
-    }
+    return {"prompt": counted, "completion": made + (1 if stub.has("miscounts") else 0), "cached": cached}
 
 
 def top_values(stub: Stub, prompt: Sequence[int], tokens: Sequence[int], number: int) -> list[tuple[float, int]]:
@@ -270,10 +266,7 @@ def trtllm(stub: Stub) -> list[web.RouteDef]:
 
 def compatible(stub: Stub) -> list[web.RouteDef]:
     """A server of the OpenAI format that nobody knows: it has a tokenizer, and no counters."""
-    return [
-        *common(stub, "/v1/completions", openai_handler(stub), lambda: web.Response(status=404)),
-        tokenizing(stub),
-    ]
+    return [*common(stub, "/v1/completions", openai_handler(stub), lambda: web.Response(status=404)), tokenizing(stub)]
 
 
 # ── formats of their own ─────────────────────────────────────────────────────────────────────────────────────────────
