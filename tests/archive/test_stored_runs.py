@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from specgate.archive.stored_runs import load_run, load_runs
 from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files.run_folder import RunFolder
-from tests.support.stored_runs import store
+from tests.support.stored_runs import as_if_killed, store
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +21,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "one"))
-
-
-def running(folder: Path) -> None:
-    """As a killed process leaves a run: `running`, and without a manifest."""
-    file = folder / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "status": "running", "cells": [], "comparisons": []}))
-    (folder / "MANIFEST.sha256").unlink()
 
 
 def test_a_run_is_read_with_its_policy_and_measured_blocks(folder: Path) -> None:
@@ -62,14 +54,14 @@ def test_a_run_that_ended_and_lacks_its_manifest_is_refused(folder: Path) -> Non
 
 
 def test_a_run_that_was_killed_shows_its_finished_blocks_and_is_never_green(folder: Path) -> None:
-    running(folder)
+    as_if_killed(folder)
     run = load_run(folder)
     assert run.run.failures["run"] == "it never ended"
     assert run.run.cells and all(c.blocks for c in run.run.cells)
 
 
 def test_a_torn_journal_of_a_killed_run_is_refused_and_left_alone(folder: Path) -> None:
-    running(folder)
+    as_if_killed(folder)
     journal = folder / "samples" / "blocks.jsonl"
     journal.write_text(journal.read_text() + '{"poin')
     before = journal.read_bytes()

@@ -23,6 +23,7 @@ from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.support.command import Cli
 from tests.support.kept_runs import KEPT, unpacked
+from tests.support.stored_runs import change_block, change_json
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +65,6 @@ def mend(run: Path) -> None:
     RunFolder(run).write_manifest()
     for file in run.parent.glob("ledger.*"):
         file.unlink()
-
-
-def change_json(file: Path, change: Callable[[Any], None]) -> None:
-    data = json.loads(file.read_text())
-    change(data)
-    file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def test_an_untouched_run_holds_and_nothing_is_written(run: Path) -> None:
@@ -169,11 +164,7 @@ def test_a_changed_figure_is_found_behind_a_mended_manifest(
 
 
 def test_a_changed_sample_changes_what_follows_from_it(run: Path) -> None:
-    file = run / "samples" / "blocks.jsonl"
-    lines = file.read_text().splitlines()
-    block = json.loads(lines[-1])
-    block["elapsed_ns"] *= 2
-    file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
+    change_block(run, lambda block: block.update(elapsed_ns=2 * block["elapsed_ns"]))
     mend(run)
     changes = differences(run)
     assert any("comparisons" in line and "log_ratios" in line for line in changes), changes
@@ -198,11 +189,7 @@ def test_a_run_that_was_changed_with_its_manifest_is_found_by_the_ledger(run: Pa
 
 
 def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Path) -> None:
-    file = run / "samples" / "blocks.jsonl"
-    lines = file.read_text().splitlines()
-    block = json.loads(lines[-1])
-    block["phase_ns"]["draft"] = 10**400
-    file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
+    change_block(run, lambda block: block["phase_ns"].update(draft=10**400))
     mend(run)
     changes = differences(run)
     assert any("cannot be recomputed: " in line and "at most 9223372036854775807" in line for line in changes), changes
@@ -354,10 +341,7 @@ def test_a_run_of_another_schema_is_not_recomputed_and_its_version_is_named(run:
 
 
 def test_a_block_without_the_harnesss_clock_is_a_difference(run: Path) -> None:
-    file = run / "samples" / "blocks.jsonl"
-    first, *others = file.read_text().splitlines()
-    without = {**json.loads(first), "span_ns": None}
-    file.write_text("\n".join([json.dumps(without, separators=(",", ":")), *others]) + "\n")
+    change_block(run, lambda block: block.update(span_ns=None), number=0)
     mend(run)
     assert "samples/blocks.jsonl: span_ns: is missing in 1 block: the engine's clock cannot be checked" in (
         differences(run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,22 @@ def as_if_killed(folder: Path, blocks: int | None = None) -> None:
         file.unlink()
     for name in (MANIFEST, "gates.json", "report.html", "junit.xml"):
         (folder / name).unlink(missing_ok=True)
+
+
+def change_json(file: Path, change: Callable[[Any], object]) -> None:
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def change_block(folder: Path, change: Callable[[Any], object], number: int = -1) -> None:
+    """Change a block of a run's journal: the last one, if no number is given."""
+    file = folder / "samples" / "blocks.jsonl"
+    lines = file.read_text().splitlines()
+    data = json.loads(lines[number])
+    change(data)
+    lines[number] = json.dumps(data, separators=(",", ":"))
+    file.write_text("\n".join([*lines, ""]))
 
 
 def rewrite(folder: Path, run: Run) -> None:

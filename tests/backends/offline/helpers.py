@@ -21,7 +21,6 @@ def request_of(
     *,
     fault: str = "",
     max_k: int = 3,
-    batch: int = 2,
 ) -> OpenRequest:
     given = {"pythonpath": str(STAND_INS), "stop_s": "1", **options}
     if fault:

@@ -23,18 +23,18 @@ def as_layer(text: str) -> Callable[[str], str]:
     return lambda name: name.replace("midlayer.", text)
 
 
-@pytest.mark.parametrize("layer", ["midlayer.", "layers.0.", "midlayer.0.", "layers.32.", "decoder.block.0."])
+LAYERS = ("midlayer.", "layers.0.", "midlayer.0.", "layers.32.", "decoder.block.0.")
+OF_THEIR_OWN = ("model.layers.0.", "transformer.h.0.", "draft.decoder.layers.5.")
+PREFIXES = ("model.", "eagle_module.", "module._orig_mod.", "a.prefix.nobody.knows.")
+
+
 @pytest.mark.parametrize(
-    ("prefix", "outside"),
+    ("layer", "prefix", "outside"),
     [
-        ("", ()),
-        ("model.", OUTSIDE),
-        ("model.", ()),
-        ("eagle_module.", ()),
-        ("draft_model.", OUTSIDE),
-        ("draft_model.model.", OUTSIDE),
-        ("module._orig_mod.", ()),
-        ("a.prefix.nobody.knows.", ()),
+        *((layer, "", ()) for layer in (*LAYERS, *OF_THEIR_OWN)),
+        *((layer, prefix, ()) for layer in ("midlayer.", "decoder.block.0.") for prefix in PREFIXES),
+        *((layer, "model.", OUTSIDE) for layer in LAYERS),
+        *(("layers.0.", prefix, OUTSIDE) for prefix in ("draft_model.", "draft_model.model.")),
     ],
 )
 def test_a_head_is_the_same_below_any_prefix_and_whatever_its_layer_is_called(
@@ -141,11 +141,6 @@ def test_a_head_without_fc_is_missing_one_tensor() -> None:
     entries = renamed({name: entry for name, entry in PLAIN.items() if name != "fc.weight"}, below("model."))
     with pytest.raises(CheckpointError, match=r"fit the config: missing: fc\.weight\n"):
         read(entries)
-
-
-@pytest.mark.parametrize("layer", ["model.layers.0.", "transformer.h.0.", "draft.decoder.layers.5."])
-def test_a_layer_may_have_a_prefix_of_its_own(layer: str) -> None:
-    assert set(read(renamed(PLAIN, as_layer(layer))).names) == set(PLAIN)
 
 
 def test_a_whole_model_below_a_prefix_is_left_out_beside_a_head_without_one() -> None:

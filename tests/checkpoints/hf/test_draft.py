@@ -51,10 +51,7 @@ def test_a_switch_counts_at_the_top_level_and_under_eagle_config(key: str) -> No
     assert getattr(read({key: True}), key)
     assert getattr(read({"eagle_config": {key: True}}), key)
     assert not getattr(read({key: False}), key)
-
-
-def test_use_aux_norm_is_the_old_name_of_fc_norm() -> None:
-    assert read({"use_aux_norm": True}).fc_norm
+    assert read({"use_aux_norm": True}).fc_norm, "its old name"
 
 
 def test_a_switch_that_contradicts_itself_is_refused() -> None:
@@ -72,10 +69,7 @@ def test_a_draft_without_a_vocabulary_of_its_own_may_use_the_targets_head() -> N
     assert not read({"draft_vocab_size": None}, tensors=()).own_lm_head
     assert read({"draft_vocab_size": None}, tensors=("lm_head.weight",)).own_lm_head
     assert read({"draft_vocab_size": 1000}, tensors=()).draft_vocab == 1000
-
-
-def test_a_reduced_vocabulary_always_has_a_head_of_its_own() -> None:
-    assert read(tensors=()).own_lm_head
+    assert read(tensors=()).own_lm_head, "a reduced vocabulary always has a head of its own"
 
 
 def test_a_narrower_draft_has_an_embedding_of_its_own() -> None:

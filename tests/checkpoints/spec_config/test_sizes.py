@@ -58,11 +58,8 @@ def test_all_broken_rules_are_in_one_message() -> None:
     assert len(error.value.message.split("; ")) == 4
 
 
-def test_a_single_draft_may_use_several_gpus() -> None:
+def test_several_drafts_may_use_as_many_gpus_as_the_engine_says_and_a_single_one_any() -> None:
     check(SpecConfig.chain(1, tp=2), "spec")
-
-
-def test_several_drafts_may_use_as_many_gpus_as_the_engine_says() -> None:
     check(SpecConfig.chain(3, tp=4), "spec", most_tp=4)
     with pytest.raises(UsageError, match="tp = 8 with num_speculative_tokens = 3: several drafts need tp <= 4"):
         check(SpecConfig.chain(3, tp=8), "spec", most_tp=4)

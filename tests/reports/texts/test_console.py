@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.support.loaded import load_scenario, loaded_run
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
+@cache
 def sample(*, broken: bool = False) -> Run:
     plan = plan_of(scenario(spec=(2, 3), batch=(2,)))
     blocks = blocks_of(plan, change=lambda b: corrupt(b) if broken else b)
@@ -107,6 +109,7 @@ def test_a_cell_shows_its_intervals_and_its_share_of_repeats() -> None:
     assert shown.count("0.0 %") == len(run.cells)
 
 
+@cache
 def dead() -> Run:
     """Nothing measured: the engine fell over."""
     plan = plan_of(scenario(spec=(2, 3)))

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.promotion.ledger import Ledger
 from tests.conftest import Killed
 from tests.support.command import Cli
-from tests.support.stored_runs import as_if_killed
-
-
-def change_json(file: Path, change: Callable[[Any], object]) -> None:
-    data = json.loads(file.read_text())
-    change(data)
-    file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+from tests.support.stored_runs import as_if_killed, change_block, change_json
 
 
 def resume(cli: Cli) -> tuple[int, str]:
@@ -134,15 +127,6 @@ def test_a_run_that_was_killed_is_continued_and_says_what_that_leaves_open(cli: 
     assert "nothing vouches" in (unfinished / "report.html").read_text()
 
 
-def block(run: Path, change: Callable[[Any], object]) -> None:
-    """Change the last block of a journal."""
-    file = run / "samples" / "blocks.jsonl"
-    *lines, last = file.read_text().splitlines()
-    data = json.loads(last)
-    change(data)
-    file.write_text("\n".join([*lines, json.dumps(data)]) + "\n")
-
-
 def again(run: Path) -> None:
     file = run / "samples" / "blocks.jsonl"
     file.write_text(file.read_text() + file.read_text().splitlines()[-1] + "\n")
@@ -151,9 +135,9 @@ def again(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: block(run, lambda b: b.update(round=99)), "round 99 is not planned"),
-        (lambda run: block(run, lambda b: b["role"].update(k=7)), "is not planned"),
-        (lambda run: block(run, lambda b: b["tokens"][0].pop()), "emitted"),
+        (lambda run: change_block(run, lambda b: b.update(round=99)), "round 99 is not planned"),
+        (lambda run: change_block(run, lambda b: b["role"].update(k=7)), "is not planned"),
+        (lambda run: change_block(run, lambda b: b["tokens"][0].pop()), "emitted"),
         (again, "is there twice"),
     ],
     ids=["round", "role", "tokens", "twice"],
