@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -66,11 +67,17 @@ SHARED_K = [
 ]
 
 
+@lru_cache(maxsize=1)
+def weight_of(n: int, k: int, device: str) -> Tensor:
+    """The weight [n, k], drawn once for cases in a row: that takes a CPU far longer than a GPU its products."""
+    return normal(n, k, seed=1, scale=k**-0.5, device=device)
+
+
 def operands(case: Case, device: str) -> tuple[Tensor, Tensor, PreNormRows]:
     """x, of which rows that are not active hold NaN, the weight, and the same x with sums of squares."""
     x = normal(MAX_ROWS, case.k, device=device)[: case.rows]
     x[case.active :] = float("nan")
-    weight = normal((1 + (case.epilogue is SWIGLU)) * case.n, case.k, seed=1, scale=case.k**-0.5, device=device)
+    weight = weight_of((1 + (case.epilogue is SWIGLU)) * case.n, case.k, device)
     squares = normal(MAX_ROWS, case.k // 8, dtype=torch.float32, device=device).square()
     return x, weight, PreNormRows(x, squares[: case.rows])
 
