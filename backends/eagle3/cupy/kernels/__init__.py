@@ -4,6 +4,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
 
     loader.py       launches of the functions of a `.cu` file, and a listener to them
     operands.py     what a kernel takes: fields of its struct, and the shapes beside them
+    arrays.py       dataclasses of tensors, each declared with its dtype and shape
     compiling.py    kernels compiled side by side, in processes
     heads.py        the sizes of an attention layer and its cache
     state/          the state of slots and of the cache's blocks, and the kernels that keep it

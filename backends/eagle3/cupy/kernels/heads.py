@@ -59,12 +59,8 @@ class Heads:
     @property
     def constants(self) -> dict[str, int | float]:
         norm = {"head_norm_eps": self.norm_eps} if self.norm_eps else {}
-        return {"heads": self.heads, "block": BLOCK, **self.of_cache, **SWITCHES[self.kv], **norm}
-
-    @property
-    def of_cache(self) -> dict[str, int]:
-        """Those of the constants that say how large the cache is."""
-        return {"kv_heads": self.kv_heads, "head_dim": self.head_dim, "max_blocks": self.max_blocks}
+        cache = {"block": BLOCK, "kv_heads": self.kv_heads, "head_dim": self.head_dim, "max_blocks": self.max_blocks}
+        return {"heads": self.heads, **cache, **SWITCHES[self.kv], **norm}
 
     @property
     def position_bytes(self) -> float:

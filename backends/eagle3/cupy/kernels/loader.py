@@ -67,14 +67,16 @@ class Spec:
 class Kernel:
     """A file that is compiled and loaded at its first launch. A launcher inherits from it, and so is a dataclass.
 
-    Its fields are `constants` of the file, whose name is the launcher's in small letters. `shared_bytes`: bytes of
-    dynamic shared memory of a block, unless a launch says otherwise. Every function has one such size. Constants in
-    capitals are sizes of its launches, and nothing is compiled with them.
+    Its fields are `constants` of the file, whose name is the launcher's in small letters. The file is compiled with
+    those that it names. `shared_bytes`: bytes of dynamic shared memory of a block, unless a launch says otherwise.
+    Every function has one such size. Constants in capitals are sizes of its launches, and nothing is compiled with
+    them.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
-        self.spec = Spec.of(stem, {name: value for name, value in constants.items() if not name.isupper()})
         self.sizes = {name: value for name, value in constants.items() if name.isupper()}
+        own = {name: value for name, value in constants.items() if not name.isupper()}
+        self.spec = Spec.of(stem, {name: value for name, value in own.items() if name.upper() in words_of(stem)})
         self.shared_bytes = shared_bytes
         self._operands: dict[str, Operands] = {}
 
@@ -91,8 +93,8 @@ class Kernel:
 
     @property
     def constants(self) -> dict[str, int | float]:
-        """Return the constants that the file is compiled with: the fields, without those that are None, and the
-        `constants` of those that have some.
+        """Return what the file may be compiled with: the fields, without those that are None, and the `constants` of
+        those that have some.
         """
         made = dict[str, int | float]()
         for field in fields(self):  # type: ignore[arg-type]
@@ -291,6 +293,12 @@ def kernel_files() -> Mapping[str, Path]:
 def with_headers(file: str) -> str:
     """The text of `file` with every header of ours in it once, each line under its own file and number."""
     return "".join(unrolled(file, kernel_files(), set()))
+
+
+@cache
+def words_of(stem: str) -> frozenset[str]:
+    """Return the words of a kernel file and its headers, without those of comments."""
+    return frozenset(re.findall(r"\w+", re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))))
 
 
 def unrolled(file: str, files: Mapping[str, Path], included: set[str]) -> list[str]:

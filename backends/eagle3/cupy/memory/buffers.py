@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels.arrays import Arrays
 from specgate.backends.eagle3.cupy.kernels.attention.attention import KEPT_TILE, Attention, LayerPages, Workspace
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import Mailboxes
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.coded_pages import blank
@@ -66,22 +68,21 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class MixtureBuffers:
-    """Arrays that the kernels of a mixture of experts hand on, for R rows of k experts each.
+class MixtureBuffers(Arrays):
+    """Arrays that the kernels of a mixture of experts hand on, for R rows of K experts each.
 
-    `logits` float32 [R, E]: the router's; `x16` float16 [R, H]: what experts multiply; `act` float16 [R·k, F]: between
-    their two products; `parts` float32 [R·k, H]: their results; `finished` int32 [H / 16] and `joined` int32 [R·N],
-    zero between steps: how many blocks of the second product, and of attention, are through; `touched` int32 [steps,
-    layers]: how many experts had rows.
+    `logits`: the router's; `x16`: what experts multiply; `act`: between their two products; `parts`: their results;
+    `finished` and `joined`, zero between steps: how many blocks of the second product, and of attention, are through;
+    `touched`: how many experts had rows.
     """
 
-    logits: Tensor
-    x16: Tensor
-    act: Tensor
-    parts: Tensor
-    finished: Tensor
-    joined: Tensor
-    touched: Tensor
+    logits: Annotated[Tensor, "float32 [R, E]"]
+    x16: Annotated[Tensor, "float16 [R, H]"]
+    act: Annotated[Tensor, "float16 [R * K, F]"]
+    parts: Annotated[Tensor, "float32 [R * K, H]"]
+    finished: Annotated[Tensor, "int32 [H / TILE]"]
+    joined: Annotated[Tensor, "int32 [R * N]"]
+    touched: Annotated[Tensor, "int32 [STEPS, LAYERS]"]
 
     @property
     def layers(self) -> int:
@@ -90,35 +91,26 @@ class MixtureBuffers:
     @classmethod
     def allocate(cls, g: TargetGeometry, rows: int, steps: int, device: torch.device | str) -> MixtureBuffers:
         assert g.experts is not None
-        pairs = rows * g.experts.per_token
-        return cls(
-            logits=torch.zeros(rows, g.experts.count, device=device),
-            x16=torch.zeros(rows, g.hidden, dtype=torch.float16, device=device),
-            act=torch.zeros(pairs, g.intermediate, dtype=torch.float16, device=device),
-            parts=torch.zeros(pairs, g.hidden, device=device),
-            finished=torch.zeros(g.hidden // TILE, dtype=torch.int32, device=device),
-            joined=torch.zeros(rows * g.heads, dtype=torch.int32, device=device),
-            touched=torch.zeros(steps, g.layers, dtype=torch.int32, device=device),
-        )
+        of_mixture = {"E": g.experts.count, "K": g.experts.per_token, "F": g.intermediate, "TILE": TILE}
+        return cls.zeros(device, R=rows, H=g.hidden, N=g.heads, STEPS=steps, LAYERS=g.layers, **of_mixture)
 
 
 @dataclass(frozen=True, slots=True)
-class LayerBuffers:
-    """Arrays that the kernels of a decoder hand on. R rows enter attention, of which R' go on; in the target R' = R.
+class LayerBuffers(Arrays):
+    """Arrays that the kernels of a decoder hand on. R rows enter attention, of which Q go on; in the target Q = R.
 
-    `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
-    [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `logits` float32
-    [R', V]. In a dense layer `mlp` bfloat16 [R', F]; with a mixture of experts that has no columns, and `mixture` is
-    there. `mailboxes`: those of a target or draft that is split among GPUs.
+    `stream`: the residual stream; `pre_norm`: the input of its next norm; `partial`: see `Attention.partial_shapes`.
+    With a mixture of experts `mlp` has no columns, and `mixture` is there. `mailboxes`: those of a target or draft that
+    is split among GPUs.
     """
 
-    stream: Tensor
+    stream: Annotated[Tensor, "float32 [Q, H]"]
     pre_norm: PreNormRows
-    qkv: Tensor
-    attended: Tensor
+    qkv: Annotated[Tensor, "float32 [R, QKV]"]
+    attended: Annotated[Tensor, "bfloat16 [Q, WIDTH]"]
     partial: Workspace
-    mlp: Tensor
-    logits: Tensor
+    mlp: Annotated[Tensor, "bfloat16 [Q, F]"]
+    logits: Annotated[Tensor, "float32 [Q, V]"]
     mixture: MixtureBuffers | None = None
     mailboxes: Mailboxes | None = None
 
@@ -135,48 +127,42 @@ class LayerBuffers:
         beside: Sequence[Attention] = (),
     ) -> LayerBuffers:
         """`beside`: other attention, of no more rows, that has the same workspace."""
-        out, heads = slots * attention.rows_per_slot, attention.heads
-
-        def of(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        f32, bf16 = torch.float32, torch.bfloat16
-        return cls(
-            stream=of(f32, out, geometry.hidden),
-            pre_norm=PreNormRows(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
-            qkv=of(f32, rows, heads.qkv_width),
-            attended=of(bf16, out, heads.width),
+        out, hidden, heads = slots * attention.rows_per_slot, geometry.hidden, attention.heads
+        of = {"R": rows, "Q": out, "H": hidden, "QKV": heads.qkv_width, "WIDTH": heads.width, "V": vocab}
+        return cls.zeros(
+            device,
+            pre_norm=PreNormRows.zeros(device, R=out, H=hidden),
             partial=workspace(attention, slots, device, beside),
-            mlp=of(bf16, out, 0 if mixture else geometry.intermediate),
-            logits=of(f32, out, vocab),
             mixture=mixture,
+            **of,
+            F=0 if mixture else geometry.intermediate,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class TargetBuffers:
-    """`choices` int64 [R]: packed greedy choices, zero between steps."""
+class TargetBuffers(Arrays):
+    """`choices`: packed greedy choices, zero between steps."""
 
     pages: Pages
     layer: LayerBuffers
-    choices: Tensor
+    choices: Annotated[Tensor, "int64 [R]"]
 
 
 @dataclass(frozen=True, slots=True)
-class DraftBuffers:
-    """`features` bfloat16 [S, T, n·H]: the target's streams for the rows that the draft has yet to extend over.
+class DraftBuffers(Arrays):
+    """`features`: the target's streams for the T rows of a slot that the draft has yet to extend over.
 
-    `packed` [R, n·H]: the same, of active slots alone; `hidden` float32 [R, Hd]: their projection; `input` bfloat16
-    [R, 2·Hd]: the draft's input; `choices` int64 [S]: packed greedy choices, zero between draft steps.
+    `packed`: the same, of active slots alone; `hidden`: their projection; `input`: the draft's input; `choices`: packed
+    greedy choices, zero between draft steps.
     """
 
     pages: Pages
     layer: LayerBuffers
-    features: Tensor
-    packed: Tensor
-    hidden: Tensor
-    input: Tensor
-    choices: Tensor
+    features: Annotated[Tensor, "bfloat16 [S, T, WIDTH]"]
+    packed: Annotated[Tensor, "bfloat16 [R, WIDTH]"]
+    hidden: Annotated[Tensor, "float32 [R, H]"]
+    input: Annotated[Tensor, "bfloat16 [R, 2 * H]"]
+    choices: Annotated[Tensor, "int64 [S]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +258,11 @@ def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device 
     attention, rows = target_attention(geometry, sizes), sizes.slots * sizes.most_rows
     beside = partial_attentions(geometry, sizes)
     mixture = MixtureBuffers.allocate(geometry, rows, sizes.positions, device) if geometry.experts else None
-    return TargetBuffers(
+    return TargetBuffers.zeros(
+        device,
         pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),
         layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, rows, device, mixture, beside),
-        choices=torch.zeros(rows, dtype=torch.int64, device=device),
+        R=rows,
     )
 
 
@@ -283,20 +270,14 @@ def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | 
     """The draft attends with one row per slot only, the newest, or with those of a tree's level; the others just fill
     its cache.
     """
-    attention = draft_attention(geometry, sizes)
-    width, rows = geometry.features * geometry.target_hidden, sizes.rows
-
-    def of(dtype: torch.dtype, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    return DraftBuffers(
+    attention, slots, rows = draft_attention(geometry, sizes), sizes.slots, sizes.rows
+    width = geometry.features * geometry.target_hidden
+    of = {"S": slots, "T": sizes.max_rows, "R": rows, "H": geometry.hidden, "WIDTH": width}
+    return DraftBuffers.zeros(
+        device,
         pages=Pages.allocate(1, sizes.blocks, attention.heads, device),
-        layer=LayerBuffers.allocate(geometry, attention, geometry.draft_vocab, sizes.slots, sizes.rows, device),
-        features=of(torch.bfloat16, sizes.slots, sizes.max_rows, width),
-        packed=of(torch.bfloat16, rows, width),
-        hidden=of(torch.float32, rows, geometry.hidden),
-        input=of(torch.bfloat16, rows, 2 * geometry.hidden),
-        choices=of(torch.int64, sizes.slots),
+        layer=LayerBuffers.allocate(geometry, attention, geometry.draft_vocab, slots, rows, device),
+        **of,
     )
 
 

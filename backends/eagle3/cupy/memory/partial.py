@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels.arrays import Arrays
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.state.slots import OfSlots
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 
 
 @dataclass(frozen=True, slots=True)
-class PartialBuffers:
+class PartialBuffers(Arrays):
     """For S slots, layers of G key/value heads, and caches of so many blocks.
 
-    `bounds` bfloat16 [layers, blocks, G, BLOCK / KEPT, 2, D]: the largest and smallest keys of blocks of `KEPT`
-    positions, where these lie before the window. `asked` bfloat16 [layers, S, T, N, D]: the newest queries of the last
-    full verification; `scores` float32 [layers · S, G, blocks]: how well these may like each block; `kept` int32
-    [layers, S, G, retrieval]: the blocks that are retrieved.
+    `bounds`: the largest and smallest keys of blocks of `KEPT` positions, EACH in a cache block, where these lie before
+    the window. `asked`: the newest queries of the last full verification; `scores`: how well these may like each block;
+    `kept`: the blocks that are retrieved.
 
-    Of each slot, int32 [S]: `verified`, positions whose keys and values are those of full verifications; `dropped`,
-    positions that a partial one leaves out; `bounded`, how many blocks have bounds; `overruled`, tokens that a full
-    verification would not have chosen.
+    Of each slot: `verified`, positions whose keys and values are those of full verifications; `dropped`, positions that
+    a partial one leaves out; `bounded`, how many blocks have bounds; `overruled`, tokens that a full verification would
+    not have chosen.
     """
 
-    bounds: Tensor
-    asked: Tensor
-    scores: Tensor
-    kept: Tensor
-    verified: Tensor
-    dropped: Tensor
-    bounded: Tensor
-    overruled: Tensor
+    bounds: Annotated[Tensor, "bfloat16 [LAYERS, BLOCKS, G, EACH, 2, D]"]
+    asked: Annotated[Tensor, "bfloat16 [LAYERS, S, T, N, D]"]
+    scores: Annotated[Tensor, "float32 [LAYERS * S, G, PER_SLOT * EACH]"]
+    kept: Annotated[Tensor, "int32 [LAYERS, S, G, RETRIEVAL]"]
+    verified: OfSlots
+    dropped: OfSlots
+    bounded: OfSlots
+    overruled: OfSlots
 
     @classmethod
     def allocate(
@@ -48,21 +50,9 @@ class PartialBuffers:
         device: torch.device | str,
     ) -> PartialBuffers:
         """`rows`: T."""
-
-        def of(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        g, d, of_block = heads.kv_heads, heads.head_dim, BLOCK // KEPT
-        return cls(
-            bounds=of(torch.bfloat16, layers, blocks, g, of_block, 2, d),
-            asked=of(torch.bfloat16, layers, slots, rows, heads.heads, d),
-            scores=of(torch.float32, layers * slots, g, heads.max_blocks * of_block),
-            kept=of(torch.int32, layers, slots, g, plan.retrieval),
-            verified=of(torch.int32, slots),
-            dropped=of(torch.int32, slots),
-            bounded=of(torch.int32, slots),
-            overruled=of(torch.int32, slots),
-        )
+        of_heads = {"N": heads.heads, "G": heads.kv_heads, "D": heads.head_dim, "PER_SLOT": heads.max_blocks}
+        of_cache = {"LAYERS": layers, "BLOCKS": blocks, "EACH": BLOCK // KEPT, "RETRIEVAL": plan.retrieval}
+        return cls.zeros(device, S=slots, T=rows, **of_heads, **of_cache)
 
     @property
     def sizes(self) -> dict[str, int]:

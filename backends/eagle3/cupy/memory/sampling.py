@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels.arrays import Arrays
 from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BUCKETS, EDGE, LISTED, Division
 from specgate.contract import Sampling
 
@@ -50,32 +51,30 @@ def filters(sampling: Sampling, vocab: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingBuffers:
+class SamplingBuffers(Arrays):
     """For S slots and R rows, K + 1 of each slot. What no part of sampling needs has no rows.
 
-    `requests` int64 [S]: who the slots' requests are, 64 bits each. `bias` float32 [V]: what is added to logits.
-    Zero between launches: `best` int64 [R] and `finished` int32 [R, with rejection at least 2K · S], a row's race so
-    far and how many blocks have run it; `bucket_sums` int64 [R, BUCKETS], a row's columns or masses by logit, and
-    `list_sizes` int32 [R], how many of its columns matter to filters. `edges` int64 [R, EDGE]: the bucket in which
-    they end; `listed` int64 [R, LISTED]: what matters. `cuts` int64 [R]: the rank of the last column that they keep.
-    `history` int32 [S, V]: what the slots' texts have of each token, for penalties.
-    For rejection, `draft_logits` float32 [K, S, W]: what the draft tokens of a step were drawn from; `sums` float64
-    [2K · S] and `partial` float64 [2K · S, blocks]: of the weights of rows, and of parts of rows.
+    `requests`: who the slots' requests are, 64 bits each. `bias`: what is added to logits. Zero between launches:
+    `best` and `finished`, a row's race so far and how many blocks have run it; `bucket_sums`, a row's columns or masses
+    by logit, and `list_sizes`, how many of its columns matter to filters. `edges`: the bucket in which they end;
+    `listed`: what matters. `cuts`: the rank of the last column that they keep. `history`: what the slots' texts have of
+    each token, for penalties. For rejection, `draft_logits`: what the draft tokens of a step were drawn from; `sums`
+    and `partial`: of the weights of rows, and of parts of rows.
     """
 
-    requests: Tensor
-    bias: Tensor
-    best: Tensor
-    finished: Tensor
-    bucket_sums: Tensor
-    edges: Tensor
-    listed: Tensor
-    list_sizes: Tensor
-    cuts: Tensor
-    history: Tensor
-    draft_logits: Tensor
-    sums: Tensor
-    partial: Tensor
+    requests: Annotated[Tensor, "int64 [S]"]
+    bias: Annotated[Tensor, "float32 [BIASED]"]
+    best: Annotated[Tensor, "int64 [R]"]
+    finished: Annotated[Tensor, "int32 [RACES]"]
+    bucket_sums: Annotated[Tensor, "int64 [WEIGHED, BUCKETS]"]
+    edges: Annotated[Tensor, "int64 [WEIGHED, EDGE]"]
+    listed: Annotated[Tensor, "int64 [WEIGHED, LISTED]"]
+    list_sizes: Annotated[Tensor, "int32 [WEIGHED]"]
+    cuts: Annotated[Tensor, "int64 [FILTERED]"]
+    history: Annotated[Tensor, "int32 [PENALISED, V]"]
+    draft_logits: Annotated[Tensor, "float32 [K, S, DRAFT_V]"]
+    sums: Annotated[Tensor, "float64 [2 * K * S]"]
+    partial: Annotated[Tensor, "float64 [2 * K * S, PARTS]"]
 
     @classmethod
     def allocate(
@@ -89,31 +88,16 @@ class SamplingBuffers:
         draft_vocab: int = 0,
     ) -> SamplingBuffers:
         """`draft_vocab`: columns of the draft; 0 where there is none, which nothing is rejected of."""
-
-        def of(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        bias = of(torch.float32, vocab if biases(sampling) else 0)
-        for token, added in sampling.logit_bias:
-            bias[token] = added
         weighed, filtered = (rows if needs(sampling, vocab) else 0 for needs in (weighs, filters))
         drafted = rows // slots - 1 if rejects(sampling) and draft_vocab else 0
-        summed = 2 * drafted * slots
-        return cls(
-            requests=of(torch.int64, slots),
-            bias=bias,
-            best=of(torch.int64, rows),
-            finished=of(torch.int32, max(rows, summed)),
-            bucket_sums=of(torch.int64, weighed, BUCKETS),
-            edges=of(torch.int64, weighed, EDGE),
-            listed=of(torch.int64, weighed, LISTED),
-            list_sizes=of(torch.int32, weighed),
-            cuts=of(torch.int64, filtered),
-            history=of(torch.int32, slots if penalises(sampling) else 0, vocab),
-            draft_logits=of(torch.float32, drafted, slots, draft_vocab),
-            sums=of(torch.float64, summed),
-            partial=of(torch.float64, summed, Division(vocab).blocks),
-        )
+        biased, penalised = vocab if biases(sampling) else 0, slots if penalises(sampling) else 0
+        of = {"S": slots, "R": rows, "K": drafted, "V": vocab, "DRAFT_V": draft_vocab, "PARTS": Division(vocab).blocks}
+        of |= {"BIASED": biased, "PENALISED": penalised, "WEIGHED": weighed, "FILTERED": filtered}
+        of |= {"BUCKETS": BUCKETS, "EDGE": EDGE, "LISTED": LISTED, "RACES": max(rows, 2 * drafted * slots)}
+        made = cls.zeros(device, **of)
+        for token, added in sampling.logit_bias:
+            made.bias[token] = added
+        return made
 
     def begin_texts(self, prompts: Sequence[Sequence[int]]) -> None:
         """The first slots have these prompts, and have emitted nothing."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels.arrays import Arrays
 from specgate.backends.eagle3.cupy.kernels.attention.attention import NodeTensors, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import maxima_of
@@ -111,35 +114,33 @@ def node_scales(heads: Heads, layers: int, masks: Tensor) -> Tensor | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeBuffers:
-    """For S slots and a tree of R rows on L levels, of whose forest there are Q nodes.
+class TreeBuffers(Arrays):
+    """For S slots and a tree of R rows on L levels, of whose forest there are Q nodes, F of a level at most.
 
-    `masks` int64 [S, R] and `parents` int32 [S, R]: what each node looks at, and its parent, the root its own.
-    `forest` int64 [S, Q]: the masks of the forest. `nodes` int32 [R - 1, 3]: see `node_rows`; of a dynamic tree it has
-    no rows. `path` int32 [S, L + 1]: the accepted nodes. `readers` int32 [S]: zero between steps. `stream` float32
-    [S · F, Hd]: the draft's residual stream of every other level, of F rows at most.
+    `masks` and `parents`: what each node looks at, and its parent, the root its own. `forest`: the masks of the forest.
+    `nodes`: see `node_rows`; of a dynamic tree it has no rows. `path`: the accepted nodes. `readers`: zero between
+    steps. `stream`: the draft's residual stream of every other level.
 
-    Of the tree of a file, `maxima` int32 [S · F, words] is what the LM head leaves beside its logits; else None. Of a
-    dynamic tree, `candidates` int64 are the likeliest tokens of the rows that the draft ran on, `sums` float32 is what
-    `TreeTop` sums of these, and `pool` int32 [S, P, 2] all candidates: the probability of the path to each, as bits
-    that compare as it does, and its column of the draft's logits. Of the forest's rows [S, Q], `entries` int32 is each
-    one's candidate, and `scores` float32 the logarithm of its path's probability. `scales` and `forest_scales`, of all
-    layers: see `node_scales`.
+    Of the tree of a file, `maxima` is what the LM head leaves beside its logits. Of a dynamic tree, `candidates` are
+    the likeliest tokens of the rows that the draft ran on, `sums` is what `TreeTop` sums of these, and `pool` all
+    candidates: the probability of the path to each, as bits that compare as it does, and its column of the draft's
+    logits. Of the forest's rows, `entries` is each one's candidate, and `scores` the logarithm of its path's
+    probability. `scales` and `forest_scales`, of all layers: see `node_scales`.
     """
 
-    masks: Tensor
-    parents: Tensor
-    forest: Tensor
-    nodes: Tensor
-    path: Tensor
-    readers: Tensor
-    stream: Tensor
-    maxima: Tensor | None = None
-    candidates: Tensor | None = None
-    sums: Tensor | None = None
-    pool: Tensor | None = None
-    entries: Tensor | None = None
-    scores: Tensor | None = None
+    masks: Annotated[Tensor, "int64 [S, R]"]
+    parents: Annotated[Tensor, "int32 [S, R]"]
+    forest: Annotated[Tensor, "int64 [S, Q]"]
+    nodes: Annotated[Tensor, "int32 [0, 3]"]
+    path: Annotated[Tensor, "int32 [S, L + 1]"]
+    readers: Annotated[Tensor, "int32 [S]"]
+    stream: Annotated[Tensor, "float32 [S * F, H]"]
+    maxima: Annotated[Tensor | None, "int32 [S * F, WORDS] if !DYNAMIC"] = None
+    candidates: Annotated[Tensor | None, "int64 [S * LISTED * PARTS] if DYNAMIC"] = None
+    sums: Annotated[Tensor | None, "float32 [S * F * PARTS, 2] if DYNAMIC"] = None
+    pool: Annotated[Tensor | None, "int32 [S, POOL, 2] if DYNAMIC"] = None
+    entries: Annotated[Tensor | None, "int32 [S, Q] if DYNAMIC"] = None
+    scores: Annotated[Tensor | None, "float32 [S, Q] if DYNAMIC"] = None
     scales: Tensor | None = None
     forest_scales: Tensor | None = None
 
@@ -163,37 +164,21 @@ class TreeBuffers:
 
     @classmethod
     def allocate(cls, shape: DraftTree, g: DraftGeometry, slots: int, device: torch.device | str) -> TreeBuffers:
+        levels, vocab = levels_of(shape, shape), g.draft_vocab
+        of_draft = {"F": widest(shape), "H": g.hidden, "PARTS": parts_of(vocab), "WORDS": maxima_of(vocab)}
+        zeros = partial(cls.zeros, device, S=slots, R=shape.rows, L=shape.depth, **of_draft)
+        if isinstance(shape, DynamicGrowth):
+            listed = max(level.sources * level.top for level in levels)
+            return zeros(DYNAMIC=1, Q=shape.forest, POOL=shape.pool, LISTED=listed)
+
         def of(values: Sequence[int], dtype: torch.dtype) -> Tensor:
             """The same for every slot, in memory of its own."""
             return torch.tensor([list(values)] * slots, dtype=dtype, device=device)
 
-        path = torch.zeros(slots, shape.depth + 1, dtype=torch.int32, device=device)
-        readers = torch.zeros(slots, dtype=torch.int32, device=device)
-        stream = torch.zeros(slots * widest(shape), g.hidden, device=device)
-        if isinstance(shape, DynamicGrowth):
-            parts = parts_of(g.draft_vocab)
-            candidates = slots * max(level.sources * level.top for level in levels_of(shape, shape)) * parts
-            return cls(
-                masks=torch.zeros(slots, shape.rows, dtype=torch.int64, device=device),
-                parents=torch.zeros(slots, shape.rows, dtype=torch.int32, device=device),
-                forest=torch.zeros(slots, shape.forest, dtype=torch.int64, device=device),
-                nodes=torch.zeros(0, 3, dtype=torch.int32, device=device),
-                path=path,
-                readers=readers,
-                stream=stream,
-                candidates=torch.zeros(candidates, dtype=torch.int64, device=device),
-                sums=torch.zeros(slots * widest(shape) * parts, 2, device=device),
-                pool=torch.zeros(slots, shape.pool, 2, dtype=torch.int32, device=device),
-                entries=torch.zeros(slots, shape.forest, dtype=torch.int32, device=device),
-                scores=torch.zeros(slots, shape.forest, device=device),
-            )
-        return cls(
+        return zeros(
+            DYNAMIC=0,
             masks=of(masks_of(shape.parents), torch.int64),
             parents=of(shape.parents, torch.int32),
             forest=of(forest_masks(shape), torch.int64),
             nodes=torch.tensor(node_rows(shape), dtype=torch.int32, device=device),
-            path=path,
-            readers=readers,
-            stream=stream,
-            maxima=torch.zeros(slots * widest(shape), maxima_of(g.draft_vocab), dtype=torch.int32, device=device),
         )

@@ -159,7 +159,7 @@ def test_a_choice_is_taken_before_the_next_product_makes_its_own() -> None:
 
 def test_only_a_product_that_leaves_its_results_as_they_are_chooses() -> None:
     for epilogue in (Epilogue.RESIDUAL, Epilogue.SWIGLU):
-        with pytest.raises(ValueError, match=f"{epilogue.name} chooses nothing: only PLAIN does"):
+        with pytest.raises(ValueError, match=f"{epilogue.name} with chooses: only PLAIN has that"):
             MatmulRows(64, 64, epilogue, 1, chooses=True)
 
 

@@ -157,7 +157,7 @@ class Attention(Kernel):
         self.joins = may_join and kept is None and self.max_chunks <= MOST_JOINED
         super().__init__(
             "attention",
-            **heads.constants,
+            **(heads.constants | (kept.constants if kept else {})),
             query_rows=rows_per_slot,
             appended_rows=self.appended,
             chunk=tile,
@@ -173,7 +173,6 @@ class Attention(Kernel):
             log2e=math.log2(math.e),
             **(tree.constants(rows_per_slot) if tree else {}),
             **({"joins": 1} if self.joins else {}),
-            **(kept.of_attention if kept else {}),
             POSITIONS=heads.positions,
             shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
         )

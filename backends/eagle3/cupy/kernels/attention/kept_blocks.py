@@ -30,10 +30,6 @@ class KeptBlocks:
 
     @property
     def constants(self) -> dict[str, int]:
-        """Return the constants of `middle.cuh`."""
-        return {"kept": KEPT, "block": BLOCK, "sink_blocks": self.sink, "window_blocks": self.window}
-
-    @property
-    def of_attention(self) -> dict[str, int]:
-        """Return the constants of `kept_blocks.cuh`."""
-        return {"kept_blocks": KEPT, "sink_blocks": self.sink, "retrieved_blocks": self.retrieval}
+        """Return the constants of `middle.cuh` and of `kept_blocks.cuh`."""
+        kept = {"kept": KEPT, "kept_blocks": KEPT, "block": BLOCK, "sink_blocks": self.sink}
+        return {**kept, "window_blocks": self.window, "retrieved": self.retrieval, "retrieved_blocks": self.retrieval}

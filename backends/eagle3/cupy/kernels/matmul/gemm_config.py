@@ -74,6 +74,12 @@ class GemmConfig:
         return {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     @property
+    def constants(self) -> dict[str, int]:
+        """Return the constants that say how the work is divided."""
+        own = asdict(self)
+        return {"chunks_per_turn": own.pop("k_chunks"), "weight_tiles": own.pop("tiles"), **own}
+
+    @property
     def split(self) -> tuple[int, int]:
         """Return the split of k. The bits of a row depend on this alone."""
         return self.warps, self.k_chunks

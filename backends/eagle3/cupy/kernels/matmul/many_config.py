@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, Multiprocessors
@@ -137,6 +137,12 @@ class ManyConfig:
     def threads(self) -> int:
         """Of a block."""
         return 32 * (-(-self.tiles // self.warp_tiles // 4) * 4) * (1 if self.row_tiles <= HALF else 2)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Return the constants that say how the work is divided."""
+        own = asdict(self)
+        return {"weight_tiles": own.pop("tiles"), **own}
 
     def sum_bytes(self, config: GemmConfig) -> int:
         """Bytes of the sums that a block leaves for its cluster, in the place of its ring."""

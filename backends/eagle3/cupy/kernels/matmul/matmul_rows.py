@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypedDict
+from typing import Annotated, Final, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.device import multiprocessors, shared_memory_limit
+from specgate.backends.eagle3.cupy.device import Multiprocessors, multiprocessors, shared_memory_limit
+from specgate.backends.eagle3.cupy.kernels.arrays import Arrays
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
     MAX_ROWS,
@@ -47,21 +49,39 @@ class Switches(TypedDict, total=False):
     maxima: bool
 
 
+EPILOGUES_OF: Final[Mapping[str, tuple[Epilogue, ...]]] = {
+    "feeds_norm": (Epilogue.RESIDUAL,),
+    "chooses": (Epilogue.PLAIN,),
+    "maxima": (Epilogue.PLAIN,),
+    "biased": (Epilogue.PLAIN, Epilogue.RESIDUAL),
+}
+"""Switch → the epilogues that have it."""
+
+
+def check_switches(epilogue: Epilogue, switches: Switches) -> None:
+    """Raise ValueError for switches that no kernel has."""
+    for switch, epilogues in EPILOGUES_OF.items():
+        if switches.get(switch) and epilogue not in epilogues:
+            raise ValueError(f"{epilogue.name} with {switch}: only {' and '.join(e.name for e in epilogues)} has that")
+    if switches.get("maxima") and switches.get("chooses"):
+        raise ValueError("only a product that chooses nothing leaves maxima")
+
+
 def maxima_of(columns: int) -> int:
     """Words per row of the maxima of every eight of so many columns: see `maxima.cuh`."""
     return -(-columns // 32) * 4
 
 
 @dataclass(frozen=True, slots=True)
-class PreNormRows:
+class PreNormRows(Arrays):
     """The input of an RMSNorm, which the product that follows completes by a division.
 
-    `normed` bfloat16 [R, H]: x · weight, before the division by the root mean square of x. `squares` float32
-    [R, H / 8]: sums of x² over eight elements each, of which that root is made.
+    `normed`: x · weight, before the division by the root mean square of x. `squares`: sums of x² over NORM_GROUP
+    elements each, of which that root is made.
     """
 
-    normed: Tensor
-    squares: Tensor
+    normed: Annotated[Tensor, "bfloat16 [R, H]"]
+    squares: Annotated[Tensor, "float32 [R, H / 8]"]
 
 
 class MatmulRows(Kernel):
@@ -81,12 +101,8 @@ class MatmulRows(Kernel):
         rows: int,
         config: AnyConfig | None = None,
         *,
-        scaled: bool = False,
-        feeds_norm: bool = False,
-        chooses: bool = False,
-        biased: bool = False,
-        maxima: bool = False,
         many: ManyConfig | None = None,
+        **switches: Unpack[Switches],
     ) -> None:
         """`rows`: the most that this launcher will see; at most MAX_ROWS. `config`: with a `WgmmaConfig`, the products
         are those of a warpgroup. `many`: how `matmul_many.cu` divides the work, where the usual way shall not hold.
@@ -94,109 +110,70 @@ class MatmulRows(Kernel):
         """
         if not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
-        if feeds_norm and epilogue is not Epilogue.RESIDUAL:
-            raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
-        if chooses and epilogue is not Epilogue.PLAIN:
-            raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
-        if maxima and (epilogue is not Epilogue.PLAIN or chooses):
-            raise ValueError(f"{epilogue.name}, chooses = {chooses}: only a PLAIN that chooses nothing leaves maxima")
-        if biased and epilogue is Epilogue.SWIGLU:
-            raise ValueError(f"{epilogue.name} adds no bias: only PLAIN and RESIDUAL do")
-        self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
-        self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
-        self.maxima = maxima
+        check_switches(epilogue, switches)
+        self.n_out, self.k_in, self.epilogue, self.rows, self.switches = n_out, k_in, epilogue, rows, switches
+        self.scaled, self.feeds_norm, self.chooses, self.biased, self.maxima = (
+            bool(switches.get(name)) for name in ("scaled", "feeds_norm", "chooses", "biased", "maxima")
+        )
         self.wgmma, gpu = config if isinstance(config, WgmmaConfig) else None, multiprocessors()
         # The split of k: none counts beside `wgmma`.
         of_k = config if isinstance(config, GemmConfig) else GemmConfig()
         self.config = of_k if self.wgmma else of_k.fitted(k_in, shared_memory_limit())
         by_rule = None if self.wgmma else ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
         self.many = many or by_rule
-        common = {
-            "n_out": n_out,
-            "k_in": k_in,
-            "epilogue": epilogue.value,
-            "pre_norm_x": int(scaled),
-            "feeds_norm": int(feeds_norm),
-            "takes_argmax": int(chooses or maxima),
-            "has_bias": int(biased),
-            "delay_dependents": (self.wgmma or self.config).delay_dependents,
-        }
         if self.wgmma is not None:
-            if reason := unable(gpu):
-                raise ValueError(reason)
-            if not self.wgmma.possible(*self.weight):
-                raise ValueError(f"{self.wgmma}: not for a weight of {list(self.weight)}")
-            self.row_groups, tiles = row_tiles_of(rows)
-            super().__init__(
-                "maxima_wgmma" if maxima else "matmul_wgmma",
-                **common,
-                row_tiles=tiles,
-                row_groups=self.row_groups,
-                boxes=self.wgmma.boxes,
-                stages=self.wgmma.stages,
-                cluster=self.wgmma.cluster,
-                chain=self.wgmma.chain,
-                shared_bytes=self.wgmma.shared_bytes(tiles),
-            )
-            return
-        common["chunks_per_turn"] = self.config.k_chunks
-        if self.many is not None:
-            self.row_groups = self.many.row_groups
-            super().__init__(
-                "maxima_many" if maxima else "matmul_many",
-                **common,
-                chains=self.config.warps,
-                row_tiles=self.many.row_tiles,
-                row_groups=self.many.row_groups,
-                cluster=self.many.cluster,
-                stages=self.many.stages,
-                weight_tiles=self.many.tiles,
-                warp_tiles=self.many.warp_tiles,
-                shared_bytes=self.many.shared_bytes(self.config),
-            )
-            return
-        self.row_groups = -(-rows // ROW_GROUP)
-        tiles = -(-rows // (self.row_groups * ROW_TILE))
-        shared = self.config.shared_bytes(k_in, tiles)
-        if gpu is not None and not is_small(*self.weight):
-            shared = limit_occupancy(shared, self.blocks * self.row_groups, gpu.count, gpu.shared_memory)
+            kind, divided = "wgmma", self.divided_by_groups(self.wgmma, gpu)
+        elif self.many is not None:
+            kind, divided = "many", self.divided_among_many(self.many)
+        else:
+            kind, divided = "rows", self.divided_by_rows(gpu)
+        self.name = f"matmul_{kind}"
+        """Of the kernel that is launched."""
         super().__init__(
-            "maxima_rows" if maxima else "matmul_rows",
-            **common,
-            row_tiles=tiles,
-            row_groups=self.row_groups,
-            warps=self.config.warps,
-            stages=self.config.stages,
-            weight_tiles=self.config.tiles,
-            passes=self.config.passes,
-            x_in_registers=int(self.config.x_in_registers(*self.weight, tiles)),
-            shared_bytes=shared,
+            f"maxima_{kind}" if self.maxima else self.name,
+            n_out=n_out,
+            k_in=k_in,
+            epilogue=epilogue.value,
+            pre_norm_x=self.scaled,
+            feeds_norm=self.feeds_norm,
+            takes_argmax=self.chooses or self.maxima,
+            has_bias=self.biased,
+            **divided,
         )
 
-    @property
-    def name(self) -> str:
-        """Of the kernel that is launched."""
-        return "matmul_wgmma" if self.wgmma else "matmul_rows" if self.many is None else "matmul_many"
+    def divided_by_groups(self, config: WgmmaConfig, gpu: Multiprocessors | None) -> dict[str, int]:
+        """Constants of `matmul_wgmma.cu`. Raises ValueError for a GPU, or a division, that it is not made for."""
+        if reason := unable(gpu):
+            raise ValueError(reason)
+        if not config.possible(*self.weight):
+            raise ValueError(f"{config}: not for a weight of {list(self.weight)}")
+        groups, tiles = row_tiles_of(self.rows)
+        self.grid, self.threads = config.grid(self.weight[0], groups), config.threads
+        shared = config.shared_bytes(tiles)
+        return {**config.constants, "row_tiles": tiles, "row_groups": groups, "shared_bytes": shared}
 
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """Blocks of a launch."""
-        if self.wgmma is not None:
-            return self.wgmma.grid(self.weight[0], self.row_groups)
-        if self.many is not None:
-            return self.many.grid(self.weight[0])
-        return (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
+    def divided_among_many(self, many: ManyConfig) -> dict[str, int]:
+        """Constants of `matmul_many.cu`."""
+        self.grid, self.threads = many.grid(self.weight[0]), many.threads
+        own, shared = self.config, many.shared_bytes(self.config)
+        split = {"chains": own.warps, "chunks_per_turn": own.k_chunks, "delay_dependents": own.delay_dependents}
+        return {**many.constants, **split, "shared_bytes": shared}
 
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        if self.wgmma is not None:
-            return self.wgmma.threads
-        return self.config.warps * 32 if self.many is None else self.many.threads
+    def divided_by_rows(self, gpu: Multiprocessors | None) -> dict[str, int]:
+        """Constants of `matmul_rows.cu`."""
+        config, groups = self.config, -(-self.rows // ROW_GROUP)
+        tiles = -(-self.rows // (groups * ROW_TILE))
+        self.grid, self.threads = (self.blocks,) if groups == 1 else (groups, self.blocks), config.warps * 32
+        shared = config.shared_bytes(self.k_in, tiles)
+        if gpu is not None and not is_small(*self.weight):
+            shared = limit_occupancy(shared, self.blocks * groups, gpu.count, gpu.shared_memory)
+        in_registers = config.x_in_registers(*self.weight, tiles)
+        of_rows = {"row_tiles": tiles, "row_groups": groups, "x_in_registers": int(in_registers)}
+        return {**config.constants, **of_rows, "shared_bytes": shared}
 
     @property
     def blocks(self) -> int:
-        """Blocks that divide the weight among them, for one group of rows."""
+        """Blocks that divide the weight among them, for one group of rows, by `matmul_rows.cu`."""
         features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
         groups = -(-self.n_out // features)
         return -(-groups // self.config.passes)
@@ -208,14 +185,7 @@ class MatmulRows(Kernel):
 
     def retiled(self, config: AnyConfig) -> MatmulRows:
         """The same product with another configuration."""
-        return MatmulRows(
-            *(self.n_out, self.k_in, self.epilogue, self.rows, config),
-            scaled=self.scaled,
-            feeds_norm=self.feeds_norm,
-            chooses=self.chooses,
-            biased=self.biased,
-            maxima=self.maxima,
-        )
+        return MatmulRows(self.n_out, self.k_in, self.epilogue, self.rows, config, **self.switches)
 
     def __call__(
         self,

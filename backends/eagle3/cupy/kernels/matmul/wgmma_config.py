@@ -45,6 +45,8 @@ class WgmmaConfig:
     def stored(self) -> dict[str, int]:
         return asdict(self)
 
+    constants = property(stored)
+
     def possible(self, n_out: int, k_in: int) -> bool:
         """Return whether the kernel can work on a weight [n_out, k_in] like this."""
         pieces = -(-k_in // PIECE)

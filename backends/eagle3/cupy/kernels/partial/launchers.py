@@ -31,10 +31,6 @@ class BlockBounds(Kernel):
     kept: KeptBlocks
     blocks: int
 
-    @property
-    def constants(self) -> dict[str, int | float]:
-        return {**self.kept.constants, **self.heads.of_cache, "blocks": self.blocks}
-
 
 class BlockScores(Kernel):
     """Upper bounds of the newest queries' scores for each block of the middle: float32 [layers, slots, G, blocks].
@@ -53,9 +49,7 @@ class BlockScores(Kernel):
 
     @property
     def constants(self) -> dict[str, int | float]:
-        own, heads = super().constants, self.heads
-        own.pop("head_norm_eps", None)
-        return {**own, "stride": stride_of(heads)}
+        return {**super().constants, "stride": stride_of(self.heads)}
 
 
 class ChooseBlocks(Kernel):
@@ -70,8 +64,7 @@ class ChooseBlocks(Kernel):
 
     @property
     def constants(self) -> dict[str, int | float]:
-        of = {"kv_heads": self.heads.kv_heads, "retrieved": self.kept.retrieval, "stride": stride_of(self.heads)}
-        return {**self.kept.constants, **of, "slots": self.slots, "threads": self.threads}
+        return {**super().constants, "stride": stride_of(self.heads)}
 
 
 class AcceptReplayed(Kernel):
@@ -84,10 +77,6 @@ class AcceptReplayed(Kernel):
     rows: int
     max_rows: int
     capacity: int
-
-    @property
-    def constants(self) -> dict[str, int | float]:
-        return {**super().constants, "retrieved": self.kept.retrieval}
 
 
 QUERY_TILE: Final = 16

@@ -56,8 +56,7 @@ class PrefillHeads(Kernel):
     def __init__(self, heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16", norm_eps: float = 0.0) -> None:
         """`kv`: the format of the cache; `norm_eps`: as `Heads` has it."""
         self.heads = Heads(heads, kv_heads, head_dim, BLOCK, kv, norm_eps)
-        constants = {name: value for name, value in self.heads.constants.items() if name != "max_blocks"}
-        super().__init__("prefill_heads", shared_bytes=0, **constants, threads=THREADS)
+        super().__init__("prefill_heads", shared_bytes=0, **self.heads.constants, threads=THREADS)
 
     def __call__(
         self,

@@ -52,10 +52,6 @@ class FeatureCapture(Kernel):
     replay: Replay | None = None
     threads: int = 1024
 
-    @property
-    def constants(self) -> dict[str, int | float]:
-        return {name: value for name, value in super().constants.items() if name != "capacity"}
-
 
 class FeatureNorm(IntEnum):
     """Norm of a draft's features before their projection (`fc`)."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.arrays import Arrays
 
 MAX_ENDS: Final = 64
 """Most EOS and stop ids that a rule can hold."""
@@ -61,67 +63,49 @@ class Rows:
         return {"S": self.slots, "R": self.most}
 
 
+OfSlots = Annotated[Tensor, "int32 [S]"]
+OfRows = Annotated[Tensor, "int32 [S, T]"]
+Single = Annotated[Tensor, "int32 [1]"]
+
+
 @dataclass(frozen=True, slots=True)
-class Slots:
-    """The arrays of a decode run. All are int32, but for `stamps`.
+class Slots(Arrays):
+    """The arrays of a decode run.
 
-    Of each slot, [S]: `length`, its committed positions; `last_token`, its newest token, which the target has not read
-    yet; `emitted`, how many tokens it has emitted; `truncated`, how many tokens beyond its end were dropped; `finish`,
+    Of each slot: `length`, its committed positions; `last_token`, its newest token, which the target has not read yet;
+    `emitted`, how many tokens it has emitted; `truncated`, how many tokens beyond its end were dropped; `finish`,
     0 running, 1 EOS, 2 stop, 3 length; `accepted`, the accepted drafts of the last step; and `counts`, how many tokens
-    in `pending` [S, T] the draft has yet to extend over.
+    in `pending` the draft has yet to extend over.
 
-    `active` [S] lists the slots that still decode, `active_count` [1] of them. `drafts` and `target_tokens` [S, T]
-    belong to the current step. `out` [S, C] is what was emitted. `rule` is {limit, number of EOS ids, number of stop
-    ids, ids …}. `accepted_log` [steps, S] and `stamps` (int64 nanoseconds, [steps, 5]) have a row per step, and `step`
-    [1] counts the steps. `fault` [1] holds the bits of Fault.
+    `active` lists the slots that still decode, `active_count` of them. `drafts` and `target_tokens` belong to the
+    current step. `out` is what was emitted. `rule` is {limit, number of EOS ids, number of stop ids, ids …}.
+    `accepted_log` and `stamps` (nanoseconds) have a row per step, and `step` counts the steps. `fault` holds the bits
+    of Fault.
     """
 
-    active: Tensor
-    active_count: Tensor
-    length: Tensor
-    last_token: Tensor
-    emitted: Tensor
-    truncated: Tensor
-    finish: Tensor
-    accepted: Tensor
-    counts: Tensor
-    pending: Tensor
-    drafts: Tensor
-    target_tokens: Tensor
-    out: Tensor
-    rule: Tensor
-    accepted_log: Tensor
-    stamps: Tensor
-    step: Tensor
-    fault: Tensor
+    active: OfSlots
+    active_count: Single
+    length: OfSlots
+    last_token: OfSlots
+    emitted: OfSlots
+    truncated: OfSlots
+    finish: OfSlots
+    accepted: OfSlots
+    counts: OfSlots
+    pending: OfRows
+    drafts: OfRows
+    target_tokens: OfRows
+    out: Annotated[Tensor, "int32 [S, C]"]
+    rule: Annotated[Tensor, "int32 [3 + ENDS]"]
+    accepted_log: Annotated[Tensor, "int32 [C, S]"]
+    stamps: Annotated[Tensor, "int64 [C, STAMPS]"]
+    step: Single
+    fault: Single
 
     @classmethod
     def allocate(cls, slots: int, max_rows: int, capacity: int, device: torch.device | str) -> Slots:
         """For decode runs of up to `capacity` steps and tokens."""
-
-        def of(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int32, device=device)
-
-        return cls(
-            active=of(slots),
-            active_count=of(1),
-            length=of(slots),
-            last_token=of(slots),
-            emitted=of(slots),
-            truncated=of(slots),
-            finish=of(slots),
-            accepted=of(slots),
-            counts=of(slots),
-            pending=of(slots, max_rows),
-            drafts=of(slots, max_rows),
-            target_tokens=of(slots, max_rows),
-            out=of(slots, capacity),
-            rule=of(3 + MAX_ENDS),
-            accepted_log=of(capacity, slots),
-            stamps=torch.zeros(capacity, len(Stamp), dtype=torch.int64, device=device),
-            step=of(1),
-            fault=of(1),
-        )
+        return cls.zeros(device, S=slots, T=max_rows, C=capacity, ENDS=MAX_ENDS, STAMPS=len(Stamp))
 
     def rows(self, slots: int, per_slot: int) -> Rows:
         """The rows of a step over `slots` slots."""
@@ -141,29 +125,25 @@ written by none.
 
 
 @dataclass(frozen=True, slots=True)
-class KVBlocks:
-    """Owners of blocks; all int32.
+class KVBlocks(Arrays):
+    """Owners of blocks.
 
-    `block_table` [S, blocks per slot] maps the positions of a slot to blocks. The first `held` [S] entries of a row are
-    valid, and the first `prompt_blocks` [S] of these hold the prompt. `owner` [blocks] is a slot, FREE or SHARED.
-    `free_blocks` [blocks] is a stack of `free_count` [1] blocks.
+    `block_table` maps the positions of a slot to blocks. The first `held` entries of a row are valid, and the first
+    `prompt_blocks` of these hold the prompt. `owner` is a slot, FREE or SHARED. `free_blocks` is a stack of
+    `free_count` blocks.
     """
 
-    block_table: Tensor
-    held: Tensor
-    prompt_blocks: Tensor
-    owner: Tensor
-    free_blocks: Tensor
-    free_count: Tensor
+    block_table: Annotated[Tensor, "int32 [S, PER_SLOT]"]
+    held: OfSlots
+    prompt_blocks: OfSlots
+    owner: Annotated[Tensor, "int32 [BLOCKS]"]
+    free_blocks: Annotated[Tensor, "int32 [BLOCKS]"]
+    free_count: Single
 
     @classmethod
     def allocate(cls, slots: int, max_blocks: int, blocks: int, device: torch.device | str) -> KVBlocks:
         """`blocks` in all, up to `max_blocks` per slot; nothing is free before `copy_` has brought a layout."""
-
-        def of(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int32, device=device)
-
-        return cls(of(slots, max_blocks), of(slots), of(slots), of(blocks), of(blocks), of(1))
+        return cls.zeros(device, S=slots, PER_SLOT=max_blocks, BLOCKS=blocks)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.block_table, self.held, self.prompt_blocks, self.owner, self.free_blocks, self.free_count)

@@ -70,6 +70,11 @@ class TreeTop(Kernel):
         return {**super().constants, "wide": wide, "parts": parts_of(self.columns)}
 
 
+def above(level: int, width: int) -> dict[str, int]:
+    """Return the constants of what lies above a level: rows that the draft ran on, and where its candidates begin."""
+    return {"sources": 1, "begin": 0} if level == 1 else {"sources": width, "begin": width + (level - 2) * width**2}
+
+
 class TreeGrow(Kernel):
     """Choice of a level's candidates that the draft runs on next, the `width` likeliest of every active slot, and its
     input. `level`: whose candidates these are, from 1 on. `pool`, `forest`: candidates and rows of the largest tree.
@@ -90,17 +95,9 @@ class TreeGrow(Kernel):
 
     @property
     def constants(self) -> dict[str, int | float]:
-        own, width, level = super().constants, self.width, self.level
-        del own["width"], own["level"]
-        above = {"sources": 1 if level == 1 else width, "begin": 0 if level == 1 else width + (level - 2) * width**2}
-        return {
-            **own,
-            **above,
-            "parts": parts_of(self.draft_vocab),
-            "top": width,
-            "rows": width,
-            "first": (level - 1) * width,
-        }
+        width, level = self.width, self.level
+        own = {"parts": parts_of(self.draft_vocab), "top": width, "rows": width, "first": (level - 1) * width}
+        return {**super().constants, **above(level, width), **own}
 
 
 class TreeChoose(Kernel):
@@ -121,10 +118,8 @@ class TreeChoose(Kernel):
 
     @property
     def constants(self) -> dict[str, int | float]:
-        own, width, levels = super().constants, self.width, self.levels
-        del own["width"]
-        above = {"sources": 1 if levels == 1 else width, "begin": 0 if levels == 1 else width + (levels - 2) * width**2}
-        return {**own, **above, "parts": parts_of(self.draft_vocab), "top": width, "stride": self.max_rows}
+        own = {"parts": parts_of(self.draft_vocab), "top": self.width, "stride": self.max_rows}
+        return {**super().constants, **above(self.levels, self.width), **own}
 
 
 class TreeSettle(Kernel):
@@ -154,6 +149,4 @@ class TreeSettle(Kernel):
 
     @property
     def constants(self) -> dict[str, int | float]:
-        of_queries = ("heads", "head_norm_eps")
-        own = {name: value for name, value in super().constants.items() if name not in of_queries}
-        return {**own, "threads": self.heads.head_dim}
+        return {**super().constants, "threads": self.heads.head_dim}
