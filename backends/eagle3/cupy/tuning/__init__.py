@@ -1,11 +1,11 @@
 """The search for the configurations of matrix products. What it finds is looked up by `tuned/`.
 
 search.py           the search, and every product that a pair's steps run
-weight.py           a weight that is searched for, and the checks of a configuration's results
+weight.py           a weight that is searched for
 weights.py          the weights behind the products that were asked for
 gemm_weight.py      a plain weight: configurations worth trying, and how its products are searched
-product.py          one product with random operands, to try them on
-expert_product.py   both of a product of experts
+product.py          products with random operands, to try them on, and the checks of their results
+expert_product.py   one of a mixture of experts
 in_steps.py         configurations compared in whole steps
 steps.py            whole steps whose products can be given other configurations
 expert_weight.py    the weights of a mixture of experts, likewise

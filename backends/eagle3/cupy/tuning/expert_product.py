@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, 
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_GATE_UP
-from specgate.backends.eagle3.cupy.tuning.product import MOST, ROWS, rows_of
+from specgate.backends.eagle3.cupy.tuning.product import MOST, OnRandom, Results, rows_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.checkpoints.geometry import ExpertGeometry
 from specgate.checkpoints.mxfp4 import BIAS, BLOCK, VALUES
@@ -26,9 +26,6 @@ ROUTINGS: Final = 12
 """Fewest routings that take turns: how many experts rows have between them differs from one to the next."""
 TOLERANCES: Final = {Order.PAIRED: 1e-3, Order.PLAIN: 1e-4}
 """The most that ‖found − oracle‖ / ‖oracle‖ may be: of float16 results, and of float32 ones."""
-
-Results = tuple[Tensor, ...]
-"""What a product leaves, by rows: act of the first; the stream, and the input of the next norm, of the second."""
 
 
 def geometry_of(shape: GemmShape) -> ExpertGeometry:
@@ -43,8 +40,8 @@ def launcher(shape: GemmShape, config: ExpertConfig | None = None) -> ExpertGate
 
 
 @dataclass(frozen=True)
-class ExpertProduct:
-    """Of `shape`, for up to its m rows.
+class ExpertProduct(OnRandom[ExpertConfig]):
+    """Of `shape`, for up to its m rows. It leaves act, or the stream and the input of the next norm.
 
     `x` float16 [m, k], of the second product [m · per_token, k]; `before` float32 [m, n]: what the second one adds to;
     `logits` float32 [inputs, m, E]: routings, of rows that choose independently; `weights`: copies of the experts'
@@ -115,7 +112,6 @@ class ExpertProduct:
         return touched * self.weights[0].read_bytes
 
     def output(self) -> Results:
-        """Tensors for the results, in which nothing has been written yet."""
         m, n = self.before.shape
 
         def poisoned(rows: int, width: int, dtype: torch.dtype) -> Tensor:
@@ -125,11 +121,7 @@ class ExpertProduct:
             return (poisoned(m * self.shape.per_token, n // 2, torch.float16),)
         return self.before.clone(), poisoned(m, n, torch.bfloat16), poisoned(m, n // NORM_GROUP, torch.float32)
 
-    def launching(self, config: ExpertConfig, rows: int) -> Callable[[int], None]:
-        return self.launching_into(self.output(), config, rows)
-
     def launching_into(self, out: Results, config: ExpertConfig, count: int) -> Callable[[int], None]:
-        """Launches that leave their results in `out`."""
         made, device = launcher(self.shape, config), self.x.device
         rows, weights, logits = rows_of(count, device), self.weights, self.logits
         if isinstance(made, ExpertGateUp):
@@ -149,14 +141,7 @@ class ExpertProduct:
         norm = PreNormRows(out[1], out[2])
         return lambda i: second(rows, weights[i % len(weights)], norm, logits=logits[i], layer=0, layers=1, **others)
 
-    def first_rows(self, config: ExpertConfig, count: int) -> Results:
-        """Of rows 1 to `count`, computed with no others, by the first routing."""
-        out = self.output()
-        self.launching_into(out, config, count)(0)
-        return tuple(result[: count * (len(result) // self.rows)] for result in out)
-
     def last_first(self) -> ExpertProduct:
-        """The same with every row one place further on, so that the last one comes first."""
         return replace(
             self,
             x=self.x.roll(self.per_row, dims=0),
@@ -165,7 +150,6 @@ class ExpertProduct:
         )
 
     def part(self, first: int, end: int) -> ExpertProduct:
-        """The same product of the rows from `first` up to, but without, `end`."""
         return replace(
             self,
             shape=replace(self.shape, m=end - first),
@@ -174,42 +158,17 @@ class ExpertProduct:
             logits=self.logits[:, first:end].contiguous(),
         )
 
+    def computed(self, whole: Results) -> Tensor:
+        """Return act, or what the stream has gained."""
+        return whole[0] if self.first else whole[0].double() - self.before.double()
 
-@dataclass(frozen=True, slots=True)
-class ExpertOracle:
-    """Results of the first routing of `product`, in float64: act of the first, of the second what the stream gains."""
-
-    product: ExpertProduct
-    said: Tensor
-
-    @classmethod
-    def of(cls, product: ExpertProduct) -> ExpertOracle:
-        shape, weight = product.shape, product.weights[0]
-        experts, weights = oracles.chosen_experts(product.logits[0], shape.per_token)
+    def oracles(self) -> Mapping[str, tuple[Tensor, float]]:
+        shape, weight = self.shape, self.weights[0]
+        experts, weights = oracles.chosen_experts(self.logits[0], shape.per_token)
         # Of a large mixture, only the matrices that rows have are unpacked.
         used, index = torch.unique(experts, return_inverse=True)
         matrices, bias = torch.stack([weight.matrix(int(expert)) for expert in used]), weight.bias[used]
-        if not product.first:
-            return cls(product, oracles.expert_down(product.x, matrices, bias, index, weights))
-        g = geometry_of(shape)
-        return cls(product, oracles.expert_gate_up(product.x, matrices, bias, index, g.alpha, g.limit))
-
-    def fault(self, config: ExpertConfig) -> str | None:
-        """Return the fault in the results of `config`; None without one."""
-        product = self.product
-        whole = product.first_rows(config, product.rows)
-        computed = whole[0] if product.first else whole[0].double() - product.before.double()
-        error = oracles.relative_error(computed, self.said)
-        if not error < TOLERANCES[product.weights[0].order]:  # NaN is not
-            return f"differs from float64 by {error:.1e}"
-        for count in ROWS:
-            if count <= product.rows and not same(product.first_rows(config, count), whole):
-                return f"gives rows 1 to {count} other bits than among {product.rows}"
-        alone = product.last_first().first_rows(config, 1)
-        last = tuple(result[-len(one) :] for result, one in zip(whole, alone, strict=True))
-        return None if same(alone, last) else f"gives row {product.rows} other bits alone and first"
-
-
-def same(some: Results, whole: Results) -> bool:
-    """Return whether `some` rows have the bits of the first of `whole`."""
-    return all(torch.equal(one, result[: len(one)]) for one, result in zip(some, whole, strict=True))
+        tolerance, g = TOLERANCES[weight.order], geometry_of(shape)
+        if not self.first:
+            return {"float64": (oracles.expert_down(self.x, matrices, bias, index, weights), tolerance)}
+        return {"float64": (oracles.expert_gate_up(self.x, matrices, bias, index, g.alpha, g.limit), tolerance)}

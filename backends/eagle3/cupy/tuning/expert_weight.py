@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-import torch
-
-from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate
 from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, multiprocessors, shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ROOMS, ROUTING_BYTES, WARPS, ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import NUMBERS, SCALES, TILE, slab_count
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNELS_OF_EXPERTS
-from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, launcher
+from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertProduct, launcher
 from specgate.backends.eagle3.cupy.tuning.product import MOST
-from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Weight, launch_of
+from specgate.backends.eagle3.cupy.tuning.weight import Launch, Weight, launch_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
 
 REGISTERS: Final = 65536
@@ -113,24 +110,8 @@ class ExpertWeight(Weight[ExpertConfig]):
     def launches(self, config: ExpertConfig) -> tuple[Launch, ...]:
         return (launch_of(launcher(self.shape, config)),)
 
-    def products(self, l2_bytes: int) -> Sequence[ExpertProduct]:
-        return [ExpertProduct.random(self.shape, inputs_to_rotate(self.size, l2_bytes))]
-
-    def checker(self, product: OnRandom[ExpertConfig]) -> Callable[[ExpertConfig], Fault]:
-        assert isinstance(product, ExpertProduct)
-        return ExpertOracle.of(product).fault
-
-    def right(self, config: ExpertConfig) -> bool:
-        return ExpertOracle.of(ExpertProduct.random(self.shape, 1)).fault(config) is None
-
-    def same_bits(self, config: ExpertConfig, moved: ExpertConfig, rows: int) -> bool:
-        many = ExpertProduct.random(self.shape, 1, rows=rows)
-        if ExpertOracle.of(many).fault(moved) is not None:
-            return False
-        few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
-        each = [part.first_rows(config, part.rows) for part in few]
-        expected = [torch.cat(parts) for parts in zip(*each, strict=True)]
-        return all(map(torch.equal, many.first_rows(moved, rows), expected))
+    def products(self, copies: int, rows: int = MOST) -> Sequence[ExpertProduct]:
+        return [ExpertProduct.random(self.shape, copies, rows=rows)]
 
     def at(self, config: ExpertConfig, rows: int) -> ExpertConfig:
         return config

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-import torch
-
-from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate
 from specgate.backends.eagle3.cupy.device import multiprocessor_count, multiprocessors, shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
     K_CHUNKS,
@@ -27,7 +24,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, M
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, parts
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
-from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Oracles, Weight, first_rows, launch_of
+from specgate.backends.eagle3.cupy.tuning.weight import Launch, Weight, launch_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
 
 DEEP: Final = 96 * 1024
@@ -128,28 +125,8 @@ class GemmWeight(Weight[GemmConfig]):
     def launches(self, config: GemmConfig) -> tuple[Launch, ...]:
         return tuple(launch_of(self.launcher(epilogue, config)) for epilogue in self.epilogues)
 
-    def products(self, l2_bytes: int) -> Sequence[Product]:
-        copies = inputs_to_rotate(self.size, l2_bytes)
-        return [Product.random(self.n, self.k, epilogue, copies) for epilogue in self.epilogues]
-
-    def checker(self, product: OnRandom[GemmConfig]) -> Callable[[GemmConfig], Fault]:
-        assert isinstance(product, Product)
-        return Oracles.of(product).fault
-
-    def right(self, config: GemmConfig) -> bool:
-        products = (Product.random(self.n, self.k, epilogue, 1) for epilogue in self.epilogues)
-        return all(Oracles.of(product).fault(config) is None for product in products)
-
-    def same_bits(self, config: GemmConfig, moved: GemmConfig, rows: int) -> bool:
-        for epilogue in self.epilogues:
-            many = Product.random(self.n, self.k, epilogue, 1, rows=rows)
-            if Oracles.of(many).fault(moved) is not None:
-                return False
-            few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
-            expected = torch.cat([first_rows(part, config, part.rows) for part in few])
-            if not torch.equal(first_rows(many, moved, rows), expected):
-                return False
-        return True
+    def products(self, copies: int, rows: int = MOST) -> Sequence[Product]:
+        return [Product.random(self.n, self.k, epilogue, copies, rows=rows) for epilogue in self.epilogues]
 
     def at(self, config: GemmConfig, rows: int) -> GemmConfig:
         return config.at(rows)

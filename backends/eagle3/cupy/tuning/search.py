@@ -19,7 +19,7 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
-from specgate.backends.eagle3.cupy.bench.timing import read_bandwidth, time_launches
+from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate, read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes, multiprocessor_count, multiprocessors
 from specgate.backends.eagle3.cupy.kernels.compiling import Compiler, compiler, distinct
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
@@ -32,9 +32,9 @@ from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, code_sha256
 from specgate.backends.eagle3.cupy.tuning import wgmma
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
 from specgate.backends.eagle3.cupy.tuning.in_steps import refined
-from specgate.backends.eagle3.cupy.tuning.product import ROWS
+from specgate.backends.eagle3.cupy.tuning.product import ROWS, OnRandom
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
-from specgate.backends.eagle3.cupy.tuning.weight import Config, OnRandom, Weight
+from specgate.backends.eagle3.cupy.tuning.weight import Config, Weight
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, StepsRequest, TunedGemm
@@ -143,8 +143,8 @@ class Bench:
 
     def tuned(self, weight: Weight[Config], configs: Sequence[Config], refused: Mapping[str, str]) -> TunedGemm:
         """The fastest of `configs` that computes what it should."""
-        products = weight.products(l2_bytes())
-        left_out = {**refused, **self.wrong(weight, products, configs)}
+        products = weight.products(inputs_to_rotate(weight.size, l2_bytes()))
+        left_out = {**refused, **wrong(weight, products, configs)}
         right = [config for config in configs if text(config) not in left_out]
         size = {rows: products[0].read_bytes(rows) for rows in ROWS}
         best, latency_us, default_us = fastest(
@@ -168,26 +168,20 @@ class Bench:
             per_token=weight.mixture[1],
         )
 
-    def wrong(
-        self, weight: Weight[Config], products: Sequence[OnRandom[Config]], configs: Sequence[Config]
-    ) -> dict[str, str]:
-        """Configuration → what is wrong. Raises BackendError where it is the default."""
-        faults = dict[str, str]()
-        for product in products:
-            check = weight.checker(product)
-            for config in configs:
-                if (fault := check(config)) is not None:
-                    faults[text(config)] = fault
-        if (fault := faults.get(text(weight.default))) is not None:
-            raise BackendError(f"{weight}: the default configuration {fault}")
-        return faults
-
     def latency_us(self, products: Sequence[OnRandom[Config]], config: Config, rows: int) -> float:
         """Microseconds per launch, the mean over `products`."""
         return fmean(
             time_launches(product.launching(config, rows), product.inputs, self.stream).latency_us
             for product in products
         )
+
+
+def wrong(weight: Weight[Config], products: Sequence[OnRandom[Config]], configs: Sequence[Config]) -> dict[str, str]:
+    """Configuration → what is wrong. Raises BackendError where it is the default."""
+    faults = {text(config): fault for product in products for config in configs if (fault := product.fault(config))}
+    if (fault := faults.get(text(weight.default))) is not None:
+        raise BackendError(f"{weight}: the default configuration {fault}")
+    return faults
 
 
 def fastest(

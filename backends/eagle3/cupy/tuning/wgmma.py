@@ -20,8 +20,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import CLUSTERS, 
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL_OF_WGMMA, WeightConfig, code_sha256
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
-from specgate.backends.eagle3.cupy.tuning.product import Product
-from specgate.backends.eagle3.cupy.tuning.weight import Oracles, first_rows
+from specgate.backends.eagle3.cupy.tuning.product import Product, same
 from specgate.backends.eagle3.nouns.gemms import TunedGemm, TunedWgmma
 from specgate.errors import BackendError
 
@@ -65,13 +64,11 @@ def searched(
     configs = candidates(weight.n, weight.k, processors)
     if not configs:
         return None
-    copies = inputs_to_rotate(weight.size, l2_bytes())
-    products = [Product.random(weight.n, weight.k, epilogue, copies, rows=MOST) for epilogue in weight.epilogues]
+    products = weight.products(inputs_to_rotate(weight.size, l2_bytes()), MOST)
     compiled(configs, products, (MOST,), compiler)
     for product in products:
-        oracles = Oracles.of(product)
         for config in configs:
-            if (fault := fault_of(oracles, config)) is not None:
+            if (fault := fault_of(product, config)) is not None:
                 raise BackendError(f"{weight}: {config} {fault}")
 
     def us(config: AnyConfig, rows: int) -> float:
@@ -105,14 +102,13 @@ def compiled(
         raise BackendError(f"{KERNEL_OF_WGMMA}: {complaints[0]}")
 
 
-def fault_of(oracles: Oracles, config: WgmmaConfig) -> str | None:
+def fault_of(product: Product, config: WgmmaConfig) -> str | None:
     """Return what is wrong: with the sums, or with their bits where a step has other rows."""
-    product = oracles.product
-    if (fault := oracles.fault(config)) is not None:
+    if (fault := product.fault(config)) is not None:
         return fault
-    whole = first_rows(product, config, product.rows)
+    whole = product.first_rows(config, product.rows)
     for rows in ROWS:
-        if not torch.equal(first_rows(product.part(0, rows), config, rows), whole[:rows]):
+        if not same(product.part(0, rows).first_rows(config, rows), whole):
             return f"gives rows 1 to {rows} other bits than among {product.rows}"
     return None
 

@@ -13,7 +13,6 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
-from specgate.backends.eagle3.cupy.tuning.weight import Oracles
 
 Launch = Callable[[Tensor, Tensor, Tensor, Rows], None]
 
@@ -42,7 +41,7 @@ def launching(product: Product, spoil: Callable[[Tensor, int], Tensor]) -> Calla
 def fault(monkeypatch: pytest.MonkeyPatch, epilogue: Epilogue, spoil: Callable[[Tensor, int], Tensor]) -> str | None:
     product = Product.random(64, 96, epilogue, copies=1, device="cpu")
     monkeypatch.setattr(Product, "launcher", launching(product, spoil))
-    return Oracles.of(product).fault(GemmConfig())
+    return product.fault(GemmConfig())
 
 
 @pytest.mark.parametrize("epilogue", Epilogue)
@@ -79,4 +78,5 @@ def test_a_planted_fault_is_seen(
 def test_the_last_row_comes_first_with_what_it_adds_to() -> None:
     product = Product.random(64, 96, Epilogue.RESIDUAL, copies=1, device="cpu")
     turned = product.last_first()
-    assert torch.equal(turned.x[0], product.x[MOST - 1]) and torch.equal(turned.output()[0], product.before[MOST - 1])
+    (out,) = turned.output()
+    assert torch.equal(turned.x[0], product.x[MOST - 1]) and torch.equal(out[0], product.before[MOST - 1])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specgate.backends.eagle3.cupy.bench.oracles import relative_error
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, launcher
+from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertProduct, launcher
 from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
-from specgate.backends.eagle3.cupy.tuning.product import MOST, Product, rows_of
-from specgate.backends.eagle3.cupy.tuning.weight import TOLERANCES, Oracles, relative_error
+from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 
 pytestmark = pytest.mark.gpu
@@ -48,18 +48,15 @@ def test_a_hot_product_agrees_with_cublas_and_float64_and_its_rows_with_themselv
 ) -> None:
     tuned = Tuned.on(torch.cuda.get_device_name()).find(GemmShape(tag, n, k, MOST))
     product = Product.random(n, k, EPILOGUES[tag], copies=1)
-    oracles = Oracles.of(product)
     for config in {GemmConfig(), tuned or GemmConfig()}:
-        assert oracles.fault(config) is None
-        whole = product.output()
-        product.launcher(config)(whole, product.x, product.weights[0], rows_of(MOST))
+        assert product.fault(config) is None
+        (whole,) = product.first_rows(config, MOST)
         # 3 x 34560 x 2880 and 5 x 34560 x 2880 (M x N x K) among them.
         for rows in (2, 3, 5, 6, 7):
-            out = product.output()
-            product.launcher(config)(out, product.x, product.weights[0], rows_of(rows))
-            assert torch.equal(out[:rows], whole[:rows])
-            for who, oracle in oracles.said.items():
-                assert relative_error(out[:rows], oracle[:rows]) < TOLERANCES[who][product.epilogue]
+            (out,) = product.first_rows(config, rows)
+            assert torch.equal(out, whole[:rows])
+            for oracle, tolerance in product.expected.values():
+                assert relative_error(out, oracle[:rows]) < tolerance
 
 
 @pytest.mark.parametrize("experts", [32, 128])
@@ -76,15 +73,15 @@ def test_experts_of_gpt_oss_whole_and_in_halves_agree_with_float64_and_their_row
     tag: str, n: int, k: int, experts: int
 ) -> None:
     shape = GemmShape(tag, n, k, MOST, experts, 4)
-    oracle = ExpertOracle.of(ExpertProduct.random(shape, copies=1))
+    product = ExpertProduct.random(shape, copies=1)
     tuned = Tuned.on(torch.cuda.get_device_name()).find_experts(shape)
     usual = launcher(shape).config
     for config in {usual, tuned or usual, *candidates_of_experts(n, k)[::20]}:
-        assert (config, oracle.fault(config)) == (config, None)
+        assert (config, product.fault(config)) == (config, None)
 
 
 @pytest.mark.parametrize(("tag", "n", "k"), [("TARGET_O", 576, 576), ("EAGLE3_FFN_GATE_UP", 34560, 2880)])
 def test_every_configuration_that_may_be_chosen_is_right(tag: str, n: int, k: int) -> None:
-    oracles = Oracles.of(Product.random(n, k, EPILOGUES[tag], copies=1))
+    product = Product.random(n, k, EPILOGUES[tag], copies=1)
     for config in (GemmConfig(), *candidates(n, k)):
-        assert (config, oracles.fault(config)) == (config, None)
+        assert (config, product.fault(config)) == (config, None)
