@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -218,37 +216,24 @@ def kernels(
     """All that a fused prefill launches. With several `ranks`, `target` is the part of one. `packed`: with what
     multiplies experts as they are packed.
     """
-    yield stream_kernel(target.hidden)
+    yield PrefillStream.of(target.hidden)
     heads = Heads.of(target, BLOCK, kv.target)
-    yield heads_kernel(heads.heads, heads.kv_heads, heads.head_dim, kv=heads.kv, norm_eps=heads.norm_eps)
+    yield PrefillHeads.of(heads.heads, heads.kv_heads, heads.head_dim, kv=heads.kv, norm_eps=heads.norm_eps)
     if (experts := target.experts) is None:
-        yield gate_kernel(target.intermediate)
+        yield PrefillGate.of(target.intermediate)
     else:
-        yield route_kernel(experts.count, experts.per_token)
-        yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
-        yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
-        yield swiglu_kernel(target.intermediate, experts.alpha, experts.limit)
+        yield PrefillRoute.of(experts.count, experts.per_token)
+        yield PrefillDecode.of(2 * target.intermediate, target.hidden, Order.PAIRED)
+        yield PrefillDecode.of(target.hidden, target.intermediate, Order.PLAIN)
+        yield PrefillSwiglu.of(target.intermediate, experts.alpha, experts.limit)
         if packed:
-            yield row_groups_kernel(experts.count, experts.per_token)
-            yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
-            yield packed_down_kernel(target.hidden, target.intermediate, experts)
-        yield mixture_kernel(target.hidden, experts.per_token, 1 if ranks > 1 else None)
+            yield PrefillRowGroups.of(experts.count, experts.per_token)
+            yield PrefillGateUp.of(target.intermediate, target.hidden, experts)
+            yield PrefillDown.of(target.hidden, target.intermediate, experts)
+        yield PrefillMixture.of(target.hidden, experts.per_token, 1 if ranks > 1 else None)
     if draft is not None:
-        yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
-        yield draft_kernel(draft.hidden)
-
-
-stream_kernel: Final = cache(PrefillStream)
-heads_kernel: Final = cache(PrefillHeads)
-gate_kernel: Final = cache(PrefillGate)
-route_kernel: Final = cache(PrefillRoute)
-decode_kernel: Final = cache(PrefillDecode)
-swiglu_kernel: Final = cache(PrefillSwiglu)
-row_groups_kernel: Final = cache(PrefillRowGroups)
-packed_gate_up_kernel: Final = cache(PrefillGateUp)
-packed_down_kernel: Final = cache(PrefillDown)
-mixture_kernel: Final = cache(PrefillMixture)
-draft_kernel: Final = cache(PrefillDraft)
+        yield PrefillHeads.of(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
+        yield PrefillDraft.of(draft.hidden)
 
 
 def chunks(count: int, chunk: int, start: int = 0) -> Iterator[slice]:
@@ -264,7 +249,7 @@ def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: flo
     """Begin the stream x float32 [R, H] with the embeddings of `tokens`. Returns its norm, bfloat16 [R, H]."""
     if mode.fused:
         normed = torch.empty_like(x, dtype=torch.bfloat16)
-        stream_kernel(x.shape[-1])(normed=normed, x=x, embedding=embedding, tokens=tokens, weight=weight, eps=eps)
+        PrefillStream.of(x.shape[-1])(normed=normed, x=x, embedding=embedding, tokens=tokens, weight=weight, eps=eps)
         return normed
     x.copy_(embedding[tokens])
     return rms_norm(x, weight, eps)
@@ -276,7 +261,7 @@ def add(
     """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]: `normed`, if given."""
     normed = torch.empty_like(added) if normed is None else normed
     if mode.fused:
-        stream_kernel(x.shape[-1])(normed=normed, x=x, added=added, weight=weight, eps=eps)
+        PrefillStream.of(x.shape[-1])(normed=normed, x=x, added=added, weight=weight, eps=eps)
         return normed
     x += added
     return normed.copy_(rms_norm(x, weight, eps))
@@ -312,7 +297,7 @@ def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, mode: PrefillMode)
     g, w = draft.geometry, draft.weights
     if mode.fused:
         out = hidden.new_empty(len(hidden), 2 * g.hidden)
-        draft_kernel(g.hidden)(draft.input, input=out, hidden=hidden, tokens=tokens, eps=g.rms_eps)
+        PrefillDraft.of(g.hidden)(draft.input, input=out, hidden=hidden, tokens=tokens, eps=g.rms_eps)
         return out
     embedded = rms_norm(w.embed[tokens].float(), w.layer.input_norm, g.rms_eps)
     return torch.cat((embedded, rms_norm(hidden.float(), w.feature_norm, g.rms_eps)), dim=-1)
@@ -326,7 +311,7 @@ def gated(gate_up: Tensor, mode: PrefillMode) -> Tensor:
     """SiLU(gate) · up of bfloat16 [R, 2F], in float32; the result [R, F] is rounded once."""
     if mode.fused:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[-1] // 2)
-        gate_kernel(out.shape[-1])(out=out, gate_up=gate_up)
+        PrefillGate.of(out.shape[-1])(out=out, gate_up=gate_up)
         return out
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate.float()) * up.float()).bfloat16()
@@ -349,7 +334,7 @@ def cache_heads(
     """
     qkv, blocks, table = qkv[start:], blocks[start // BLOCK :], (table[0][start:], table[1][start:])
     if mode.fused:
-        kernel = heads_kernel(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
+        kernel = PrefillHeads.of(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer), norms)
         return
     for rows in chunks(len(qkv), chunk):

@@ -16,21 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.prefill import (
-    CHUNK,
-    PrefillMode,
-    chunks,
-    decode_kernel,
-    mixture_kernel,
-    packed_down_kernel,
-    packed_gate_up_kernel,
-    rms_norm,
-    route_kernel,
-    row_groups_kernel,
-    swiglu_kernel,
-)
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, chunks, rms_norm
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import RowGroups
+from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
+    PrefillDecode,
+    PrefillMixture,
+    PrefillRoute,
+    PrefillSwiglu,
+)
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
+    PrefillDown,
+    PrefillGateUp,
+    PrefillRowGroups,
+    RowGroups,
+)
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 
@@ -106,7 +105,7 @@ class PackedRouting(Placing):
         """From what `scores_of` gives of all rows."""
         chosen, weights = chosen_by(scores, w, experts, mode)
         place, row_groups = torch.empty_like(chosen), RowGroups.room(chosen.numel(), experts.count, chosen.device)
-        row_groups_kernel(experts.count, experts.per_token)(
+        PrefillRowGroups.of(experts.count, experts.per_token)(
             row_groups, place=place, chosen=chosen, pairs=chosen.numel()
         )
         return cls(chosen, weights, place, row_groups)
@@ -196,9 +195,9 @@ def multiplied_packed(
     for rows, own in zip(rows_of([len(own) for own in normed]), normed, strict=True):
         x[rows] = own
     act = x.new_empty(pairs, g.intermediate)
-    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(routing.row_groups, w.gate_up, act=act, x=x)
+    PrefillGateUp.of(g.intermediate, g.hidden, experts)(routing.row_groups, w.gate_up, act=act, x=x)
     out = act.new_empty(pairs, g.hidden, dtype=torch.bfloat16)
-    packed_down_kernel(g.hidden, g.intermediate, experts)(routing.row_groups, w.down, out=out, x=act)
+    PrefillDown.of(g.hidden, g.intermediate, experts)(routing.row_groups, w.down, out=out, x=act)
     return out
 
 
@@ -262,7 +261,7 @@ def chosen_by(
     if mode.fused:
         weights = torch.empty(len(scores), experts.per_token, dtype=torch.float32, device=w.router.device)
         chosen = torch.empty_like(weights, dtype=torch.int32)
-        kernel = route_kernel(experts.count, experts.per_token)
+        kernel = PrefillRoute.of(experts.count, experts.per_token)
         kernel(chosen=chosen, weights=weights, logits=scores, bias=w.router_bias)
         return chosen, weights
     ordered, places = scores.to(w.router.device).sort(dim=-1, descending=True, stable=True)
@@ -284,7 +283,7 @@ def decoded(weight: PackedExperts, room: Tensor, groups: Groups, mode: PrefillMo
         some = range(start, min(start + most, count))
         out = room[: len(some) * rows * columns].view(len(some), rows, columns)
         if mode.fused:
-            decode_kernel(rows, columns, weight.order)(out, weight, start, groups.sizes)
+            PrefillDecode.of(rows, columns, weight.order)(out, weight, start, groups.sizes)
         else:
             for expert, size in zip(some, groups.sizes[some.start : some.stop].tolist(), strict=True):
                 if size:
@@ -313,7 +312,7 @@ def activate(act: Tensor, both: Tensor, bias: Tensor, experts: Tensor, g: Target
     """act bfloat16 [R, F] = the clamped SwiGLU of `both` bfloat16 [R, 2F], with the bias of each row's expert added."""
     assert g.experts is not None
     if mode.fused:
-        kernel = swiglu_kernel(g.intermediate, g.experts.alpha, g.experts.limit)
+        kernel = PrefillSwiglu.of(g.intermediate, g.experts.alpha, g.experts.limit)
         kernel(act=act, both=both, bias=bias, experts=experts)
         return
     limit = g.experts.limit
@@ -334,7 +333,7 @@ def finish(
 ) -> None:
     """Add to a part's stream what its experts have given, `out` bfloat16 [R · k, H] of sorted pairs, and norm it."""
     if mode.fused:
-        kernel = mixture_kernel(part.x.shape[1], experts.per_token)
+        kernel = PrefillMixture.of(part.x.shape[1], experts.per_token)
         kernel(part, routing, out=out, bias=bias, weight=norm[0], eps=norm[1])
         return
     for rows in chunks(len(part.x), CHUNK):
@@ -347,7 +346,7 @@ def leave_sum(
 ) -> None:
     """`total` bfloat16 [R, H] = what the experts of some rows, at `placing`, have given, of all pairs' `out`."""
     if mode.fused:
-        mixture_kernel(total.shape[1], experts.per_token, 1)(placing, normed=total, out=out, bias=bias, eps=0.0)
+        PrefillMixture.of(total.shape[1], experts.per_token, 1)(placing, normed=total, out=out, bias=bias, eps=0.0)
     else:
         total.copy_(mixed(out, bias, placing))
 

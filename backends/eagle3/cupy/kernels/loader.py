@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final, Protocol, dataclass_transform
+from typing import Any, Final, Protocol, Self, dataclass_transform
 from unittest.mock import patch
 
 import torch
@@ -83,6 +83,12 @@ class Kernel:
     def __post_init__(self) -> None:
         constants: dict[str, Any] = self.constants
         Kernel.__init__(self, WORDS.sub("_", type(self).__name__).lower(), **constants)
+
+    @classmethod
+    @cache
+    def of(cls, *fields: Any, **named: Any) -> Self:
+        """The launcher with these fields, which is made once."""
+        return cls(*fields, **named)
 
     def __init_subclass__(cls) -> None:
         """Announce each call of a launcher to the listener."""

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_mixture
-from specgate.backends.eagle3.cupy.engine.prefill import (
-    PrefillMode,
-    decode_kernel,
-    kernels,
-    mixture_kernel,
-    swiglu_kernel,
-)
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, kernels
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
@@ -32,7 +26,12 @@ from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import LARGEST_SCALE, Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.prefill.launchers import PrefillDecode, PrefillRoute
+from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
+    PrefillDecode,
+    PrefillMixture,
+    PrefillRoute,
+    PrefillSwiglu,
+)
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
@@ -87,7 +86,7 @@ def assert_decoded(experts: int, rows: int, columns: int, order: Order, device: 
     sizes = torch.arange(experts, dtype=torch.int32, device=device) + 1
     sizes[2] = 0
     out = torch.full((experts - 1, rows, columns), POISON, dtype=torch.bfloat16, device=device)
-    decode_kernel(rows, columns, order)(out, made, 1, sizes)
+    PrefillDecode.of(rows, columns, order)(out, made, 1, sizes)
     for at, expert in enumerate(range(1, experts)):
         if expert == 2:
             assert (out[at] == POISON).all()
@@ -170,12 +169,12 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
         PrefillDecode(32, 64, Order.PLAIN)(out, made, 0, sizes.long())
     with pytest.raises(ValueError, match=r"experts: .*is needed"):
         wide, bias = torch.zeros(32, 192, dtype=torch.bfloat16), torch.zeros(8, 192, dtype=torch.bfloat16)
-        swiglu_kernel(96, 1.7, 7.0)(act=wide[:16].view(32, 96), both=wide, bias=bias, experts=sizes)
+        PrefillSwiglu.of(96, 1.7, 7.0)(act=wide[:16].view(32, 96), both=wide, bias=bias, experts=sizes)
     with pytest.raises(ValueError, match=r"place: .*is needed"):
         x, pairs = torch.zeros(2, 64), Placing(*torch.zeros(3, 2, 2).unbind())
         out, bias = torch.zeros(4, 64).bfloat16(), torch.zeros(8, 64).bfloat16()
         operands = {"normed": x.bfloat16(), "x": x, "out": out, "bias": bias, "weight": bias[0], "eps": 1e-5}
-        mixture_kernel(64, 2)(pairs, **operands)
+        PrefillMixture.of(64, 2)(pairs, **operands)
 
 
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
