@@ -63,13 +63,14 @@ class PrefillMode:
     """Choices of how a prompt is computed. `fused`: what stands between products is one kernel of ours each, else
     torch's, operation by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix,
     else cuBLAS those of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not
-    decoded first.
+    decoded first. `chunk`: rows per product.
     """
 
     fused: bool
     attention: PrefillAttention
     grouped: bool = False
     packed_rows: int = 0
+    chunk: int = CHUNK
 
     @classmethod
     def on(
@@ -110,8 +111,7 @@ def prefill_target(
     tokens: Tensor,
     blocks: Tensor,
     boundaries: tuple[int, ...],
-    chunk: int = CHUNK,
-    mode: PrefillMode | None = None,
+    mode: PrefillMode,
     start: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Run `tokens` (int64 [P]) from position `start` on, and fill the cache blocks `blocks` (int64, in order of
@@ -122,7 +122,7 @@ def prefill_target(
     """
     g, w = target.geometry, target.weights
     assert isinstance(w, TargetWeights)
-    mode, heads = mode or PrefillMode.on(tokens.device), Heads.of(g, len(tokens))
+    heads, all_rows = Heads.of(g, len(tokens)), [*chunks(len(tokens), mode.chunk, start)]
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
     qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
@@ -133,16 +133,16 @@ def prefill_target(
         if start:
             read_pages(pages, index, blocks[: start // BLOCK], *split_heads(qkv[:start], heads)[1:])
         norms = w.layers[index].head_norms
-        cache_heads(qkv, target.rope, pages, index, blocks, heads, mode, chunk, norms, start)
+        cache_heads(qkv, target.rope, pages, index, blocks, heads, mode, norms, start)
 
-    for rows in chunks(len(tokens), chunk, start):
+    for rows in all_rows:
         normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, mode)
         project(normed, w.layers[0].qkv, qkv[rows])
     capture(captured, x[start:], boundaries, 0)
     for i, layer in enumerate(w.layers[:-1]):
         cache_layer(i)
         mixed, following = mode.attention(*split_heads(qkv, heads)), w.layers[i + 1]
-        for rows in chunks(len(tokens), chunk, start):
+        for rows in all_rows:
             normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, mode)
             project(normed, following.qkv, qkv[rows])
         capture(captured, x[start:], boundaries, i + 1)
@@ -152,7 +152,7 @@ def prefill_target(
     q, k, v = split_heads(qkv, heads)
     if g.layers in boundaries:
         mixed = mode.attention(q, k, v)
-        for rows in chunks(len(tokens), chunk, start):
+        for rows in all_rows:
             finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, mode)
         capture(captured, x[start:], boundaries, g.layers)
     # By itself in either case: its bits must not depend on whether a draft reads the other rows.
@@ -162,14 +162,7 @@ def prefill_target(
 
 
 def prefill_draft(
-    draft: Draft,
-    pages: Pages,
-    tokens: Tensor,
-    blocks: Tensor,
-    features: Tensor,
-    chunk: int = CHUNK,
-    mode: PrefillMode | None = None,
-    start: int = 0,
+    draft: Draft, pages: Pages, tokens: Tensor, blocks: Tensor, features: Tensor, mode: PrefillMode, start: int = 0
 ) -> None:
     """Fill the draft's cache for all positions from `start` on whose next token is known, which are all but the
     prompt's last.
@@ -179,13 +172,13 @@ def prefill_draft(
     g, w, count = draft.geometry, draft.weights, len(tokens) - 1
     if count <= start:
         return
-    mode, heads = mode or PrefillMode.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
+    heads = Heads(0, g.kv_heads, g.head_dim, count)
     kv = features.new_empty(count, heads.qkv_width)
-    for rows in chunks(count, chunk, start):
+    for rows in chunks(count, mode.chunk, start):
         hidden = F.linear(feature_norms(features[rows], draft), w.fc)
         mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], mode)
         project(mixed, w.layer.qkv[g.heads * g.head_dim :], kv[rows])
-    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, chunk, start=start)
+    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, start=start)
 
 
 def workspace_bytes(
@@ -325,7 +318,6 @@ def cache_heads(
     blocks: Tensor,
     heads: Heads,
     mode: PrefillMode,
-    chunk: int,
     norms: Tensor | None = None,
     start: int = 0,
 ) -> None:
@@ -337,7 +329,7 @@ def cache_heads(
         kernel = PrefillHeads.of(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer), norms)
         return
-    for rows in chunks(len(qkv), chunk):
+    for rows in chunks(len(qkv), mode.chunk):
         qkv[rows] = torch.cat(rotated(qkv[rows], table, rows, heads, norms), dim=1).flatten(1)
     _, k, v = split_heads(qkv, heads)
     write_pages(pages, layer, blocks, k, v)

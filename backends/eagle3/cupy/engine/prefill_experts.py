@@ -62,21 +62,19 @@ def prefill_expert_prompts(
     pages: Pages,
     prompts: Sequence[tuple[Tensor, Tensor]],
     boundaries: tuple[int, ...],
-    chunk: int = CHUNK,
-    mode: PrefillMode | None = None,
+    mode: PrefillMode,
 ) -> list[tuple[Tensor, Tensor | None]]:
     """As `prefill.prefill_target`, for prompts of (tokens, blocks)."""
     g, w = target.geometry, target.weights
     assert not isinstance(w, TargetWeights) and g.experts is not None
-    mode = mode or PrefillMode.on(w.embed.device)
     passages = [Passage.begin(target, tokens, blocks, boundaries, mode) for tokens, blocks in prompts]
     for i, layer in enumerate(w.layers[:-1]):
         for passage in passages:
-            attended(passage, target, pages, i, chunk, mode)
+            attended(passage, target, pages, i, mode)
         through_experts([part for p in passages for part in p.parts], layer, g, w.layers[i + 1].input_norm, mode)
         for passage in passages:
             capture(passage.features, passage.x, boundaries, i + 1)
-    last = [last_row(passage, target, pages, boundaries, chunk, mode) for passage in passages]
+    last = [last_row(passage, target, pages, boundaries, mode) for passage in passages]
     if g.layers in boundaries:
         through_experts([part for p in passages for part in p.parts], w.layers[-1], g, w.norm, mode)
         for passage in passages:
@@ -102,48 +100,44 @@ def together(lengths: Sequence[int]) -> Iterator[range]:
         yield range(start, len(lengths))
 
 
-def attended(passage: Passage, target: Target, pages: Pages, i: int, chunk: int, mode: PrefillMode) -> None:
+def attended(passage: Passage, target: Target, pages: Pages, i: int, mode: PrefillMode) -> None:
     """A prompt through the attention of layer `i`, and its keys and values into the cache."""
     g, layer = target.geometry, layer_of(target, i)
-    q, k, v = queries_keys_values(passage, target, pages, i, chunk, mode)
+    q, k, v = queries_keys_values(passage, target, pages, i, mode)
     mixed = mode.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
-    add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, mode)
+    add_attention(Part(passage.x, passage.normed), mixed, layer, g, mode)
 
 
-def last_row(
-    passage: Passage, target: Target, pages: Pages, boundaries: tuple[int, ...], chunk: int, mode: PrefillMode
-) -> Part:
+def last_row(passage: Passage, target: Target, pages: Pages, boundaries: tuple[int, ...], mode: PrefillMode) -> Part:
     """A prompt into the cache of the last layer. Returns its last row behind that layer's attention; the others go
     through it where a boundary lies behind the layer.
     """
     g, i = target.geometry, target.geometry.layers - 1
     layer, part = layer_of(target, i), Part(passage.x[-1:].clone(), torch.empty_like(passage.normed[-1:]))
-    q, k, v = queries_keys_values(passage, target, pages, i, chunk, mode)
-    add_attention(part, prefill_sinks.last_row(q[-1:], k, v, layer.sinks, g.window(i)), layer, g, chunk, mode)
+    q, k, v = queries_keys_values(passage, target, pages, i, mode)
+    add_attention(part, prefill_sinks.last_row(q[-1:], k, v, layer.sinks, g.window(i)), layer, g, mode)
     if g.layers in boundaries:
         mixed = mode.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
-        add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, mode)
+        add_attention(Part(passage.x, passage.normed), mixed, layer, g, mode)
     return part
 
 
 def queries_keys_values(
-    passage: Passage, target: Target, pages: Pages, i: int, chunk: int, mode: PrefillMode
+    passage: Passage, target: Target, pages: Pages, i: int, mode: PrefillMode
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries [P, N, D] and keys, and values [P, G, D] of layer `i`; keys and values are cached, too."""
     g, layer = target.geometry, layer_of(target, i)
     heads = Heads.of(g, len(passage.x))
     qkv = passage.normed.new_empty(len(passage.x), heads.qkv_width)
-    for rows in chunks(len(qkv), chunk):
+    for rows in chunks(len(qkv), mode.chunk):
         torch.addmm(layer.qkv_bias, passage.normed[rows], layer.qkv.t(), out=qkv[rows])
-    cache_heads(qkv, target.rope, pages, i, passage.blocks, heads, mode, chunk)
+    cache_heads(qkv, target.rope, pages, i, passage.blocks, heads, mode)
     return split_heads(qkv, heads)
 
 
-def add_attention(
-    part: Part, mixed: Tensor, layer: ExpertLayerWeights, g: TargetGeometry, chunk: int, mode: PrefillMode
-) -> None:
+def add_attention(part: Part, mixed: Tensor, layer: ExpertLayerWeights, g: TargetGeometry, mode: PrefillMode) -> None:
     """x += the output projection of `mixed` bfloat16 [R, N·D]; `normed` becomes the norm of x before the experts."""
-    for rows in chunks(len(mixed), chunk):
+    for rows in chunks(len(mixed), mode.chunk):
         out = torch.addmm(layer.o_bias, mixed[rows], layer.o.t())
         add(part.x[rows], out, layer.post_norm, g.rms_eps, mode, part.normed[rows])
 

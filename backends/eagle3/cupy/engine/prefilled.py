@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
-from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, prefill_draft, prefill_target
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts, together
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks
@@ -79,11 +79,10 @@ def prefill_prompts(
     b: Buffers,
     prompts: Sequence[Sequence[int]],
     layout: CacheLayout,
-    mode: PrefillMode | None = None,
-    chunk: int = CHUNK,
+    mode: PrefillMode,
 ) -> list[LastRow]:
     """Prefill every prompt into the blocks of its slot, equal prompts once, and others from where their layout says.
-    The cache of `draft` is filled, too. `chunk`: rows per product of a dense target.
+    The cache of `draft` is filled, too.
     """
     device, first = b.slots.length.device, [slot for slot, twin in enumerate(layout.twin) if twin == slot]
     block_ids = [
@@ -92,7 +91,7 @@ def prefill_prompts(
     last_rows = list[LastRow]()
     if target.geometry.experts is None:
         for slot, prompt in zip(first, block_ids, strict=True):
-            last_rows += prefill_wave(target, draft, b, [prompt], mode, chunk, layout.start[slot])
+            last_rows += prefill_wave(target, draft, b, [prompt], mode, layout.start[slot])
     else:
         for wave in together([len(tokens) for tokens, _ in block_ids]):
             last_rows += prefill_wave(target, draft, b, block_ids[wave.start : wave.stop], mode)
@@ -108,8 +107,7 @@ def prefill_wave(
     draft: Draft | None,
     b: Buffers,
     prompts: Sequence[tuple[Tensor, Tensor]],
-    mode: PrefillMode | None,
-    chunk: int = CHUNK,
+    mode: PrefillMode,
     start: int = 0,
 ) -> list[LastRow]:
     """Prefill prompts of (tokens, blocks) that go through the layers together; of a dense target it is one, whose
@@ -117,15 +115,15 @@ def prefill_wave(
     """
     boundaries = draft.boundaries if draft else ()
     if target.geometry.experts is None:
-        results = [prefill_target(target, b.target.pages, *of, boundaries, chunk, mode, start) for of in prompts]
+        results = [prefill_target(target, b.target.pages, *of, boundaries, mode, start) for of in prompts]
     else:
-        results = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, mode=mode)
+        results = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, mode)
     last = list[LastRow]()
     for (tokens, blocks), (stream, features) in zip(prompts, results, strict=True):
         if draft is None or features is None or b.draft is None:
             last.append(LastRow(stream[-1].clone(), None))
             continue
-        prefill_draft(draft, b.draft.pages, tokens, blocks, features, chunk, mode, start)
+        prefill_draft(draft, b.draft.pages, tokens, blocks, features, mode, start)
         last.append(LastRow(stream[-1].clone(), features[-1].clone()))
     return last
 

@@ -42,6 +42,7 @@ from tests.eagle3.cupy.pairs import (
     target_checkpoint,
 )
 
+ON_CPU = PrefillMode.on(torch.device("cpu"))
 POSITIONS = 3 * BLOCK
 LENGTHS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5]
 ROUNDING = 0.02
@@ -111,7 +112,7 @@ def assert_rows_agree(rows: Tensor, expected: Tensor) -> None:
 def test_the_pages_hold_the_references_keys_and_values(plain: Pair, length: int) -> None:
     blocks = [5, 0, 3][: -(-length // BLOCK)]
     pages, tokens = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads)), prompt(length)
-    prefill_target(plain.target, pages, torch.tensor(tokens), torch.tensor(blocks), ())
+    prefill_target(plain.target, pages, torch.tensor(tokens), torch.tensor(blocks), (), ON_CPU)
     plain.reference.prefill([tokens], draft=False)
     cache = plain.reference.cache
     for layer in range(TARGET.layers):
@@ -130,7 +131,9 @@ def test_the_pages_hold_the_references_keys_and_values(plain: Pair, length: int)
 def test_stream_and_features_are_the_references_whatever_the_chunk(plain: Pair, chunk: int) -> None:
     tokens, blocks = prompt(2 * BLOCK + 5), torch.arange(3)
     pages = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads))
-    stream, features = prefill_target(plain.target, pages, torch.tensor(tokens), blocks, BOUNDARIES, chunk)
+    stream, features = prefill_target(
+        plain.target, pages, torch.tensor(tokens), blocks, BOUNDARIES, replace(ON_CPU, chunk=chunk)
+    )
     engine, rows = plain.reference, torch.arange(len(tokens))[None]
     expected = target_forward(
         engine.tw, TARGET, engine.table, engine.cache.slots(0, 1), torch.tensor([tokens]), rows, BOUNDARIES
@@ -151,7 +154,7 @@ def test_the_last_row_and_the_cache_are_the_same_whoever_reads_along(plain: Pair
     tokens, blocks, values = torch.tensor(prompt(length)), torch.tensor([5, 0]), []
     for boundaries in ((), (0, 2), BOUNDARIES):
         pages = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads))
-        stream, _ = prefill_target(plain.target, pages, tokens, blocks, boundaries)
+        stream, _ = prefill_target(plain.target, pages, tokens, blocks, boundaries, ON_CPU)
         values.append((stream[-1], pages.k, pages.v))
     for other in values[1:]:
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(values[0], other, strict=True))
@@ -174,7 +177,7 @@ def test_beyond_a_chunk_only_what_is_as_long_as_the_prompt_takes_more_memory(fus
 @torch.inference_mode()
 def test_without_boundaries_nothing_is_captured(plain: Pair) -> None:
     pages = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads))
-    _, features = prefill_target(plain.target, pages, torch.tensor([4, 5]), torch.tensor([0]), ())
+    _, features = prefill_target(plain.target, pages, torch.tensor([4, 5]), torch.tensor([0]), (), ON_CPU)
     assert features is None
 
 
@@ -194,7 +197,7 @@ def test_the_drafts_pages_hold_the_references_keys_and_values(variant: DraftGeom
     both, tokens, blocks = pair(variant), prompt(BLOCK + 20), [4, 1]
     features = reference_features(both, tokens)
     pages = foreign_pages(1, heads_of(variant.kv_heads))
-    prefill_draft(both.draft, pages, torch.tensor(tokens), torch.tensor(blocks), features, chunk)
+    prefill_draft(both.draft, pages, torch.tensor(tokens), torch.tensor(blocks), features, replace(ON_CPU, chunk=chunk))
     k, v = by_position(pages, 0, blocks)
     drafter, filled = both.reference.drafter, len(tokens) - 1
     assert isinstance(drafter, EagleDrafter)
@@ -208,7 +211,7 @@ def reference_features(both: Pair, tokens: list[int]) -> Tensor:
     both.reference.prefill([tokens], draft=True)
     pages = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads))
     blocks = torch.arange(-(-len(tokens) // BLOCK))
-    _, features = prefill_target(both.target, pages, torch.tensor(tokens), blocks, BOUNDARIES)
+    _, features = prefill_target(both.target, pages, torch.tensor(tokens), blocks, BOUNDARIES, ON_CPU)
     assert features is not None
     return features
 
@@ -219,7 +222,7 @@ def test_the_draft_leaves_the_block_of_the_last_position_alone(plain: Pair, leng
     """The token after a prompt's last is not known yet."""
     pages, tokens = foreign_pages(1, heads_of(DRAFT.kv_heads)), torch.tensor(prompt(length))
     blocks, features = torch.arange(-(-length // BLOCK)), torch.zeros(length, 3 * TARGET.hidden, dtype=torch.bfloat16)
-    prefill_draft(plain.draft, pages, tokens, blocks, features)
+    prefill_draft(plain.draft, pages, tokens, blocks, features, ON_CPU)
     assert (pages.k[0, blocks[-1]] == FOREIGN).all()
 
 
@@ -239,7 +242,7 @@ def filled(plain: Pair, prompts: list[list[int]], *, draft: bool) -> tuple[Buffe
     """Buffers after a prefill of `prompts`, each prompt's last row, and its blocks."""
     sizes = Sizes(len(prompts), POSITIONS, 4)
     buffers, layout = Buffers.allocate(TARGET, DRAFT, sizes, "cpu"), assign_blocks(prompts, sizes)
-    last = prefill_prompts(plain.target, plain.draft if draft else None, buffers, prompts, layout)
+    last = prefill_prompts(plain.target, plain.draft if draft else None, buffers, prompts, layout, ON_CPU)
     return buffers, last, [list(blocks) for blocks in layout.blocks]
 
 
@@ -281,7 +284,7 @@ def test_prompts_that_begin_alike_have_the_bits_that_each_has_alone(
 
     def filled_by(b: Buffers, prompts: list[list[int]], cached: Cached = ()) -> tuple[CacheLayout, list[list[Tensor]]]:
         layout = assign_blocks(prompts, sizes, BLOCK, cached)
-        rows = prefill_prompts(plain.target, plain.draft, b, prompts, layout, mode, BLOCK)
+        rows = prefill_prompts(plain.target, plain.draft, b, prompts, layout, replace(mode, chunk=BLOCK))
         caches = [[t[:, list(own)] for pages in b.pages for t in tensors_of(pages)] for own in layout.blocks]
         return layout, [[*cache, *tensors_of(row)] for cache, row in zip(caches, rows, strict=True)]
 

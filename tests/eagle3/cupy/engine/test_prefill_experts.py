@@ -44,6 +44,7 @@ from tests.eagle3.cupy.pairs import (
     target_checkpoint,
 )
 
+ON_CPU = PrefillMode.on(torch.device("cpu"))
 POSITIONS = 3 * BLOCK
 ROUNDING = 0.02
 """Of a row: the norm of its error over its own."""
@@ -76,7 +77,9 @@ def test_streams_and_pages_are_the_references(
     target, reference = both
     tokens = torch.randint(MIXTURE.vocab, (length,), generator=torch.Generator().manual_seed(length))
     pages, blocks = Pages.allocate(3, 4, Sizes(1, POSITIONS, 1).heads(MIXTURE), "cpu"), torch.tensor([3, 0, 1])
-    ((prefilled, features),) = prefill_expert_prompts(target, pages, [(tokens, blocks)], (0, 1, 3), 50, mode)
+    ((prefilled, features),) = prefill_expert_prompts(
+        target, pages, [(tokens, blocks)], (0, 1, 3), replace(mode, chunk=50)
+    )
     at = torch.arange(length)[None]
     stream, expected = reference.model.forward(slice(0, 1), tokens[None], at, (0, 1, 3))
     assert features is not None and expected is not None
@@ -99,7 +102,7 @@ def test_the_last_row_and_the_cache_are_the_same_whoever_reads_along(
     values, blocks = [], torch.tensor([3, 0])
     for boundaries in ((), (0, 2), (0, 1, 3)):
         pages = Pages.allocate(3, 4, Sizes(1, POSITIONS, 1).heads(MIXTURE), "cpu")
-        ((stream, _),) = prefill_expert_prompts(both[0], pages, [(tokens, blocks)], boundaries)
+        ((stream, _),) = prefill_expert_prompts(both[0], pages, [(tokens, blocks)], boundaries, ON_CPU)
         values.append((stream[-1], pages.k, pages.v))
     for other in values[1:]:
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(values[0], other, strict=True))

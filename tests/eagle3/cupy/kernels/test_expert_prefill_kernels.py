@@ -232,7 +232,7 @@ def test_prompts_leave_what_they_leave_by_torch(
     ]
     for one in (mode, PLAIN):
         pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
-        results = prefill_expert_prompts(target, pages, prompts, (0, 2, 3), 50, one)
+        results = prefill_expert_prompts(target, pages, prompts, (0, 2, 3), replace(one, chunk=50))
         values.append([*(t for stream, features in results for t in (stream, features)), pages.k, pages.v])
     for mine, theirs in zip(*values, strict=True):
         assert mine is not None and theirs is not None
@@ -260,7 +260,7 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
 
     def filled(some: slice, mode: PrefillMode) -> tuple[list[tuple[Tensor, Tensor | None]], Pages]:
         pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
-        return prefill_expert_prompts(target, pages, prompts[some], (0, 2, 3), 50, mode), pages
+        return prefill_expert_prompts(target, pages, prompts[some], (0, 2, 3), replace(mode, chunk=50)), pages
 
     mine, pages = filled(slice(3), PACKED)
     names = {name: on_host.count(name) for name in sorted({*on_host})}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -73,9 +75,9 @@ def prefilled_on_paper(name: str, positions: int) -> None:
     heads = [Heads(g.heads, g.kv_heads, g.head_dim, 512) for g in (geometry, head)]
     pages = [Pages.allocate(layers, 8, h, "meta") for layers, h in zip((geometry.layers, 1), heads, strict=True)]
     tokens, blocks = (torch.empty(n, dtype=torch.int64, device="meta") for n in (positions, 8))
-    _, features = prefill_target(target, pages[0], tokens, blocks, boundaries, 128, FUSED)
+    _, features = prefill_target(target, pages[0], tokens, blocks, boundaries, replace(FUSED, chunk=128))
     assert features is not None
-    prefill_draft(draft, pages[1], tokens, blocks, features, 128, FUSED)
+    prefill_draft(draft, pages[1], tokens, blocks, features, replace(FUSED, chunk=128))
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -141,9 +143,9 @@ def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: None) -> None:
         for cache in pages:
             cache.k.fill_(7.0)
             cache.v.fill_(7.0)
-        stream, features = prefill_target(target, pages[0], tokens, blocks, BOUNDARIES, 128, mode)
+        stream, features = prefill_target(target, pages[0], tokens, blocks, BOUNDARIES, replace(mode, chunk=128))
         assert features is not None
-        prefill_draft(draft, pages[1], tokens, blocks, features, 128, mode)
+        prefill_draft(draft, pages[1], tokens, blocks, features, replace(mode, chunk=128))
         values.append([stream, features, *(t for cache in pages for t in (cache.k, cache.v))])
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*values, strict=True))
 
@@ -167,7 +169,7 @@ def test_heads_that_are_no_multiple_of_those_together_are_rotated_and_cached(on_
     values = []
     for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 3, sizes, "cpu")
-        prefill.cache_heads(own, table, pages, 1, torch.tensor([2, 0]), sizes, mode, 64)
+        prefill.cache_heads(own, table, pages, 1, torch.tensor([2, 0]), sizes, mode)
         values.append((own, pages.k, pages.v))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*values, strict=True))
 
@@ -206,7 +208,7 @@ def test_heads_are_rotated_and_cached_bit_by_bit_as_by_torch(
         own, pages = qkv.clone(), Pages.allocate(2, 7, sizes, "cuda")
         pages.k.fill_(7.0)
         pages.v.fill_(7.0)
-        prefill.cache_heads(own, table, pages, 1, blocks, sizes, mode, 128)
+        prefill.cache_heads(own, table, pages, 1, blocks, sizes, mode)
         entries.append((own, pages.k, pages.v))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*entries, strict=True))
 
@@ -237,9 +239,11 @@ def test_a_prompt_leaves_what_it_leaves_without_the_kernels() -> None:
     for mode in (FUSED, PLAIN):
         sizes = [Heads(g.heads, g.kv_heads, g.head_dim, 512) for g in (made.target.geometry, draft.geometry)]
         pages = [Pages.allocate(layers, 5, h, "cuda") for layers, h in zip((4, 1), sizes, strict=True)]
-        stream, features = prefill_target(made.target, pages[0], ids, blocks, draft.boundaries, 128, mode)
+        stream, features = prefill_target(
+            made.target, pages[0], ids, blocks, draft.boundaries, replace(mode, chunk=128)
+        )
         assert features is not None
-        prefill_draft(draft, pages[1], ids, blocks, features, 128, mode)
+        prefill_draft(draft, pages[1], ids, blocks, features, replace(mode, chunk=128))
         values.append([stream[-1:], features, *(t for p in pages for t in (p.k, p.v))])
     assert all(relative_error(mine, theirs) < 2e-2 for mine, theirs in zip(*values, strict=True))
 
@@ -254,7 +258,7 @@ def test_a_prompts_bits_do_not_depend_on_whether_a_draft_reads_along() -> None:
     for boundaries in ((), (1, 2, 3), (0, 2, 4)):
         g = made.target.geometry
         pages = Pages.allocate(4, 5, Heads(g.heads, g.kv_heads, g.head_dim, 512), "cuda")
-        stream, _ = prefill_target(made.target, pages, ids, blocks, boundaries, mode=made.mode)
+        stream, _ = prefill_target(made.target, pages, ids, blocks, boundaries, made.mode)
         values.append((stream[-1], pages.k, pages.v))
     for other in values[1:]:
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(values[0], other, strict=True))
@@ -308,9 +312,9 @@ def test_a_prefill_takes_no_more_memory_than_planned(fused: bool) -> None:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        _, features = prefill_target(made.target, made.b.target.pages, ids, blocks, draft.boundaries, mode=mode)
+        _, features = prefill_target(made.target, made.b.target.pages, ids, blocks, draft.boundaries, mode)
         assert features is not None and made.b.draft is not None
-        prefill_draft(draft, made.b.draft.pages, ids, blocks, features, mode=mode)
+        prefill_draft(draft, made.b.draft.pages, ids, blocks, features, mode)
         del features, _
         peaks.append(torch.cuda.max_memory_allocated() - before)
     # torch's allocator rounds each of some twenty tensors up to 2 MiB.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
@@ -95,7 +96,7 @@ class Decoder:
         if b.sampling is not None:
             name_requests(b.sampling, prompts)
         layout = assign_blocks(prompts, sizes)
-        last = prefill_prompts(model, head, b, prompts, layout)
+        last = prefill_prompts(model, head, b, prompts, layout, PrefillMode.on(torch.device("cpu")))
         b.kv.copy_(layout.kv)
         first, fault = first_tokens(Cycle(model, head, sizes, slots, 0).verify, b, last, lengths)
         assert not fault

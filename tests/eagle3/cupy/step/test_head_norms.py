@@ -59,7 +59,7 @@ def test_a_prompts_heads_are_normed_rotated_and_cached_as_torch_does_it(head_dim
     values = []
     for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(1, 3, heads, "cpu")
-        cache_heads(own, table, pages, 0, torch.tensor([2, 0]), heads, mode, 64, norms)
+        cache_heads(own, table, pages, 0, torch.tensor([2, 0]), heads, mode, norms)
         values.append([t.float() for t in (own, pages.k, pages.v)])
     for mine, theirs in zip(*values, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2**-7, atol=0)

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.prefill import (
-    CHUNK,
     cache_heads,
     capture,
     chunks,
@@ -62,10 +61,10 @@ class RankPass:
         """Into the queries, keys and values of `layer`."""
         project(self.normed, self.w.layers[layer].qkv, self.qkv[rows])
 
-    def cache(self, layer: int, chunk: int) -> None:
+    def cache(self, layer: int) -> None:
         table, pages = self.rank.target.rope, self.rank.b.target.pages
         norms = self.w.layers[layer].head_norms
-        cache_heads(self.qkv, table, pages, layer, self.blocks, self.heads, self.mode, chunk, norms)
+        cache_heads(self.qkv, table, pages, layer, self.blocks, self.heads, self.mode, norms)
 
     def attend(self) -> None:
         self.mixed = self.qkv[:0]  # that of the layer before is gone before this one is made
@@ -79,11 +78,11 @@ class RankPass:
 class Prefill:
     """Prefills prompts on all `ranks`. Nothing here waits for a GPU but for how many rows go to which experts."""
 
-    def __init__(self, ranks: Sequence[OneOfRanks], chunk: int = CHUNK) -> None:
-        self.ranks, self.chunk = ranks, chunk
+    def __init__(self, ranks: Sequence[OneOfRanks]) -> None:
+        self.ranks, self.chunk = ranks, ranks[0].mode.chunk
         streams, devices, g = [r.stream.torch for r in ranks], [r.device for r in ranks], ranks[0].target.geometry
-        self.sums = PartialSums(streams, devices, chunk, g.hidden)
-        self.experts = ExpertPrefill(ranks, self.sums, chunk) if g.experts else None
+        self.sums = PartialSums(streams, devices, self.chunk, g.hidden)
+        self.experts = ExpertPrefill(ranks, self.sums) if g.experts else None
 
     def prompts(self, prompts: Sequence[Sequence[int]], layout: CacheLayout, *, draft: bool) -> list[list[LastRow]]:
         """Every prompt into the blocks of its slot, and equal prompts once. Returns the last rows of every rank."""
@@ -121,7 +120,7 @@ class Prefill:
             with rank.stream.current():
                 for one in of_prompts:
                     if head is not None and one.features is not None and rank.b.draft is not None:
-                        prefill_draft(head, rank.b.draft.pages, one.tokens, one.blocks, one.features, mode=rank.mode)
+                        prefill_draft(head, rank.b.draft.pages, one.tokens, one.blocks, one.features, rank.mode)
                     features = one.features[-1].clone() if one.features is not None else None
                     last[-1].append(LastRow(one.x[-1].clone(), features))
         return last
@@ -142,7 +141,7 @@ class Prefill:
         for layer in range(layers - 1):
             for one in passes:
                 with one.rank.stream.current():
-                    one.cache(layer, self.chunk)
+                    one.cache(layer)
                     one.attend()
             for rows in chunks(count, self.chunk):
                 self._finish(passes, layer, [one.x[rows] for one in passes], [one.mixed[rows] for one in passes])
@@ -153,7 +152,7 @@ class Prefill:
         final, mixed = list[Tensor](), list[Tensor]()
         for one in passes:
             with one.rank.stream.current():
-                one.cache(layers - 1, self.chunk)
+                one.cache(layers - 1)
                 final.append(one.x[-1:].clone())
                 mixed.append(one.attend_last())
                 if layers in boundaries:

@@ -103,8 +103,8 @@ class ExpertPrefill:
     experts, once per layer.
     """
 
-    def __init__(self, ranks: Sequence[OneOfRanks], sums: PartialSums, chunk: int) -> None:
-        self.ranks, self.sums, self.chunk = ranks, sums, chunk
+    def __init__(self, ranks: Sequence[OneOfRanks], sums: PartialSums) -> None:
+        self.ranks, self.sums, self.chunk = ranks, sums, ranks[0].mode.chunk
         self.g = ranks[0].target.geometry
         self.router = FirstRouter(ranks, self.g)
 
@@ -135,7 +135,7 @@ class ExpertPrefill:
         mixed = list[Tensor]()
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
-                q, k, v = queries_keys_values(prompt[n], rank.target, rank.b.target.pages, i, self.chunk, rank.mode)
+                q, k, v = queries_keys_values(prompt[n], rank.target, rank.b.target.pages, i, rank.mode)
                 sinks = layer_of(rank.target, i).sinks
                 mixed.append(rank.mode.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
         self._add_attention([Part(p.x, p.normed) for p in prompt], mixed, i)
@@ -148,7 +148,7 @@ class ExpertPrefill:
             with rank.stream.current():
                 p, sinks = prompt[n], layer_of(rank.target, i).sinks
                 parts.append(Part(p.x[-1:].clone(), torch.empty_like(p.normed[-1:])))
-                q, k, v = queries_keys_values(p, rank.target, rank.b.target.pages, i, self.chunk, rank.mode)
+                q, k, v = queries_keys_values(p, rank.target, rank.b.target.pages, i, rank.mode)
                 rows.append(prefill_sinks.last_row(q[-1:], k, v, sinks, self.g.window(i)))
                 if self.g.layers in boundaries:
                     mixed.append(rank.mode.attention.with_sinks(q, k, v, sinks, self.g.window(i)))

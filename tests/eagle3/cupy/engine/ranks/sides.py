@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
 from specgate.backends.eagle3.cupy.engine.decoding import state_of
-from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -91,7 +91,8 @@ def sides(
     tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
     sizes = Sizes(slots, 230, tree.rows if tree else 4, fmha=tiling, kv=kv, tree=tree)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
-    mode, made = PrefillMode(fused, PrefillAttention((Library.TORCH,)), packed_rows=packed_rows), []
+    chunk, attention = 48 if ranks > 1 else CHUNK, PrefillAttention((Library.TORCH,))
+    mode, made = PrefillMode(fused, attention, packed_rows=packed_rows, chunk=chunk), []
     drafts = drafts_of(made_draft(recipe, pair, torch.bfloat16, "cpu"), [CPU] * ranks, draft_ranks)
     for shard, own in zip(shards(ranks), drafts, strict=True):
         target = Target.of(part_of(whole, shard), sizes.positions)
@@ -113,7 +114,7 @@ def prefill(made: Sequence[Side], ranks: Ranks) -> None:
     if len(made) == 1:
         last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].mode)]
     else:
-        last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
+        last = Prefill(made).prompts(prompts, layout, draft=True)
 
     def choose(rank: int) -> FirstTokens:
         side = made[rank]

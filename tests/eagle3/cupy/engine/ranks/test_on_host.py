@@ -99,7 +99,7 @@ def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
         if ranks == 1:
             last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].mode)]
         else:
-            last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
+            last = Prefill(made).prompts(prompts, layout, draft=True)
         for own in last[1:]:
             assert all(torch.equal(a.stream, b.stream) for a, b in zip(own, last[0], strict=True))
         keys = torch.cat([side.b.target.pages.k for side in made], dim=2)  # of all heads

@@ -37,7 +37,7 @@ def test_what_is_cached_and_what_the_prompt_attends_over_is_the_reference_engine
         assert pages.scales is not None
         for t in (pages.k, pages.v, pages.scales):
             t.fill_(7)
-        prefill.cache_heads(own, (table[0], table[1]), pages, 1, blocks, sizes, mode, 64)
+        prefill.cache_heads(own, (table[0], table[1]), pages, 1, blocks, sizes, mode)
         if kv == "nvfp4":  # outer scales are those of the first block alone, and what is behind them is nobody's
             pages.scales[1, blocks[1:], :, -OUTER_BYTES:] = 0
             pages.scales[1, blocks, :, 8 - OUTER_BYTES :] = 0
@@ -70,7 +70,7 @@ def test_what_is_not_finite_comes_to_light(device: str, kv: KvMode) -> None:
     for mode in (FUSED, PLAIN):
         qkv, pages = normal(20, 192, device=device), Pages.allocate(1, 1, sizes, device)
         qkv[16, 64 + 3], qkv[5, 128 + 7] = float("inf"), float("nan")
-        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, mode, 64)
+        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, mode)
         wrong = (~qkv.isfinite()).nonzero().tolist()
         assert pages.scales is not None
         if kv == "fp8":
@@ -92,7 +92,7 @@ def test_a_first_position_without_a_scale_of_its_own_gets_the_scale_one(device: 
         assert pages.scales is not None
         pages.scales.fill_(9)
         qkv[0] = first
-        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, mode, 64)
+        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, mode)
         outer = pages.scales[0, 0, 0, -OUTER_BYTES : 8 - OUTER_BYTES].contiguous().view(torch.float32)
         assert outer.tolist() == [1.0, 1.0]
 
