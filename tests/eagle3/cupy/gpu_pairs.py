@@ -11,6 +11,8 @@ from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
+from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank
+from specgate.backends.eagle3.cupy.engine.run_parts import parts_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
@@ -62,7 +64,8 @@ def _engine_of(
     buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, "cuda")
     model = Target.of(target, sizes.positions)
     head = Draft.of(draft, model, sizes.positions) if draft else None
-    return CupyEngine(model, head, sizes, buffers, facts, graphs=graphs, plain_on_draft_error=plain, tuned=tuned)
+    rank = Rank(model, head, sizes, buffers, tuned=tuned)
+    return CupyEngine([rank], facts, parts_of(sizes), graphs=graphs, plain_on_draft_error=plain)
 
 
 def random_prompts(lengths: list[int], vocab: int = 2048, seed: int = 0) -> list[list[int]]:

@@ -12,7 +12,6 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import SlotWatch, Steps, StopRule, read, run, text_of, widths
 from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of
-from specgate.backends.eagle3.cupy.engine.phase_trace import PhaseTrace
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -24,22 +23,17 @@ from specgate.backends.eagle3.cupy.engine.prefilled import (
 )
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
-from specgate.backends.eagle3.cupy.engine.run_parts import DecodeRun, parts_of
+from specgate.backends.eagle3.cupy.engine.run_parts import DecodeRun, RunPart
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
-from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, Sizes, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind
 from specgate.backends.eagle3.cupy.step.verify import Verify
-from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
-from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.backends.eagle3.lib.playback import Playback
-from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Decoded, Text
 from specgate.errors import BackendError
@@ -60,50 +54,35 @@ class DecodingEngine:
     """Base of every use of an engine: its caches are filled, and steps run from there.
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
-    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs,
-    `phase_trace` the phases of every step behind its run.
-    `mode`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
-    `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
-    `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
-    `playback`: the accept counts of chains, with `sizes.forced`.
+    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
+    With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of. `parts`: the features of its runs.
 
-    Where several GPUs share the target, `others` are the ranks beside the first. All ranks hold the same state, since
-    they compute the same bits. What is read is read from the first; the others are held against it.
+    Where several GPUs share the target, there are several `ranks`. All hold the same state, since they compute the same
+    bits. What is read is read from the first; the others are held against it.
     """
 
     def __init__(
         self,
-        target: Target,
-        draft: Draft | None,
-        sizes: Sizes,
-        buffers: Buffers,
+        ranks: Sequence[Rank],
         facts: EngineFacts,
+        parts: list[RunPart],
         *,
         graphs: bool = True,
         plain_on_draft_error: bool = False,
-        tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
-        phase_trace: PhaseTrace | None = None,
-        mode: PrefillMode | None = None,
-        others: Sequence[Rank] = (),
-        lengths: ChainLengths | None = None,
-        asked_plan: PartialPlan | None = None,
-        playback: Playback | None = None,
     ) -> None:
-        self.first = Rank(target, draft, sizes, buffers, tuned=tuned, mode=mode)
-        self.ranks = (self.first, *others)
-        self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
+        self.ranks, self.first, self.parts, self._facts = ranks, ranks[0], parts, facts
+        self.target, self.draft, self.sizes = self.first.target, self.first.draft, self.first.sizes
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
-        self.tuned, self.shape_log = tuned, shape_log
+        self.tuned, self.shape_log = self.first.tuned, shape_log
         self.shared_chunk = 0
         """Tokens of a chunk that prompts share, with those before them in the cache, too; 0: only equal prompts do."""
-        self.parts = parts_of(sizes, asked_plan, lengths, playback, phase_trace)
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
         with self.stream.current():
             self._watch = SlotWatch(self.stream.torch)
-        self._prefill = Prefill(self.ranks) if others else None
+        self._prefill = Prefill(ranks) if len(ranks) > 1 else None
         self._last_role: Role | None = None
         """The role of the decode run whose state is on the device; None where something else has used it since."""
 

@@ -21,6 +21,7 @@ from specgate.backends.eagle3.cupy.engine.ranks import option
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
+from specgate.backends.eagle3.cupy.engine.run_parts import parts_of
 from specgate.backends.eagle3.cupy.engine.tiles import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
@@ -174,9 +175,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode, ranks=ranks)
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
         buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
-    others = [
+    sides = [
         Rank(own, its_draft, sizes, b, tuned=tuned, mode=its_mode)
-        for (own, its_draft), b, its_mode in zip(models[1:], buffers[1:], modes[1:], strict=True)
+        for (own, its_draft), b, its_mode in zip(models, buffers, modes, strict=True)
     ]
     facts = engine_facts(
         *(target, draft, draft_error, memory, sizes),
@@ -197,17 +198,10 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         reuses=reuses,
     )
     engine = CupyEngine(
-        *(model, head, sizes, buffers[0], facts),
+        *(sides, facts, parts_of(sizes, partial_plan if head else None, lengths if head else None, playback, phases)),
         graphs=graphs,
         plain_on_draft_error=plain_on_draft_error(request),
-        tuned=tuned,
         shape_log=shape_log,
-        phase_trace=phases,
-        mode=mode,
-        others=others,
-        lengths=lengths if head else None,
-        asked_plan=partial_plan if head else None,
-        playback=playback,
     )
     engine.counts_tiles = request.options.get("tile_stats") == "on"
     engine.shared_chunk = CHUNK if reuses else 0

@@ -13,6 +13,7 @@ from specgate.backends.eagle3.cupy.device import shared_gpus
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of
+from specgate.backends.eagle3.cupy.engine.run_parts import parts_of
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
@@ -63,7 +64,7 @@ def engine_on(
     models = models_of(targets, draft, sizes.positions, devices, draft_ranks=draft_ranks)
     for device in devices:
         torch.cuda.synchronize(device)
-    others = [Rank(*model, sizes, b) for model, b in zip(models[1:], buffers[1:], strict=True)]
-    made = CupyEngine(*models[0], sizes, buffers[0], facts, others=others)
+    own = [Rank(*model, sizes, b) for model, b in zip(models, buffers, strict=True)]
+    made = CupyEngine(own, facts, parts_of(sizes))
     print(f"compiled in {compile_all(made, 8, (0, 1, 3) if tree else (0, 1, 3, 5)):.1f} s")
     return made
