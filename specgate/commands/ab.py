@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from specgate.commands.door import command
-from specgate.commands.options import PATH, QUESTION, SIBLINGS, key_value, take, take_question
+from specgate.commands.options import PATH, QUESTION, SIBLINGS, pairs, take, take_question
 from specgate.commands.servers import take_sides, urls_argument
 from specgate.errors import UsageError
 
@@ -29,8 +29,8 @@ MOST_LOOKS: Final = 64
 @click.option("--base", metavar="REF", help="Old side: this git revision of the checkout; new side: the checkout.")
 @click.option("--build", metavar="COMMAND", help="Shell command that builds a checkout; run in both (with --base).")
 @click.option("--package", metavar="DIR", help="Where a checkout's code lies (default: src, or the checkout).")
-@click.option("--old", multiple=True, metavar="KEY=VALUE", help="The old side; may be repeated.")
-@click.option("--new", multiple=True, metavar="KEY=VALUE", help="The new side; may be repeated.")
+@click.option("--old", multiple=True, callback=pairs, metavar="KEY=VALUE", help="The old side; may be repeated.")
+@click.option("--new", multiple=True, callback=pairs, metavar="KEY=VALUE", help="The new side; may be repeated.")
 @click.option("--same", is_flag=True, help="Both sides are one build: an A/A check of this machine.")
 @take("--backend", *SIBLINGS, "--scenario", *(name for name in QUESTION if name not in ("--steps", "--new-tokens")))
 @take("--no-baseline", "--isolate", "--out", "--plain", "--debug")
@@ -70,22 +70,18 @@ def ab(context: click.Context, /, **options: Any) -> None:
     if options["resume"] is None:
         sys.exit(carry_out(request_of(tuple(sys.argv[1:]), options)))
     named = [p for p in options if context.get_parameter_source(p) is ParameterSource.COMMANDLINE]
-    if other := [p for p in named if p not in ("resume", "processes", "plain", "debug")]:
+    if other := [p for p in named if p not in ("resume", "processes", "plain")]:
         names = ", ".join(sorted(p.opts[0] for p in context.command.params if p.name in other))
         raise UsageError(f"--resume together with {names}", hint="the comparison goes on with what it was started with")
     counts = counts_of(options["processes"]) if "processes" in named else ()
     if len(counts) > 1:
         raise UsageError(f"--resume with --processes {options['processes']}", hint="give one number: how many more")
-    sys.exit(go_on(options["resume"], counts[0] if counts else None, plainly(options), stored_request))
+    sys.exit(go_on(options["resume"], counts[0] if counts else None, options["plain"], stored_request))
 
 
 def stored_request(arguments: Sequence[str]) -> AbRequest:
     """The request that a stored command line, which begins with `ab`, means."""
     return request_of(arguments, ab.make_context("ab", list(arguments[1:])).params)
-
-
-def plainly(options: Mapping[str, Any]) -> bool:
-    return bool(options["plain"]) or not (sys.stdout and sys.stdout.isatty())
 
 
 def counts_of(text: str | None) -> tuple[int, ...]:
@@ -106,7 +102,7 @@ def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
     from specgate.contract.two_builds import Margins
 
     options = {**values, "looks": counts_of(values["processes"])}
-    for name in ("plain", "debug", "resume", "processes"):
+    for name in ("resume", "processes"):
         options.pop(name)
     margins = Margins(
         step_pct=options.pop("margin_pct"),
@@ -117,7 +113,4 @@ def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
     take_sides(options)
     steps = options.pop("steps")  # a limit of the comparison's blocks, not a question of its own
     options["question"] = take_question(options)
-    options["options"] = dict(key_value(o) for o in options["options"])
-    for side in ("old", "new"):
-        options[side] = tuple(key_value(o, f"--{side}") for o in options[side])
-    return AbRequest(argv=tuple(argv), plain=plainly(values), margins=margins, steps=steps, **options)
+    return AbRequest(argv=tuple(argv), margins=margins, steps=steps, **options)

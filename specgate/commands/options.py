@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -48,12 +49,28 @@ def token_ids(context: click.Context, option: click.Parameter, text: str | None)
         raise UsageError(f"--prompt-ids {text[:80]!r}", hint="token ids with commas between them: 1,2,3") from None
 
 
+def pairs(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Several `KEY=VALUE` as pairs. Raises UsageError for anything else."""
+    return tuple(key_value(text, option.opts[0]) for text in texts)
+
+
+def plain_here(context: click.Context, option: click.Parameter, plain: bool) -> bool:
+    """True if plain lines are asked for, or if the output is not a terminal."""
+    return plain or not (sys.stdout and sys.stdout.isatty())
+
+
+def plain_option(what: str) -> Option:
+    """Return the option for plain lines, which are also what anything but a terminal gets."""
+    return click.option("--plain", is_flag=True, callback=plain_here, help=what)
+
+
 SIBLINGS: Final[Mapping[str, Option]] = {
     "--option": click.option(
         "--option",
         "-o",
         "options",
         multiple=True,
+        callback=lambda *given: dict(pairs(*given)),
         metavar="KEY=VALUE",
         help="Back-end option, as stall_s=90; may be repeated.",
     ),
@@ -135,8 +152,8 @@ LOOSE: Final[Mapping[str, Option]] = {
     ),
     "--isolate": click.option("--isolate", is_flag=True, help="Run engines in a sandbox (bubblewrap)."),
     "--out": click.option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
-    "--plain": click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
-    "--debug": click.option("--debug", is_flag=True, help="Show tracebacks."),
+    "--plain": plain_option("Plain lines instead of tables and progress bars."),
+    "--debug": click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
     "--dtype": click.option(
         "--dtype",
         type=click.Choice(["float32", "bfloat16", "float16"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from specgate.commands.options import plain_option
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -28,7 +28,7 @@ OUT_OPTION = click.option(
     metavar="FOLDER",
     help="Folder for the files.",
 )
-PLAIN_OPTION = click.option("--plain", is_flag=True, help="Plain lines instead of tables.")
+PLAIN_OPTION = plain_option("Plain lines instead of tables.")
 ALL_OPTION = click.option("--all", "every", is_flag=True, help="Every figure, rule and fact.")
 VIEW_FORMATS: Final[dict[Format, str]] = {
     "html": "a page",
@@ -52,7 +52,7 @@ class Output:
         from specgate import plugins
 
         view = plugins.view(name)
-        echo(view.render(subject, "plain" if is_plain(self.plain) else "console"), coloured=True)
+        echo(view.render(subject, "plain" if self.plain else "console"), coloured=True)
         write_files(self.out, rendered(view, subject, self.formats))
 
 
@@ -87,7 +87,7 @@ def show_comparison(path: Path, *, plain: bool, every: bool) -> None:
     result = verify_builds(path).result
     if result is None:
         raise InvalidResult(f"{path}: cannot be read", hint=f"specgate runs verify {path} names every place")
-    format: Format = "all" if every else "plain" if is_plain(plain) else "console"
+    format: Format = "all" if every else "plain" if plain else "console"
     echo(plugins.view("ab").render(result, format), coloured=True)
     for line in closing_lines(result, path):
         echo(line)
@@ -99,15 +99,10 @@ def show_run(run: StoredRun, *, plain: bool, every: bool) -> None:
     from specgate.run.ending import closing_lines
     from specgate.run.recompute import ending
 
-    name = "details" if every else "plain" if is_plain(plain) else "console"
+    name = "details" if every else "plain" if plain else "console"
     echo(rendered(name, run), coloured=True)
     for line in closing_lines(run.run, run.path, ending(run.run, None)):
         echo(line)
-
-
-def is_plain(plain: bool) -> bool:
-    """True if plain lines are asked for, or if the output is not a terminal."""
-    return plain or not (sys.stdout and sys.stdout.isatty())
 
 
 def write_files(out: Path, files: Iterable[tuple[str, str]]) -> None:

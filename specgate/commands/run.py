@@ -13,7 +13,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import count
-from specgate.commands.options import LOAD, PATH, QUESTION, RUNNING, SIBLINGS, Option, key_value, take, take_question
+from specgate.commands.options import LOAD, PATH, QUESTION, RUNNING, SIBLINGS, Option, take, take_question
 from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import echo
@@ -44,7 +44,6 @@ _FLEET: Final = (
         help="Spread the points over this host's GPUs, or over those of a Ray cluster.",
     ),
     click.option("--slots", type=count(most=4096), metavar="N", help="With --on: points measured at the same time."),
-    click.option("--task-points", type=count(), metavar="N", help="With --on: most points given to a machine at once."),
 )
 
 
@@ -116,7 +115,7 @@ def full(micro_first: bool, status: bool, as_json: bool, **options: Any) -> None
         fleet = take_machines(options)
         request = request_of("full", options)
         with isolated(request.isolate, request.out):
-            show_status(request, fleet_of(request, fleet[0]) if fleet else {}, as_json=as_json)
+            show_status(request, fleet_of(request, fleet) if fleet else {}, as_json=as_json)
         return
     if micro_first:
         rest = dict(options)
@@ -185,7 +184,7 @@ def _measure(kind: RunKind, options: dict[str, Any]) -> None:
         sys.exit(carry_out_each(request_of(kind, options)))
     from specgate.fleet.session import carry_out
 
-    sys.exit(carry_out(request_of(kind, options), *machines))
+    sys.exit(carry_out(request_of(kind, options), machines))
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
@@ -195,31 +194,22 @@ def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
     reason = options.get("override_order")
     if reason is not None and not reason.strip():
         raise UsageError("--override-order without a reason", hint="say why: it stands in the ledger and every report")
-    plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
-    options.pop("debug")
     take_servers(options)
     options["question"] = take_question(options)
-    options["options"] = dict(key_value(o) for o in options["options"])
-    return Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)
+    return Request(kind=kind, argv=tuple(sys.argv[1:]), **options)
 
 
-def take_machines(options: dict[str, Any]) -> tuple[Machines, int | None] | None:
-    """Return the machines that a command line spreads its run over, and the most points of a task. The options lose
-    what says so. None where the run stays on this machine.
+def take_machines(options: dict[str, Any]) -> Machines | None:
+    """Return the machines that a command line spreads its run over; the options lose what says so. None where the run
+    stays on this machine.
 
-    Raises UsageError for machines that are not known, and for --slots or --task-points without --on.
+    Raises UsageError for machines that are not known, and for --slots without --on.
     """
-    where, slots, size = options.pop("on"), options.pop("slots"), options.pop("task_points")
+    where, slots = options.pop("on"), options.pop("slots")
     if where is None:
-        for name, value in (("--slots", slots), ("--task-points", size)):
-            if value is not None:
-                raise UsageError(f"{name} {value} without --on", hint="--on gpus, or --on ray")
+        if slots is not None:
+            raise UsageError(f"--slots {slots} without --on", hint="--on gpus, or --on ray")
         return None
-    return machines_of(where, slots), size
-
-
-def machines_of(where: str, slots: int | None) -> Machines:
-    """Return what `--on` names. Raises UsageError for anything else."""
     name, _, address = where.partition("=")
     if where == "gpus":
         from specgate.fleet.local import LocalMachines

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from specgate.commands.door import OpenGroup
-from specgate.commands.options import LOAD, QUESTION, RUNNING, SIBLINGS, key_value, take, take_question
+from specgate.commands.options import LOAD, QUESTION, RUNNING, SIBLINGS, plain_option, take, take_question
 from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
@@ -31,7 +30,7 @@ def scenarios() -> None:
 
 
 @scenarios.command("list")
-@click.option("--plain", is_flag=True, help="One line per scenario, fields separated by tabs.")
+@plain_option("One line per scenario, fields separated by tabs.")
 def list_scenarios(plain: bool) -> None:
     """List the scenarios that come with specgate.
 
@@ -40,7 +39,7 @@ def list_scenarios(plain: bool) -> None:
     """
     from specgate.planning.scenario import shipped
 
-    if plain or not sys.stdout.isatty():
+    if plain:
         for s in shipped():
             echo("\t".join((s.name, s.kind, s.needs, axes(s), "default" if s.default else "-", s.question)))
         return
@@ -111,7 +110,7 @@ def check_files(files: tuple[str, ...]) -> None:
 @take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION, *LOAD, *RUNNING)
 @click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
-@click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
+@plain_option("One line per point, fields separated by tabs.")
 def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: bool, **options: Any) -> None:
     """Show what a run would measure (points, rounds and pairs of blocks), and about how many minutes it would take.
 
@@ -132,10 +131,8 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     from specgate.run.reachability import out_of_reach
 
     take_servers(options)
-    question, named = take_question(options), dict(key_value(o) for o in options.pop("options"))
-    request = Request(
-        kind=kind or "micro", argv=(), plain=plain, out=Path(), question=question, options=named, **options
-    )
+    question, named = take_question(options), options["options"]
+    request = Request(kind=kind or "micro", argv=(), plain=plain, out=Path(), question=question, **options)
     policy = find_policy(request.policy, plugins.gates()) if request.policy else None
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     kind = kind or (None if request.scenarios else "micro")
@@ -150,7 +147,7 @@ def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: boo
     pair = named_pair(request, None) if request.pair or request.target or request.draft else None
     cost = COST[size].loading(pair.target) if pair else COST[size]
     seconds = estimate_seconds(planned, cost)
-    show_plan(planned, seconds, size, cost.open, plain=plain or not sys.stdout.isatty())
+    show_plan(planned, seconds, size, cost.open, plain=plain)
     for line in lengths:
         echo(line)
     if policy:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specgate.commands.options import key_value
 from specgate.errors import UsageError
 from specgate.redaction import masked
 from specgate.terminal import echo
@@ -70,14 +69,14 @@ def take_servers(options: dict[str, Any], *, smoke: bool = False) -> None:
     Nothing is asked of a command line that says back end, roles and tokenizer itself. Raises what `with_servers`
     raises.
     """
-    given = dict(key_value(o) for o in options["options"])
+    given = dict(options["options"])
     urls = [url for part in options.pop("servers") for url in part]
     urls += [checked_url(given.pop("url"))] if "url" in given else []
     complete = options["backend"] is not None and names_pair(options)
     if not urls and (complete or not any(key.startswith("url.") for key in given)):
         return
     line = completed(options, urls, given, smoke=smoke)
-    options["options"] = tuple(f"{key}={value}" for key, value in line.options.items())
+    options["options"] = dict(line.options)
     adopt(options, line)
     options["baseline"] = line.baseline or (smoke and options["baseline"])
 
@@ -95,7 +94,7 @@ def take_sides(options: dict[str, Any]) -> None:
             f"{sides[0][0]}: two sides are needed, said in one way",
             hint="specgate ab OLD_URL NEW_URL; each may be URL,URL with its baseline",
         )
-    given = dict(key_value(o) for o in options["options"])
+    given = options["options"]
     old, new = (completed(options, urls, given, sides=True) for urls in sides)
     if (old.backend, old.spec, old.baseline) != (new.backend, new.spec, new.baseline):
         raise UsageError(
@@ -103,7 +102,7 @@ def take_sides(options: dict[str, Any]) -> None:
             hint="specgate micro URL,URL compares one with speculation with one without",
         )
     for side, line in (("old", old), ("new", new)):
-        options[side] = tuple(f"{key}={url}" for key, url in line.options.items() if key.startswith("url."))
+        options[side] = tuple((key, url) for key, url in line.options.items() if key.startswith("url."))
     adopt(options, old)
     options["baseline"] = old.baseline
 

@@ -103,5 +103,6 @@ def arguments(context: click.Context) -> Iterator[str]:
         if isinstance(value, bool):
             yield (param.opts if value else param.secondary_opts)[0]
             continue
-        for each in value if isinstance(value, tuple) else (value,):
+        values = (f"{key}={text}" for key, text in value.items()) if isinstance(value, dict) else value
+        for each in values if param.multiple else (value,):
             yield from (param.opts[0], str(each))

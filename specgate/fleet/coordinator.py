@@ -113,12 +113,12 @@ class Coordinator:
         self._idle_s = self._busy_s = 0.0
         self._why_retired: dict[str, str] = {}
 
-    def measure(self, points: Sequence[Point], size: int | None) -> None:
+    def measure(self, points: Sequence[Point]) -> None:
         """Have `points` measured. Raises what a node was stopped by, EnvironmentRefused where no machine is like the
         one that the run began on, and BackendError where all were lost.
         """
         self._points = len(points)
-        self._waiting.extend(map(Waiting, parcelled(points, len(self.machines.slots), size)))
+        self._waiting.extend(map(Waiting, parcelled(points, len(self.machines.slots))))
         try:
             while self._waiting or self._busy or self._whole:
                 self._hand_out()

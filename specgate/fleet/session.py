@@ -26,8 +26,8 @@ from specgate.run.session import Resolved
 from specgate.terminal import echo
 
 
-def carry_out(request: Request, machines: Machines, size: int | None = None) -> ExitCode:
-    """Carry out one run on `machines`, in tasks of at most `size` points. See `run.session.carry_out`.
+def carry_out(request: Request, machines: Machines) -> ExitCode:
+    """Carry out one run on `machines`. See `run.session.carry_out`.
 
     Raises EnvironmentRefused where there is no slot, and UsageError where they would share a server.
     """
@@ -38,7 +38,7 @@ def carry_out(request: Request, machines: Machines, size: int | None = None) -> 
     try:
         options = RunFolder.open(request.resume).read_config().options if request.resume else request.options
         refuse_shared(options, len(machines.slots))
-        return session.carry_out(request, partial(measure_on, machines, size), taking_part(request, machines))
+        return session.carry_out(request, partial(measure_on, machines), taking_part(request, machines))
     finally:
         machines.stop()
 
@@ -79,7 +79,7 @@ def in_words(slots: Sequence[Slot]) -> str:
     return f"{len(slots)}: {', '.join(sorted(slot.identity for slot in slots))}"
 
 
-def measure_on(machines: Machines, size: int | None, resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
+def measure_on(machines: Machines, resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     """Have the points measured that the journal lacks. Points that the journal shows to have stopped early are not
     continued.
     """
@@ -94,7 +94,7 @@ def measure_on(machines: Machines, size: int | None, resolved: Resolved, folder:
         admit = admission(resolved.request, config, resolved.ledger, resolved.promotion, software)
         coordinator = Coordinator(machines, folder, resolved.plan, admit, missing.worker_generation + 1)
         try:
-            coordinator.measure(missing.todo, size)
+            coordinator.measure(missing.todo)
             without = {key: value for key, value in software.facts.items() if key != FLEET}
             check_unchanged(Software(without, software.files), config)
         except (SpecgateError, KeyboardInterrupt) as error:

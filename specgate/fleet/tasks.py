@@ -82,11 +82,11 @@ def only(plan: Plan, points: Sequence[str]) -> Plan:
     return Plan(plan.scenarios, tuple(r for r in plan.rounds if r.point.key in keys))
 
 
-def parcelled(points: Sequence[Point], slots: int, size: int | None = None) -> list[tuple[str, ...]]:
-    """`points` in the order of the plan, cut into tasks of at most `size` points of one scenario. Without `size`, it is
-    such that each of `slots` gets about `ROUNDS_OF_TASKS` tasks.
+def parcelled(points: Sequence[Point], slots: int) -> list[tuple[str, ...]]:
+    """`points` in the order of the plan, cut into tasks of one scenario each: about `ROUNDS_OF_TASKS` for each of
+    `slots`.
     """
-    most = size or max(1, -(-len(points) // (slots * ROUNDS_OF_TASKS)))
+    most = max(1, -(-len(points) // (slots * ROUNDS_OF_TASKS)))
     return [
         tuple(point.key for point in chunk)
         for _, mine in groupby(points, key=lambda point: point.scenario)

@@ -64,7 +64,7 @@ def own_micro_gates(request: Request, config: Config) -> tuple[list[Scenario], s
 
 OWN_VALUES: Final = (
     "--new-tokens", "--goodput", "--override-order", "--measurement-runs", "--warmup-runs", "--budget",
-    "--on", "--slots", "--task-points",
+    "--on", "--slots",
 )  # fmt: skip
 OWN_FLAGS: Final = (
     "--explore", "--status", "--json", "--micro-first", "--plain", "--debug", "--perf-mode", "--no-perf-mode",

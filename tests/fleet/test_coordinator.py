@@ -61,7 +61,7 @@ def coordinator(tmp_path: Path, machines: MadeUp) -> Coordinator:
 
 def measured(tmp_path: Path, machines: MadeUp) -> Coordinator:
     made = coordinator(tmp_path, machines)
-    made.measure(plan().points, 1)
+    made.measure(plan().points)
     assert machines.stopped
     return made
 
@@ -152,7 +152,7 @@ def test_what_came_back_is_kept_when_another_task_stops_the_run(
     back = Ended(machines.slots[0], Waiting(("a/fake/c8/b1",)), Task(("a/fake/c8/b1",), 0), {}, 0.0, 0.0)
     made._whole.append((back, {}, Done()))
     with pytest.raises(EnvironmentRefused, match="disk full"):
-        made.measure(plan().points, 1)
+        made.measure(plan().points)
     assert merged == ["a/fake/c8/b1"]
 
 
@@ -168,7 +168,7 @@ def test_a_signal_waits_until_a_journal_is_whole() -> None:
 def test_where_every_slot_is_lost_the_run_ends_and_says_how_to_go_on(tmp_path: Path) -> None:
     machines = MadeUp(1, lambda slot, task: NodeLost("the host does not answer"))
     with pytest.raises(BackendError, match="every machine of the fleet was lost, 3 points are left") as caught:
-        coordinator(tmp_path, machines).measure(plan().points, 1)
+        coordinator(tmp_path, machines).measure(plan().points)
     assert "--resume" in str(caught.value) and machines.stopped
 
 
@@ -195,7 +195,7 @@ def test_a_machine_that_refuses_is_left_out_and_the_others_measure_on(
 def test_where_no_machine_is_alike_nothing_is_measured(tmp_path: Path) -> None:
     machines = MadeUp(2, lambda slot, task: Done(unlike=("host cpu: Xeon here, EPYC where the run began",)))
     with pytest.raises(EnvironmentRefused, match="host cpu: Xeon here") as caught:
-        coordinator(tmp_path, machines).measure(plan().points, 1)
+        coordinator(tmp_path, machines).measure(plan().points)
     assert "begin the run on one of the machines" in str(caught.value)
 
 
@@ -204,7 +204,7 @@ def test_what_stops_a_node_stops_the_run_with_the_same_error(tmp_path: Path) -> 
         1, lambda slot, task: Done(stopped=Stop("UsageError", "option fmha = 3", "write it as KEY=VALUE"))
     )
     with pytest.raises(UsageError, match="option fmha = 3"):
-        coordinator(tmp_path, machines).measure(plan().points, 1)
+        coordinator(tmp_path, machines).measure(plan().points)
 
 
 def test_failures_of_an_engine_are_kept_and_not_tried_again(tmp_path: Path) -> None:

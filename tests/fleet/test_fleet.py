@@ -35,9 +35,7 @@ def spread(cli: Cli, *arguments: str, contexts: str = "16, 24") -> subprocess.Co
     options = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
     options += [] if "--resume" in arguments else ["--backend", "fake"]
     cli.write("many.yaml", SCENARIO.replace("16, 24", contexts))
-    return cli.run(
-        "micro", "--on", "gpus", *options, "--task-points", "1", *arguments, pair="--resume" not in arguments
-    )
+    return cli.run("micro", "--on", "gpus", *options, *arguments, pair="--resume" not in arguments)
 
 
 def check_whole(cli: Cli, points: int = 2) -> Path:

@@ -15,7 +15,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import NEW_TOKENS, count
-from specgate.commands.options import key_value, take
+from specgate.commands.options import take
 from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
@@ -90,7 +90,7 @@ def cache(as_json: bool, **options: Any) -> None:
         target=options["target"],
         draft=options["draft"],
         tokenizer=options["tokenizer"],
-        options=dict(key_value(o) for o in options["options"]),
+        options=options["options"],
     )
     question = Question(
         context=None if context is None else (context,),

@@ -12,7 +12,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import Real, count
-from specgate.commands.options import key_value, take
+from specgate.commands.options import take
 from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo, echo_json
 
@@ -71,8 +71,7 @@ def parity(
     if sum(part is not None for part in (prompt.text, prompt.ids, prompt.context, prompt.prompts)) > 1:
         raise UsageError("--prompt, --prompt-ids, --prompts and --context together", hint="give one of them")
     factor = wish.pop("tolerance")
-    options = dict(key_value(o) for o in wish.pop("options"))
-    settings = Wish(prompt=prompt, options=options, **wish)
+    settings = Wish(prompt=prompt, **wish)
     sides = [read_side(text) for text in (first, second) if text is not None]
     dumps = dumps_of(sides, settings, lambda text: echo(f"warning: {text}", err=True))
     if dump is not None:

@@ -9,7 +9,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import PERCENT, RUNS
-from specgate.commands.options import key_value, take
+from specgate.commands.options import take
 
 
 @command(short_help="Measure the noise: how small a difference can be told here?")
@@ -51,9 +51,6 @@ def calibrate(**options: Any) -> None:
     from specgate.planning.request import Request
     from specgate.run import calibration
 
-    plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
-    options.pop("debug")
     margin_pct, processes = options.pop("margin_pct"), options.pop("processes")
-    options["options"] = dict(key_value(o) for o in options["options"])
-    request = Request(kind="micro", argv=tuple(sys.argv[1:]), plain=plain, **options)
+    request = Request(kind="micro", argv=tuple(sys.argv[1:]), **options)
     sys.exit(calibration.calibrate(request, margin_pct, processes))
