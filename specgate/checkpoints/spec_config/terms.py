@@ -24,7 +24,7 @@ class Said:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StatedConfig:
     """One engine's speculative config.
 

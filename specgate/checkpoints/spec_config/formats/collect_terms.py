@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
 from specgate.checkpoints.spec_config.flags import Given
-from specgate.checkpoints.spec_config.terms import How, Said
+from specgate.checkpoints.spec_config.terms import How, Said, StatedConfig
 
 Terms = dict[str, Said]
 AS_THE_CHECKPOINT: Final = "as the checkpoint has it"
@@ -16,36 +17,56 @@ SUGGESTS: Final = re.compile(r"speculator|eagle|dflash|dspark|medusa|draft|hass"
 """Names of checkpoints that may be drafts."""
 
 
-def take(
-    terms: Terms, flags: Given, key: str, term: str, made: Callable[[object], object] = lambda value: value
-) -> None:
-    """Put what `flags` says under `key` into `terms` as `term`; nothing where it does not say it."""
-    if key in flags and (value := made(flags.get(key))) is not None:
-        terms[term] = Said(value, "stated", flags.names.get(key, key))
+@dataclass(slots=True)
+class Reading(StatedConfig):
+    """A config while it is read. `terms`: those that are known so far."""
+
+    terms: Terms
+    places: dict[str, str] = field(default_factory=dict)
+
+    def take(self, given: Given, key: str, term: str, made: Callable[[object], object] = lambda value: value) -> None:
+        """Take what `given` says under `key` as `term`; nothing where it does not say it."""
+        if key in given and (value := made(given.get(key))) is not None:
+            self.say(term, value, given.names.get(key, key))
+
+    def say(self, term: str, value: object, by: str) -> None:
+        """Set a term that the config states."""
+        self.terms[term] = Said(value, "stated", by)
+
+    def name(self, term: str, path: str, by: str, revision: str | None = None) -> None:
+        """Set a checkpoint, target or draft, that the config names."""
+        self.say(term, name_of(path) + (f"@{revision}" if revision else ""), by)
+        self.places[term] = path
+
+    def look_up(self, given: Given, keys: Iterable[str]) -> None:
+        """Set what the config says of looked up n-grams, under any of `keys`."""
+        if lookups := {key: given.get(key) for key in keys if key in given}:
+            self.say("lookup", object_text(lookups), next(iter(lookups)))
+
+    def default(self, **values: object) -> None:
+        """The engine's defaults, where nothing else was said."""
+        for term, value in values.items():
+            self.terms.setdefault(term, Said(value, "default"))
+
+    def fixed(self, **values: object) -> None:
+        """Set terms that the engine fixes whatever the config says, if nothing else set them."""
+        for term, value in values.items():
+            self.terms.setdefault(term, Said(value, "fixed"))
+
+    def follow(self, term: str, other: str, how: How = "default") -> None:
+        """Let `term` be what `other` is, unless something else set it."""
+        if other in self.terms:
+            self.terms.setdefault(term, Said(self.terms[other].value, how))
+
+    def chain(self) -> None:
+        """The sizes of a chain of K draft tokens, for an engine that drafts nothing else."""
+        if isinstance(k := self.value("k"), int):
+            self.fixed(path_len=k + 1, verified=k + 1, topk=1, tree="chain", non_leaves=1)
 
 
-def default(terms: Terms, **values: object) -> None:
-    """The engine's defaults, where nothing else was said."""
-    for term, value in values.items():
-        terms.setdefault(term, Said(value, "default"))
-
-
-def fixed(terms: Terms, **values: object) -> None:
-    """Set terms that the engine fixes whatever the config says, if nothing else set them."""
-    for term, value in values.items():
-        terms.setdefault(term, Said(value, "fixed"))
-
-
-def follow(terms: Terms, term: str, other: str, how: How = "default") -> None:
-    """Let `term` be what `other` is, unless something else set it."""
-    if other in terms:
-        terms.setdefault(term, Said(terms[other].value, how))
-
-
-def chain(terms: Terms) -> None:
-    """The sizes of a chain of K draft tokens, for an engine that drafts nothing else."""
-    if "k" in terms and isinstance(k := terms["k"].value, int):
-        fixed(terms, path_len=k + 1, verified=k + 1, topk=1, tree="chain", non_leaves=1)
+def dummy(form: object) -> str | None:
+    """Weights that are made up when they are loaded; None for all formats that read the checkpoint."""
+    return "dummy" if form == "dummy" else None
 
 
 def name_of(path: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from specgate.checkpoints.spec_config.formats.collect_terms import Terms, fixed
+from specgate.checkpoints.spec_config.formats.collect_terms import Reading
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, EITHER
 from specgate.checkpoints.spec_config.sizes import SpecConfig
 from specgate.checkpoints.spec_config.terms import Said, StatedConfig
@@ -25,13 +25,12 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
 
 def of(config: SpecConfig, where: str, named: frozenset[str] = frozenset(SIZES)) -> StatedConfig:
     """The terms of `config`; `named` are the keys that its source states."""
-    terms: Terms = {
-        term: Said(getattr(config, key), "stated" if key in named else "default", key if key in named else "")
-        for key, term in SIZES.items()
-    }
-    chain = config.max_decoding_tokens == config.num_speculative_tokens + 1
-    if chain:
-        fixed(terms, topk=1, tree="chain")
-    fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
-    fixed(terms, capture=EITHER, window=AS_THE_DRAFT_SAYS, prefix_cache=False)
-    return StatedConfig("specgate", where, terms, EXPRESSES)
+    reading = Reading("specgate", where, {}, EXPRESSES)
+    for key, term in SIZES.items():
+        stated = key in named
+        reading.terms[term] = Said(getattr(config, key), "stated" if stated else "default", key if stated else "")
+    if config.max_decoding_tokens == config.num_speculative_tokens + 1:
+        reading.fixed(topk=1, tree="chain")
+    reading.fixed(varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
+    reading.fixed(capture=EITHER, window=AS_THE_DRAFT_SAYS, prefix_cache=False)
+    return reading

@@ -11,21 +11,11 @@ import yaml
 
 from specgate.checkpoints.spec_config.files import referred
 from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands
-from specgate.checkpoints.spec_config.formats.collect_terms import (
-    AS_THE_CHECKPOINT,
-    Terms,
-    chain,
-    default,
-    fixed,
-    follow,
-    name_of,
-    object_text,
-    take,
-)
+from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_CHECKPOINT, Reading, dummy, object_text
 from specgate.checkpoints.spec_config.formats.draft_folder import OUTPUTS, add_draft, resolve_auto
 from specgate.checkpoints.spec_config.formats.static_trees import static_tree, tree_paths
 from specgate.checkpoints.spec_config.tables.trtllm import FLAGS, METHODS, SECTION
-from specgate.checkpoints.spec_config.terms import Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 
 OPTION: Final = "speculative_config"
@@ -107,102 +97,96 @@ def of(given: Given, where: str, inside: str, target: str | None, *, whole: bool
     section = given.get(OPTION)
     spec = from_mapping(section if isinstance(section, Mapping) else {}, SECTION, inside)
     alone = not whole and "config" not in given
-    terms = {} if alone else around(given, target, whole=whole)
-    undecided = (*given.undecided, *spec.undecided)
     expresses = EXPRESSES | {"target"} if target else EXPRESSES
-    places = {"target": target} if target else {}
+    undecided = (*given.undecided, *spec.undecided)
+    reading = Reading("trtllm", where, {}, expresses, undecided=undecided, unread=given.unread)
+    if not alone:
+        around(reading, given, target, whole=whole)
     if not section:
-        missing = not whole and not alone
-        return StatedConfig(
-            "trtllm", where, terms, expresses, (), None, undecided, missing, places, unread=given.unread
-        )
+        reading.unclear = not whole and not alone
+        return reading
     draft = next((d for k in ("speculative_model", "speculative_model_dir", "pytorch_weights_path")
                   if (d := spec.text(k))), None)  # fmt: skip
-    method_of(terms, spec, str(given.get("backend") or "pytorch"))
+    method_of(reading, spec, str(given.get("backend") or "pytorch"))
+    method = reading.value("method")
     if draft:
-        places["draft_model"] = draft
-        terms["draft_model"] = Said(name_of(draft), "stated", "speculative_model")
-    elif terms["method"].value in ("mtp", "ngram", "suffix", "lookahead"):
-        fixed(terms, draft_model="in the target" if terms["method"].value == "mtp" else None)
-    tree(terms, spec, inside)
-    verifying(terms, spec)
-    terms["varies"] = varies(spec)
-    take(terms, spec, "load_format", "weights", lambda form: "dummy" if form == "dummy" else None)
-    lookups = {key: spec.get(key) for key in LOOKUPS if key in spec}
-    if lookups:
-        terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
-    default(terms, weights=AS_THE_CHECKPOINT, lookup=None)
-    fixed(terms, draft_sampling="greedy")
-    follow(terms, "draft_tp", "tp", "fixed")
-    boundaries = None
-    if terms["method"].value == "eagle3":
-        captured(terms, spec)
-        boundaries = add_draft(terms, draft, target, OUTPUTS) or explicit(spec)
+        reading.name("draft_model", draft, "speculative_model")
+    elif method in ("mtp", "ngram", "suffix", "lookahead"):
+        reading.fixed(draft_model="in the target" if method == "mtp" else None)
+    tree(reading, spec, inside)
+    verifying(reading, spec)
+    varying(reading, spec)
+    reading.take(spec, "load_format", "weights", dummy)
+    reading.look_up(spec, LOOKUPS)
+    reading.default(weights=AS_THE_CHECKPOINT, lookup=None)
+    reading.fixed(draft_sampling="greedy")
+    reading.follow("draft_tp", "tp", "fixed")
+    if method == "eagle3":
+        if (layers := explicit(spec)) is not None:
+            reading.say("capture", layers, "eagle3_layers_to_capture")
+        reading.default(capture=OUTPUTS)
+        reading.boundaries = add_draft(reading.terms, draft, target, OUTPUTS) or layers
     for key in ("eagle3_one_model", "num_eagle_layers", "allow_advanced_sampling", "eagle3_model_arch"):
         spec.get(key)  # no term: how the draft is loaded, or of no effect
-    return StatedConfig(
-        "trtllm", where, terms, expresses, (), boundaries, undecided, False, places, spec.rest(), given.unread
-    )
+    reading.others = spec.rest()
+    return reading
 
 
 LOOKUPS: Final = ("max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "max_window_size",
                   "max_ngram_size", "max_verification_set_size", "enable_global_pool", "sa_config")  # fmt: skip
 
 
-def method_of(terms: Terms, spec: Given, backend: str) -> None:
-    """Put the drafter into `terms`. `Eagle` is EAGLE-3 on the PyTorch back end, which has no other."""
-    take(terms, spec, "decoding_type", "method", lambda name: METHODS.get(str(name).lower(), str(name)))
-    default(terms, method="eagle3")
+def method_of(reading: Reading, spec: Given, backend: str) -> None:
+    """Take the drafter. `Eagle` is EAGLE-3 on the PyTorch back end, which has no other."""
+    reading.take(spec, "decoding_type", "method", lambda name: METHODS.get(str(name).lower(), str(name)))
+    reading.default(method="eagle3")
     former = "max_path_len" in spec or "max_decoding_draft_tokens" in spec or "max_decoding_tokens" in spec
     if str(spec.values.get("decoding_type")).lower() == "eagle" and (backend in ("tensorrt", "trt") or former):
-        terms["method"] = Said("eagle", "stated", "decoding_type")
+        reading.say("method", "eagle", "decoding_type")
 
 
-def verifying(terms: Terms, spec: Given) -> None:
-    """Put into `terms` how drafts are accepted."""
+def verifying(reading: Reading, spec: Given) -> None:
+    """Take how drafts are accepted."""
     sampling = "sampled tokens must match"
-    take(terms, spec, "use_rejection_sampling", "verification", lambda on: "rejection sampling" if on else sampling)
+    reading.take(spec, "use_rejection_sampling", "verification", lambda on: "rejection sampling" if on else sampling)
     if spec.get("greedy_sampling") is False:
-        terms["verification"] = Said("typical acceptance", "stated", "greedy_sampling")
-        terms["threshold"] = Said(spec.get("posterior_threshold"), "stated", "posterior_threshold")
+        reading.say("verification", "typical acceptance", "greedy_sampling")
+        reading.say("threshold", spec.get("posterior_threshold"), "posterior_threshold")
     if spec.get("use_relaxed_acceptance_for_thinking"):
         relaxed = f"the likeliest {spec.get('relaxed_topk') or 1}, within {spec.get('relaxed_delta') or 0} of the first"
-        terms["threshold"] = Said(relaxed, "stated", "use_relaxed_acceptance_for_thinking")
-    default(terms, verification=sampling, threshold=1.0)
+        reading.say("threshold", relaxed, "use_relaxed_acceptance_for_thinking")
+    reading.default(verification=sampling, threshold=1.0)
 
 
-def around(given: Given, target: str | None, *, whole: bool) -> Terms:
-    """The terms that are not about drafts; with their defaults, where the whole config was read."""
-    terms: Terms = {}
+def around(reading: Reading, given: Given, target: str | None, *, whole: bool) -> None:
+    """Take the terms that are not about drafts; with their defaults, where the whole config was read."""
     if target is not None:
-        revision = given.text("revision")
-        terms["target"] = Said(name_of(target) + (f"@{revision}" if revision else ""), "stated", "model")
+        reading.name("target", target, "model", given.text("revision"))
     for key, term in (
         ("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("context_parallel_size", "cp"),
         ("moe_expert_parallel_size", "ep"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"),
         ("max_seq_len", "max_positions"), ("max_batch_size", "max_batch"), ("max_num_tokens", "max_tokens"),
     ):  # fmt: skip
-        take(terms, given, key, term)
+        reading.take(given, key, term)
     if given.get("enable_attention_dp"):
-        terms["dp"] = Said("attention, over the same GPUs", "stated", "enable_attention_dp")
-    take(terms, given, "disable_overlap_scheduler", "overlap", lambda off: not off)
-    take(terms, given, "disable_kv_cache_reuse", "prefix_cache", lambda off: not off)
-    take(terms, given, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
-    take(terms, given, "model_kwargs", "overrides", object_text)
-    take(terms, given, "quant_config", "quantization", object_text)
+        reading.say("dp", "attention, over the same GPUs", "enable_attention_dp")
+    reading.take(given, "disable_overlap_scheduler", "overlap", lambda off: not off)
+    reading.take(given, "disable_kv_cache_reuse", "prefix_cache", lambda off: not off)
+    reading.take(given, "load_format", "target_weights", dummy)
+    reading.take(given, "model_kwargs", "overrides", object_text)
+    reading.take(given, "quant_config", "quantization", object_text)
     cache = given.get("kv_cache_config")
     if isinstance(cache, Mapping):
         if isinstance(reuse := cache.get("enable_block_reuse"), bool):
-            terms["prefix_cache"] = Said(reuse, "stated", "kv_cache_config.enable_block_reuse")
+            reading.say("prefix_cache", reuse, "kv_cache_config.enable_block_reuse")
         if isinstance(dtype := cache.get("dtype"), str):
-            terms["kv_dtype"] = Said(dtype, "stated", "kv_cache_config.dtype")
-    take(terms, given, "cuda_graph_config", "graphs", lambda config: config != "none")
+            reading.say("kv_dtype", dtype, "kv_cache_config.dtype")
+    reading.take(given, "cuda_graph_config", "graphs", lambda config: config != "none")
     if whole:
-        default(terms, tp=1, pp=1, cp=1, dp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, overlap=True,
+        reading.default(tp=1, pp=1, cp=1, dp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, overlap=True,
                 graphs=True, quantization=AS_THE_CHECKPOINT, overrides=None,
                 target_weights=AS_THE_CHECKPOINT)  # fmt: skip
-    resolve_auto(terms, target)
-    return terms
+    resolve_auto(reading.terms, target)
 
 
 def choices_of(spec: Given, key: str, where: str) -> list[tuple[int, ...]]:
@@ -216,42 +200,43 @@ def choices_of(spec: Given, key: str, where: str) -> list[tuple[int, ...]]:
     return tree_paths(value, where, key)
 
 
-def tree(terms: Terms, spec: Given, where: str) -> None:
-    """The sizes of a chain, of a static tree (`eagle_choices`), of a dynamic one, or of a former build."""
+def tree(reading: Reading, spec: Given, where: str) -> None:
+    """Take the sizes of a chain, of a static tree (`eagle_choices`), of a dynamic one, or of a former build."""
     for key in ("eagle_choices", "medusa_choices"):
         if key in spec:
-            static_tree(terms, choices_of(spec, key, where), key)
+            static_tree(reading.terms, choices_of(spec, key, where), key)
             spec.used.update(("max_draft_len", "max_total_draft_tokens", "max_non_leaves_per_layer"))
             return
-    take(terms, spec, "num_nextn_predict_layers", "k")
-    take(terms, spec, "max_draft_len", "k")
-    take(terms, spec, "max_path_len", "path_len")
-    take(terms, spec, "max_decoding_tokens", "verified")
-    take(terms, spec, "max_decoding_draft_tokens", "verified", lambda n: int(str(n)) + 1)
-    take(terms, spec, "max_total_draft_tokens", "verified", lambda n: int(str(n)) + 1)
-    take(terms, spec, "max_non_leaves_per_layer", "non_leaves")
-    path = terms["path_len"].value if "path_len" in terms else None
-    if "k" not in terms and isinstance(path, int):
-        terms["k"] = Said(max(0, path - 1), "stated", "max_path_len")
-    k = terms["k"].value if "k" in terms else None
+    reading.take(spec, "num_nextn_predict_layers", "k")
+    reading.take(spec, "max_draft_len", "k")
+    reading.take(spec, "max_path_len", "path_len")
+    reading.take(spec, "max_decoding_tokens", "verified")
+    reading.take(spec, "max_decoding_draft_tokens", "verified", lambda n: int(str(n)) + 1)
+    reading.take(spec, "max_total_draft_tokens", "verified", lambda n: int(str(n)) + 1)
+    reading.take(spec, "max_non_leaves_per_layer", "non_leaves")
+    path = reading.value("path_len")
+    if "k" not in reading.terms and isinstance(path, int):
+        reading.say("k", max(0, path - 1), "max_path_len")
+    k = reading.value("k")
     if not isinstance(k, int):
-        if spec.undecided or terms["method"].value in ("mtp", "auto", "lookahead", "medusa"):
+        if spec.undecided or reading.value("method") in ("mtp", "auto", "lookahead", "medusa"):
             return
         raise UsageError(f"{where}: max_draft_len is missing", hint="the number of draft tokens on a path")
     if spec.get("use_dynamic_tree"):
-        take(terms, spec, "dynamic_tree_max_topK", "topk")
-        terms["tree"] = Said("dynamic tree", "stated", "use_dynamic_tree")
-        fixed(terms, path_len=k + 1)
-        if "topk" in terms and isinstance(topk := terms["topk"].value, int):
-            fixed(terms, verified=k * topk + 1)
-    elif "verified" not in terms or terms["verified"].value == k + 1:
-        chain(terms)
+        reading.take(spec, "dynamic_tree_max_topK", "topk")
+        reading.say("tree", "dynamic tree", "use_dynamic_tree")
+        reading.fixed(path_len=k + 1)
+        if isinstance(topk := reading.value("topk"), int):
+            reading.fixed(verified=k * topk + 1)
+    elif reading.value("verified") in (None, k + 1):
+        reading.chain()
 
 
-def varies(spec: Given) -> Said:
-    """Change of the draft length at run time."""
+def varying(reading: Reading, spec: Given) -> None:
+    """Take the change of the draft length at run time."""
     if str(spec.values.get("decoding_type")).upper() == "AUTO":
-        return Said("by batch size: 5 up to 4, 3 up to 32, off above", "fixed")
+        reading.fixed(varies="by batch size: 5 up to 4, 3 up to 32, off above")
+        return
     for key, words in (
         ("draft_len_schedule", "by batch size: {}"),
         ("max_concurrency", "off above batch {}"),
@@ -259,8 +244,9 @@ def varies(spec: Given) -> Said:
         ("acceptance_rate_threshold", "off for good below an acceptance rate of {}"),
     ):
         if key in spec:
-            return Said(words.format(spec.get(key)), "stated", key)
-    return Said("constant", "default")
+            reading.say("varies", words.format(spec.get(key)), key)
+            return
+    reading.default(varies="constant")
 
 
 def explicit(spec: Given) -> tuple[int, ...] | None:
@@ -269,9 +255,3 @@ def explicit(spec: Given) -> tuple[int, ...] | None:
     if not isinstance(ids, list | tuple) or not all(isinstance(i, int) and i >= 0 for i in ids):
         return None
     return tuple(sorted(i + 1 for i in ids))
-
-
-def captured(terms: Terms, spec: Given) -> None:
-    if (layers := explicit(spec)) is not None:
-        terms["capture"] = Said(layers, "stated", "eagle3_layers_to_capture")
-    default(terms, capture=OUTPUTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -14,15 +13,10 @@ from specgate.checkpoints.spec_config.flags import Given, dotted, from_argv, fro
 from specgate.checkpoints.spec_config.formats.collect_terms import (
     AS_THE_CHECKPOINT,
     SUGGESTS,
-    Terms,
-    chain,
+    Reading,
     count_of,
-    default,
-    fixed,
-    follow,
-    name_of,
+    dummy,
     object_text,
-    take,
 )
 from specgate.checkpoints.spec_config.formats.draft_folder import (
     AS_THE_DRAFT_SAYS,
@@ -33,7 +27,7 @@ from specgate.checkpoints.spec_config.formats.draft_folder import (
 )
 from specgate.checkpoints.spec_config.formats.static_trees import static_tree, tree_paths
 from specgate.checkpoints.spec_config.tables.vllm import FLAGS, MTP, SECTION, SHORT
-from specgate.checkpoints.spec_config.terms import Said, StatedConfig
+from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 
@@ -93,45 +87,35 @@ def of(
     the section was read.
     """
     file = referred(flags.text("config"), FLAGS)
-    notes: list[str] = []
     flags = flags.over(file.given)
     section = dict(as_object(flags.get("speculative_config")))
     section |= {SHORT[key]: flags.get(key) for key in SHORT if key in flags} | dict(over)
     target = served or flags.text("model")
     section, target, speculators = of_speculators(section, target, where)
     spec = from_mapping(section, SECTION, f"{where}: {OPTION}" if not alone else where)
-    terms = {} if alone else around(flags, target, compiled, whole=not file.missing)
-    undecided = [*file.undecided, *flags.undecided, *spec.undecided]
+    undecided = (*file.undecided, *flags.undecided, *spec.undecided)
+    reading = Reading("vllm", where, {}, EXPRESSES, undecided=undecided, unclear=file.missing, unread=flags.unread)
     unclear = not section and target is not None and config_of(target) is None and bool(SUGGESTS.search(target))
     if unclear:
-        terms.pop("target", None)
-        undecided.append(
+        reading.unclear = True
+        reading.undecided += (
             f"{target}: vLLM takes speculation, target and K from the config of a speculators folder, and this one is "
-            "not on this machine: whether it speculates cannot be told"
+            "not on this machine: whether it speculates cannot be told",
         )
-    places = {"target": target} if target and not unclear else {}
-    config = StatedConfig(
-        "vllm", where, {}, EXPRESSES, unclear=unclear or file.missing, places=places, unread=flags.unread
-    )
-    resolve_auto(terms, target)
+    if not alone:
+        around(reading, flags, None if unclear else target, compiled, whole=not file.missing)
+    resolve_auto(reading.terms, target)
     if not section:
-        return replace(config, terms=terms, undecided=tuple(undecided), notes=tuple(notes))
-    draft = spec.text("model")
-    boundaries = drafting(terms, spec, where, target)
-    if "method" not in terms:
-        undecided.append("method: not given, and vLLM takes it from the draft's config, which is not on this machine")
-    if draft is not None and spec.values.get("method") not in ("ngram", "suffix", "ngram_gpu"):
-        places["draft_model"] = draft
+        return reading
+    drafting(reading, spec, target)
+    if "method" not in reading.terms:
+        reading.undecided += (
+            "method: not given, and vLLM takes it from the draft's config, which is not on this machine",
+        )
     if speculators:
-        notes.append(f"{speculators}: a speculators folder: it says what is drafted, and for which target")
-    return replace(
-        config,
-        terms=terms,
-        notes=tuple(notes),
-        boundaries=boundaries,
-        undecided=tuple(undecided),
-        others=spec.rest(),
-    )
+        reading.notes += (f"{speculators}: a speculators folder: it says what is drafted, and for which target",)
+    reading.others = spec.rest()
+    return reading
 
 
 def as_object(value: object) -> Mapping[str, object]:
@@ -160,101 +144,95 @@ def of_speculators(
     return {**tokens, **section, **drafted}, verifier, target
 
 
-def around(flags: Given, target: str | None, one_by_one: Mapping[str, object], *, whole: bool) -> Terms:
-    """The terms that stand outside `--speculative-config`; with their defaults, where the whole config was read."""
-    terms: Terms = {}
+def around(
+    reading: Reading, flags: Given, target: str | None, one_by_one: Mapping[str, object], *, whole: bool
+) -> None:
+    """Take the terms that stand outside `--speculative-config`; with their defaults, where the whole file was read."""
     if target is not None:
-        revision = flags.text("revision")
-        terms["target"] = Said(name_of(target) + (f"@{revision}" if revision else ""), "stated", "--model")
+        reading.name("target", target, "--model", flags.text("revision"))
     for key, term in (
         ("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp"),
         ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
         ("enable_prefix_caching", "prefix_cache"),
         ("max_num_seqs", "max_batch"), ("async_scheduling", "overlap"),
     ):  # fmt: skip
-        take(terms, flags, key, term)
-    take(terms, flags, "enforce_eager", "graphs", lambda eager: not eager)
-    take(terms, flags, "max_model_len", "max_positions", count_of)
-    take(terms, flags, "max_num_batched_tokens", "max_tokens", count_of)
-    take(terms, flags, "load_format", "target_weights", lambda form: "dummy" if form == "dummy" else None)
+        reading.take(flags, key, term)
+    reading.take(flags, "enforce_eager", "graphs", lambda eager: not eager)
+    reading.take(flags, "max_model_len", "max_positions", count_of)
+    reading.take(flags, "max_num_batched_tokens", "max_tokens", count_of)
+    reading.take(flags, "load_format", "target_weights", dummy)
     compiled = {**as_object(flags.get("compilation_config")), **dict(one_by_one)}
     if "optimization_level" in flags:
         compiled["optimization_level"] = flags.get("optimization_level")
     if compiled:
-        terms["compilation"] = Said(object_text(compiled), "stated", "--compilation-config")
+        reading.say("compilation", object_text(compiled), "--compilation-config")
     contexts = [flags.get(k) for k in ("decode_context_parallel_size", "prefill_context_parallel_size") if k in flags]
     if contexts:
-        terms["cp"] = Said(max(int(str(n)) for n in contexts), "stated", "--decode-context-parallel-size")
+        reading.say("cp", max(int(str(n)) for n in contexts), "--decode-context-parallel-size")
     changed = [object_text(flags.get(key)) for key in ("hf_overrides", "rope_scaling", "rope_theta") if key in flags]
     if any(changed):
-        terms["overrides"] = Said("; ".join(filter(None, changed)), "stated", "--hf-overrides")
+        reading.say("overrides", "; ".join(filter(None, changed)), "--hf-overrides")
     if whole:
-        default(terms, tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
+        reading.default(tp=1, pp=1, dp=1, cp=1, dtype="auto", kv_dtype="auto", quantization=AS_THE_CHECKPOINT,
                 prefix_cache=True, graphs=True, overrides=None, compilation=None,
                 target_weights=AS_THE_CHECKPOINT)  # fmt: skip
-    if terms.keys() >= {"tp", "dp"}:
-        shared = int(str(terms["tp"].value)) * int(str(terms["dp"].value))
-        take(terms, flags, "enable_expert_parallel", "ep", lambda on: shared if on else 1)
-        default(terms, ep=1)
-    return terms
+    if reading.terms.keys() >= {"tp", "dp"}:
+        shared = int(str(reading.value("tp"))) * int(str(reading.value("dp")))
+        reading.take(flags, "enable_expert_parallel", "ep", lambda on: shared if on else 1)
+        reading.default(ep=1)
 
 
-def drafting(terms: Terms, spec: Given, where: str, target: str | None) -> tuple[int, ...] | None:
-    """Put the terms of the section into `terms`; returns the boundaries that vLLM feeds the draft."""
+def drafting(reading: Reading, spec: Given, target: str | None) -> None:
+    """Take the terms of the section, and the boundaries that vLLM feeds the draft."""
+    where = reading.where
     draft = spec.text("model")
-    take(terms, spec, "num_speculative_tokens", "k")
-    take(terms, spec, "method", "method", lambda name: "mtp" if name in MTP else str(name).strip("[]"))
+    reading.take(spec, "num_speculative_tokens", "k")
+    reading.take(spec, "method", "method", lambda name: "mtp" if name in MTP else str(name).strip("[]"))
     if (guess := guessed_method(draft)) is not None:
-        default(terms, method=guess)
-    method = terms["method"].value if "method" in terms else None
-    if "k" not in terms and method not in FROM_CHECKPOINT and not spec.undecided:
+        reading.default(method=guess)
+    method = reading.value("method")
+    if "k" not in reading.terms and method not in FROM_CHECKPOINT and not spec.undecided:
         raise UsageError(f"{where}: num_speculative_tokens is missing", hint="the number of draft tokens per step")
     revision = spec.text("revision")
     if draft is not None and method not in ("ngram", "suffix", "ngram_gpu"):
-        terms["draft_model"] = Said(name_of(draft) + (f"@{revision}" if revision else ""), "stated", "model")
+        reading.name("draft_model", draft, "model", revision)
     elif method in OWN_DRAFT:
-        fixed(terms, draft_model="in the target" if method in ("mtp", "dspark") else None)
-    take(terms, spec, "draft_tensor_parallel_size", "draft_tp")
-    follow(terms, "draft_tp", "tp")
-    verifying(terms, spec, where)
-    take(terms, spec, "num_speculative_tokens_per_batch_size", "varies", lambda rows: f"by batch size: {rows}")
-    take(terms, spec, "disable_by_batch_size", "varies", lambda n: f"off above batch {n}")
-    take(terms, spec, "max_model_len", "draft_positions")
-    take(terms, spec, "quantization", "draft_quantization")
-    take(terms, spec, "kv_cache_dtype", "draft_kv_dtype")
-    take(terms, spec, "draft_load_config", "weights", load_format)
-    take(terms, spec, "parallel_drafting", "passes", lambda on: "one for all" if on else None)
-    lookups = {
-        key: spec.get(key) for key in sorted(SECTION.rows) if key in spec and key.startswith(("prompt_", "suffix_"))
-    }
-    if lookups:
-        terms["lookup"] = Said(object_text(lookups), "stated", next(iter(lookups)))
-    default(terms, varies="constant", draft_quantization=AS_THE_CHECKPOINT, weights=AS_THE_CHECKPOINT, lookup=None,
+        reading.fixed(draft_model="in the target" if method in ("mtp", "dspark") else None)
+    reading.take(spec, "draft_tensor_parallel_size", "draft_tp")
+    reading.follow("draft_tp", "tp")
+    verifying(reading, spec, where)
+    reading.take(spec, "num_speculative_tokens_per_batch_size", "varies", lambda rows: f"by batch size: {rows}")
+    reading.take(spec, "disable_by_batch_size", "varies", lambda n: f"off above batch {n}")
+    reading.take(spec, "max_model_len", "draft_positions")
+    reading.take(spec, "quantization", "draft_quantization")
+    reading.take(spec, "kv_cache_dtype", "draft_kv_dtype")
+    reading.take(spec, "draft_load_config", "weights", lambda load: dummy(as_object(load).get("load_format")))
+    reading.take(spec, "parallel_drafting", "passes", lambda on: "one for all" if on else None)
+    reading.look_up(spec, (key for key in sorted(SECTION.rows) if key.startswith(("prompt_", "suffix_"))))
+    reading.default(varies="constant", draft_quantization=AS_THE_CHECKPOINT, weights=AS_THE_CHECKPOINT, lookup=None,
             passes="one per token", draft_positions=None, threshold=1.0)  # fmt: skip
-    follow(terms, "draft_kv_dtype", "kv_dtype")
+    reading.follow("draft_kv_dtype", "kv_dtype")
     tree = spec.text("speculative_token_tree")
     if tree is not None:
-        static_tree(
-            terms, tree_paths(tree_text(tree, where), where, "speculative_token_tree"), "speculative_token_tree"
-        )
-    chain(terms)
-    if method != "eagle3":
-        add_draft(terms, draft, target, None)
-        return None
-    fixed(terms, window=AS_THE_DRAFT_SAYS, capture=BOUNDARIES)
-    return add_draft(terms, draft, target, BOUNDARIES)
+        paths = tree_paths(tree_text(tree, where), where, "speculative_token_tree")
+        static_tree(reading.terms, paths, "speculative_token_tree")
+    reading.chain()
+    eagle3 = method == "eagle3"
+    if eagle3:
+        reading.fixed(window=AS_THE_DRAFT_SAYS, capture=BOUNDARIES)
+    reading.boundaries = add_draft(reading.terms, draft, target, BOUNDARIES if eagle3 else None)
 
 
-def verifying(terms: Terms, spec: Given, where: str) -> None:
-    """Put into `terms` how drafts are drawn and accepted."""
+def verifying(reading: Reading, spec: Given, where: str) -> None:
+    """Take how drafts are drawn and accepted."""
     for key in ("acceptance_method", "rejection_sample_method"):
-        take(terms, spec, key, "verification", lambda name: VERIFICATION.get(str(name), name))
-    take(terms, spec, "posterior_threshold", "threshold")
-    take(terms, spec, "draft_sample_method", "draft_sampling")
-    take(terms, spec, "synthetic_acceptance_length", "forced")
-    take(terms, spec, "synthetic_acceptance_rates", "forced", lambda rates: length_of(rates, where))
-    take(terms, spec, "synthetic_acceptance_rate", "forced", lambda rate: f"a rate of {rate:g}")
-    default(terms, verification=VERIFICATION["standard"], draft_sampling="greedy", forced=None)
+        reading.take(spec, key, "verification", lambda name: VERIFICATION.get(str(name), name))
+    reading.take(spec, "posterior_threshold", "threshold")
+    reading.take(spec, "draft_sample_method", "draft_sampling")
+    reading.take(spec, "synthetic_acceptance_length", "forced")
+    reading.take(spec, "synthetic_acceptance_rates", "forced", lambda rates: length_of(rates, where))
+    reading.take(spec, "synthetic_acceptance_rate", "forced", lambda rate: f"a rate of {rate:g}")
+    reading.default(verification=VERIFICATION["standard"], draft_sampling="greedy", forced=None)
 
 
 def tree_text(text: str, where: str) -> object:
@@ -279,12 +257,6 @@ def length_of(rates: object, where: str) -> float:
 
 def is_rate(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def load_format(load: object) -> object:
-    """Format in which the draft's weights are loaded, where it is `dummy`; None for all that read the checkpoint."""
-    form = load.get("load_format") if isinstance(load, Mapping) else None
-    return form if form == "dummy" else None
 
 
 def guessed_method(draft: str | None) -> str | None:
