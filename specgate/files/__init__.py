@@ -1,8 +1,7 @@
 """Files on disk: run folders, JSON records, YAML, the cache.
 
 run_folder.py      the run folder: written as the run goes, finished atomically, readable again
-samples.py         its journals: appended to and read, as `journal.py` declares them
-harness_files.py   its files as such: written whole or line by line
+samples.py         its files as such, and its journals: appended to and read, as `journal.py` declares them
 run_schema.py      the schema of run.json, and which version added which field
 journal.py         all samples of a run, and the table of its journals: file, noun of a line, key
 manifest.py        MANIFEST.sha256: the hash of every file of a run, and whether its folder agrees

@@ -47,7 +47,7 @@ def is_run(path: Path) -> bool:
 
 
 class RunFolder(Samples):
-    """The files of one run: see `OwnFiles` for how they are written, and `Samples` for its journals."""
+    """The files of one run: see `Samples` for how they are written, and for the journals."""
 
     @classmethod
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:

@@ -173,7 +173,7 @@ def test_a_full_disk_is_an_environment_refused_with_what_to_do(tmp_path: Path, m
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("specgate.files.harness_files.os.fsync", full)
+    monkeypatch.setattr("specgate.files.samples.os.fsync", full)
     with pytest.raises(EnvironmentRefused, match="No space left") as caught:
         folder.append(Margin("c", 0, 0, 0, 0, 1.0, 0.5))
     assert "--resume" in str(caught.value)
