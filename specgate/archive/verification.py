@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from specgate import plugins
 from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, is_comparison, result_json
@@ -46,17 +46,21 @@ from specgate.run.ending import recorded_as
 from specgate.run.resuming import last_entry as newest_entry
 from specgate.run.resuming import never_ended, resume_command
 
+R = TypeVar("R", Run, TwoBuilds)
+
 
 @dataclass(frozen=True, slots=True)
-class BuildsVerification:
-    """Result of checking a comparison.
+class Verification(Generic[R]):
+    """Result of checking the folder of a run or of a comparison.
 
-    `result`: as it was recomputed; None if it could not be.
+    `result`: the run or the comparison as it was recomputed, or None if it could not be.
     `files`: how many files the manifest lists.
-    `notes`: what is worth knowing beside. `untold` and `next_step`: as in `Verification`.
+    `notes`: what is no contradiction, but worth knowing.
+    `untold`: where a result of another source tree is not what this one computes; that tree has to tell who is right.
+    `next_step`: how to ask that tree.
     """
 
-    result: TwoBuilds | None
+    result: R | None
     files: int
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
@@ -64,14 +68,14 @@ class BuildsVerification:
     next_step: str = ""
 
 
-def verify_builds(path: Path) -> BuildsVerification:
+def verify_builds(path: Path) -> Verification[TwoBuilds]:
     """Check the comparison in the folder `path`.
 
     Raises UsageError if there is none, and OtherVersion for one of another schema.
     """
     folder = AbFolder.open(path)
     differences, notes = list(manifest_differences(path, FOLDERS)), list[str]()
-    files = len(listings(path / MANIFEST)) if (path / MANIFEST).is_file() else 0
+    files = listed_files(path)
     try:
         request = folder.asked()
         result = result_of(folder, request, folder.journals(), folder.processes())
@@ -89,10 +93,10 @@ def verify_builds(path: Path) -> BuildsVerification:
     except (SpecgateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # Samples that have the right form but break the arithmetic cannot have been measured.
         differences.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
-        return BuildsVerification(None, files, tuple(differences))
+        return Verification(None, files, tuple(differences))
     if ours:
-        return BuildsVerification(result, files, (*differences, *again), tuple(notes))
-    return BuildsVerification(result, files, tuple(differences), tuple(notes), tuple(again), that_version(run))
+        return Verification(result, files, (*differences, *again), tuple(notes))
+    return Verification(result, files, tuple(differences), tuple(notes), tuple(again), that_version(run))
 
 
 def page_differences(path: Path, result: TwoBuilds) -> Iterator[Difference]:
@@ -203,25 +207,12 @@ def unended(path: Path) -> str | None:
     return f"it was ended from outside, without a verdict. {command} continues it"
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """Result of checking a run folder.
-
-    `run`: the run as it was recomputed, or None if it could not be. `files`: how many files the manifest lists.
-    `notes`: what is no contradiction, but worth knowing.
-    `untold`: where a run of another source tree is not what this one computes; that tree has to tell who is right.
-    `next_step`: how to ask that tree.
-    """
-
-    run: Run | None
-    files: int
-    differences: tuple[Difference, ...]
-    notes: tuple[str, ...]
-    untold: tuple[Difference, ...] = ()
-    next_step: str = ""
+def listed_files(path: Path) -> int:
+    """How many files the manifest of the folder `path` lists."""
+    return len(listings(path / MANIFEST)) if (path / MANIFEST).is_file() else 0
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path) -> Verification[Run]:
     """Check the run folder `path`, of a run that has ended (`unended`). Nothing is written.
 
     Raises UsageError if `path` is not a run folder, and OtherVersion for a run of another schema.
@@ -233,8 +224,7 @@ def verify(path: Path) -> Verification:
     stored = stored_result(path)
     computed, notes = list[Difference](), list[str]()
     run: Run | None = None
-    listed = path / MANIFEST
-    files = len(listings(listed)) if listed.is_file() else 0
+    files = listed_files(path)
     if changed := changed_evidence(path, differences):
         notes.append(f"figures were not recomputed, since files behind them were changed: {', '.join(changed)}")
         return Verification(None, files, tuple(differences), tuple(notes))

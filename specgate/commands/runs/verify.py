@@ -15,8 +15,9 @@ from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.archive.verification import BuildsVerification, Verification
+    from specgate.archive.verification import Verification
     from specgate.contract import Run
+    from specgate.contract.two_builds import TwoBuilds
 
 
 @command(short_help="Recompute a run's figures and verdicts from its samples.")
@@ -47,8 +48,8 @@ def verify(run: Path) -> None:
 
     check = verified(run)
     end_where_it_differs(f"run {run.name}", check)
-    assert check.run is not None
-    again = check.run
+    assert check.result is not None
+    again = check.result
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
     echo(f"run {run.name} holds: {check.files} files unchanged; {counted} recomputed, all as stored")
     if "run" in again.failures:
@@ -82,7 +83,7 @@ def verify_comparison(path: Path) -> None:
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
-def end_where_it_differs(subject: str, check: Verification | BuildsVerification) -> None:
+def end_where_it_differs(subject: str, check: Verification[Run] | Verification[TwoBuilds]) -> None:
     """Print differences and notes; exit where anything differs from what is stored."""
     for difference in (*check.differences, *check.untold):
         echo(f"differs: {difference}")
