@@ -271,7 +271,7 @@ class Client:
             raise BackendError(f"{self.url}{path}: not JSON: {masked(text)[:80]!r}") from error
 
     def status(self, path: str) -> int:
-        """The status of a GET; 0 where nothing listens (yet). Raises BackendError for TLS errors."""
+        """The status of a GET; 0 where nothing listens (yet). Raises BackendError for TLS errors and for silence."""
         return self._run(self._status(path))
 
     async def _text(self, path: str, method: str, body: Json | None, may_be_missing: bool) -> str:
@@ -316,7 +316,7 @@ class Client:
                 if response.status == 200:  # read to its end, so that the connection can be used again
                     await self._body(path, response)
                 return response.status
-        except aiohttp.ClientSSLError:
+        except (aiohttp.ClientSSLError, aiohttp.SocketTimeoutError):
             raise
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
             return 0
@@ -362,4 +362,5 @@ HINTS: Final[Mapping[int, str]] = {
     404: "is that server of the engine that --backend names, and in a version that docs/engines.md names? "
     "-o endpoint=chat asks its chat end point",
     429: "the server is limited or in use: a measurement needs it alone, and room for the whole batch",
+    503: "wait until the server has loaded its model and takes requests",
 }

@@ -268,7 +268,7 @@ class Server:
     def _wait_until_ready(self) -> None:
         """Wait until the server takes requests. Raises BackendError where it ends or takes too long."""
         deadline = time.monotonic() + (self.options.start_s if self.running.process else self.options.stall_s)
-        while (status := self.client.status(self.adapter.health)) != 200:
+        while (status := self._health()) != 200:
             process = self.running.process
             if process is None and status == 0:
                 raise BackendError(f"{self.where}: nobody listens there", hint="start the server, or correct -o url")
@@ -279,6 +279,17 @@ class Server:
                 raise BackendError(f"{self.where}: not ready in time: {state}", hint="-o start_s=SECONDS waits longer")
             time.sleep(READY_POLL_S)
         self._refuse_silent_failures()
+
+    def _health(self) -> int:
+        """The status that tells whether it takes requests; 0 where nothing listens, or where a server that was started
+        here listens and says nothing yet.
+        """
+        try:
+            return self.client.status(self.adapter.health)
+        except BackendError:
+            if self.running.process is None:
+                raise
+            return 0
 
     def _refuse_silent_failures(self) -> None:
         """Raise BackendError where the log says that the server started without its draft."""

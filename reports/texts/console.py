@@ -202,7 +202,7 @@ def short_names(run: Run, results: Sequence[CellResult]) -> list[str]:
 
 def every_line(run: Run) -> Iterator[Line]:
     """Yield a line per cell, one per verdict, and what the figures rest on. Verdicts on cells without figures share a
-    line, if their reason is one.
+    line, if their reason is one. Each next step stands once, below the first verdict that asks for it.
     """
     if warning := summary.out_of_order(run):
         yield "bold red", warning, ""
@@ -224,11 +224,15 @@ def every_line(run: Run) -> Iterator[Line]:
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
         yield "", "cell ", ", ".join(parts)
+    advised = set[Line]()
     for same in _of_one_cause(run.verdicts):
-        yield from objection(run, same)
+        verdict, *advice = objection(run, same)
+        yield verdict
+        yield from (line for line in advice if line not in advised)
+        advised |= {*advice}
     head = summary.headline(run)
     yield "bold", head.state, f": {head.reason}"
-    if head.advice:
+    if head.advice and head.advice not in {text.removeprefix("  next: ") for _, text, _ in advised}:
         yield "", "", head.advice
     yield from (("", "", fact) for fact in facts(run))
 

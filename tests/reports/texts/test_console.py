@@ -87,6 +87,13 @@ def test_everything_is_one_line_per_cell_and_verdict_without_escape_codes() -> N
     assert any("acceptance length 2.83" in line and "tokens all equal" in line for line in lines)
 
 
+def test_everything_has_each_next_step_once() -> None:
+    run = sample(broken=True)
+    steps = {v.next_step for v in run.verdicts if v.next_step}
+    lines = DETAILS.render(run, POLICY).splitlines()
+    assert steps and {step: sum(step in line for line in lines) for step in steps} == dict.fromkeys(steps, 1)
+
+
 def test_near_ties_are_told_apart_from_equal_tokens() -> None:
     plan = plan_of(scenario(spec=(2, 3)))
     blocks = blocks_of(plan, change=lambda b: corrupt(b) if b.role.k == 2 else b)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from specgate.backends.servers.engines import find_server, server_tokens
@@ -57,6 +59,13 @@ def test_a_server_that_stalls_is_waited_for_as_long_as_stall_s_says() -> None:
     assert server.unknown == "silent for 0.5 s\n  -o stall_s=SECONDS waits longer"
 
 
+def test_a_server_that_says_nothing_at_all_is_not_taken_for_a_closed_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(BackendError, match=r"^http://[0-9.:]+: silent for 0.2 s\n  -o stall_s=SECONDS"):
+            find_server(url, {"stall_s": "0.2"})
+
+
 def test_a_wrong_stall_s_is_refused_before_a_url_is_asked() -> None:
     with pytest.raises(UsageError, match="option stall_s = 'long'"):
         find_server("http://127.0.0.1:9", {"stall_s": "long"})
@@ -77,6 +86,12 @@ def test_a_server_without_speculation_says_so_and_names_its_limit(name: str, mos
         ("200 OK", b'{"data": []}', UsageError, r"its /v1/models lists no models"),
         ("401 Unauthorized", b"who?", BackendError, r"HTTP 401"),
         ("429 Too Many Requests", b"later", BackendError, r"HTTP 429"),
+        (
+            "503 Service Unavailable",
+            b"loading",
+            BackendError,
+            r"HTTP 503: loading\n  wait until the server",
+        ),
     ],
 )
 def test_a_url_that_is_no_engine_is_named(status: str, body: bytes, error: type[Exception], sentence: str) -> None:
