@@ -207,8 +207,13 @@ def server_tokens(
     """As `protocols.FindsServers` says."""
     adapter, tokens = adapter_named(server.backend), list[tuple[int, ...]]()
     with connected(server.url, options) as client:
-        for text in texts:
-            if (ids := adapter.token_ids(client, options.get("model") or server.model, text)) is None:
+        for number, text in enumerate(texts, 1):
+            try:
+                ids = adapter.token_ids(client, options.get("model") or server.model, text)
+            except BackendError as error:
+                message = f"prompt {number} of {len(texts)}, to be made tokens: {error.message}"
+                raise BackendError(message, hint=error.hint) from error
+            if ids is None:
                 return None
             tokens.append(ids)
     return tokens

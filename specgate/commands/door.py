@@ -81,9 +81,17 @@ def option_lines(rows: list[tuple[str, str]]) -> Iterator[str]:
 
 
 class Group(click.Group):
-    """A group of such commands."""
+    """A group of such commands. A word that names none of them is told which there are."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and say which commands there are."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}': there are {', '.join(self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
 
 class OpenGroup(Group):

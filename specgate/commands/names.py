@@ -7,6 +7,8 @@ from typing import Final
 
 import click
 
+from specgate.commands.door import Group
+
 HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "Measure": ("demo", "smoke", "micro", "full", "load", "ab"),
     "Stored runs": ("runs",),
@@ -16,7 +18,7 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class CommandLine(click.Group):
+class CommandLine(Group):
     """The first page: commands under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -16,5 +16,11 @@ def test_the_first_page_has_at_most_twelve_names_each_below_one_heading() -> Non
     assert [line for line in page.splitlines() if line.rstrip(":") in HEADINGS] == [f"{h}:" for h in HEADINGS]
 
 
-def test_what_is_no_name_at_all_is_refused() -> None:
-    assert CliRunner().invoke(cli, ["micor"]).exit_code == ExitCode.USAGE
+def test_what_is_no_name_at_all_is_refused_with_those_that_there_are() -> None:
+    for words, names in (
+        (("micor",), sorted(cli.commands)),
+        (("engine", "pairs", "micor"), ["check", "fetch", "list"]),
+    ):
+        wrong = CliRunner().invoke(cli, words)
+        assert wrong.exit_code == ExitCode.USAGE
+        assert f"'micor': there are {', '.join(names)}" in wrong.output

@@ -6,7 +6,7 @@ has events of several tokens, they are no steps, and nothing is measured.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import UNTOLD, Drafter, Launch
 from specgate.backends.servers.adapters import openai
@@ -21,6 +21,10 @@ from specgate.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
+
+
+SHORT: Final = "a"
+"""A text that every tokenizer takes."""
 
 
 class Compatible(openai.Format):
@@ -47,11 +51,13 @@ class Compatible(openai.Format):
         return str(answer.get("version", UNTOLD)) if isinstance(answer, dict) else UNTOLD
 
     def token_ids(self, client: Client, model: str, text: TextOrChat, special: bool = True) -> tuple[int, ...] | None:
-        """Those of `/tokenize`, where it is as in vLLM."""
+        """Those of `/tokenize`, where it is as in vLLM. Raises BackendError where it refuses this text alone."""
         try:
             return openai.token_ids(client, model, text, special=special)
         except BackendError:
-            return None
+            if text == SHORT or self.token_ids(client, model, SHORT) is None:
+                return None
+            raise
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         return openai.PATH, openai.body(ask, *sorted(self.expresses.settings), return_token_ids=True)

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from specgate.backends.servers.engines import find_server, server_tokens
+from specgate.contract.protocols import FoundServer
 from specgate.errors import BackendError, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
 from tests.backends.servers.raw_server import answer, raw_server
@@ -50,6 +51,21 @@ def test_a_server_that_nobody_knows_is_one_of_the_openai_format(
         server = find_server(url, {})
     assert (server.backend, server.engine) == ("openai", "an OpenAI-compatible server")
     assert (server.draft_length, server.unknown) == (length, why)
+
+
+@pytest.mark.parametrize("short", ["taken", "refused"])
+def test_a_prompt_that_a_tokenizer_refuses_is_named_and_an_end_point_that_refuses_all_is_no_tokenizer(
+    short: str,
+) -> None:
+    refused, tokens = answer(b"too long", status="413 Content Too Large"), answer(b'{"tokens": [7]}')
+    answers = iter([tokens, refused, tokens if short == "taken" else refused])
+    with raw_server(lambda path: next(answers)) as (url, _):
+        server = FoundServer(url, "openai", "a server", "m")
+        if short == "refused":
+            assert server_tokens(server, {}, ["ab", "abc"]) is None
+            return
+        with pytest.raises(BackendError, match=r"^prompt 2 of 2, to be made tokens: .*: HTTP 413: too long"):
+            server_tokens(server, {}, ["ab", "abc"])
 
 
 def test_a_server_that_stalls_is_waited_for_as_long_as_stall_s_says() -> None:
