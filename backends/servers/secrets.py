@@ -82,7 +82,10 @@ class Secret:
         if variable is None:
             return cls()
         if not (key := os.environ.get(variable, "").strip()):
-            raise EnvironmentRefused(f"option api_key_env = {variable}: the variable is not set")
+            raise EnvironmentRefused(
+                f"option api_key_env = {variable}: the variable is not set",
+                hint="the name of a variable that holds the server's key, exported",
+            )
         try:
             remember(key)
         except ValueError as error:

@@ -14,11 +14,19 @@ from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, RATE, REPEAT
 class Real(click.FloatRange):
     """A finite number in a range. click's own range lets NaN through, which is never outside of it."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
+
+
+class Whole(click.IntRange):
+    """A whole number in a range."""
+
+    name = "whole number"
 
 
 class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and 8.1 will do
@@ -39,7 +47,8 @@ class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             match = re.fullmatch(r"([0-9]{1,12})([kK]?)", part.strip(), re.ASCII)
             number = int(match[1]) * (1024 if match[2] else 1) if match else 0
             if not 1 <= number <= self.most:
-                right = f"whole numbers from 1 to {self.most} with commas between them, such as 8K,32K (K = 1024)"
+                example = "1,4" if self.most < 32 << 10 else "8K,32K (K = 1024)"
+                right = f"whole numbers from 1 to {self.most} with commas between them, such as {example}"
                 self.fail(f"{part.strip()[:40]!r} in {str(value)[:80]!r}: {right}.", param, ctx)
             numbers.add(number)
         return tuple(sorted(numbers))
@@ -84,9 +93,9 @@ def joined(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) 
     return words[0] if words else tuple(sorted({number for value in values for number in value})) or None
 
 
-def count(least: int = 1, most: int = STEPS) -> click.IntRange:
+def count(least: int = 1, most: int = STEPS) -> Whole:
     """A whole number from `least` to `most`."""
-    return click.IntRange(least, most)
+    return Whole(least, most)
 
 
 def above_zero(most: float) -> Real:

@@ -210,12 +210,12 @@ def load_of(question: Question, before: Mapping[str, Any]) -> dict[str, Any]:
     if question.rate is not None:
         load["rates"] = list(question.rate)
     if question.arrivals is not None:
+        hint = "poisson, constant, gamma:0.5 (its shape: below 1 in bunches), or trace"
         load["arrivals"], colon, shape = question.arrivals.partition(":")
         if load["arrivals"] not in ARRIVALS or bool(colon) != (load["arrivals"] == "gamma"):
-            hint = "poisson, constant, gamma:0.5 (its shape: below 1 in bunches), or trace"
             raise UsageError(f"--arrivals {shown(question.arrivals)}: no such kind", hint=hint)
         if colon:
-            load["burstiness"] = number_in(shape, f"--arrivals {question.arrivals}")
+            load["burstiness"] = number_in(shape, f"--arrivals {question.arrivals}", hint)
     if ("rates" in load or load.get("arrivals") == "trace") and "per_client" in load:
         del load["per_client"]
         load["requests"] = max(load["requests"], OPEN_REQUESTS)
@@ -233,23 +233,25 @@ def load_of(question: Question, before: Mapping[str, Any]) -> dict[str, Any]:
 def limits_in(text: str) -> dict[str, float]:
     """Return the limits in `ttft=500,tpot=30,share=0.95` as a scenario file has them. Raises UsageError for others."""
     limits = {}
+    hint = f"{', '.join(LIMITS)}: such as ttft=500,tpot=30 in milliseconds, and share=0.9 of the requests"
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         if name not in LIMITS:
-            hint = "such as ttft=500,tpot=30 in milliseconds, and share=0.9 of the requests"
-            raise UsageError(f"--goodput {shown(text)}: {shown(name)}: no limit", hint=f"{', '.join(LIMITS)}: {hint}")
-        limits[LIMITS[name]] = number_in(value, f"--goodput {text}: {name}")
+            raise UsageError(f"--goodput {shown(text)}: {shown(name)}: no limit", hint=hint)
+        limits[LIMITS[name]] = number_in(value, f"--goodput {text}: {name}", hint)
     return limits
 
 
-def number_in(text: str, where: str) -> float:
-    """Return the number in `text`. Raises UsageError, which names `where` it stands, for anything else."""
+def number_in(text: str, where: str, hint: str) -> float:
+    """Return the number in `text`. Raises UsageError with this `hint`, which names `where` it stands, for anything
+    else.
+    """
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{where}: {shown(text)}: a number was expected")
+        raise UsageError(f"{where}: {shown(text)}: a number was expected", hint=hint)
     return number
 
 

@@ -118,6 +118,25 @@ def test_plan_refuses_what_a_run_refuses(args: tuple[str, ...], message: str) ->
     assert isinstance(wrong, UsageError) and message in str(wrong)
 
 
+@pytest.mark.parametrize(
+    ("args", "wrong", "right"),
+    [
+        (("--rate", "abc"), "'abc' is not a valid number", ""),
+        (("--new-tokens", "1.5"), "'1.5' is not a valid whole number", ""),
+        (("--batch", "0"), "'0' in '0'", "such as 1,4."),
+        (("--context", "32M"), "'32M' in '32M'", "such as 8K,32K (K = 1024)."),
+        (("--goodput", "ttft"), "--goodput ttft: ttft: '': a number was expected", "such as ttft=500,tpot=30"),
+        (("--arrivals", "gamma:x"), "--arrivals gamma:x: 'x': a number was expected", "gamma:0.5"),
+    ],
+)
+def test_a_number_that_is_none_is_named_with_one_that_would_be_right(
+    args: tuple[str, ...], wrong: str, right: str
+) -> None:
+    ended = CliRunner().invoke(plan, ["--backend", "vllm", "--machine", "gpu", "--kind", "load", *args])
+    message = ended.output if isinstance(ended.exception, SystemExit) else str(ended.exception)
+    assert ended.exit_code and wrong in message and right in message
+
+
 ONE = ("--backend", "fake", "--machine", "cpu", "--scenario", "cpu-1k-single", "--plain")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from specgate.backends.servers.engines import find_server, server_tokens
 from specgate.contract.protocols import FoundServer
-from specgate.errors import BackendError, UsageError
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
 from tests.backends.servers.raw_server import answer, raw_server
 
@@ -80,6 +80,13 @@ def test_a_server_that_says_nothing_at_all_is_not_taken_for_a_closed_port() -> N
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(BackendError, match=r"^http://[0-9.:]+: silent for 0.2 s\n  -o stall_s=SECONDS"):
             find_server(url, {"stall_s": "0.2"})
+
+
+def test_a_key_whose_variable_is_not_set_is_asked_for() -> None:
+    with pytest.raises(
+        EnvironmentRefused, match=r"api_key_env = SPECGATE_NO_KEY: .*\n  the name of a variable that holds"
+    ):
+        find_server("http://127.0.0.1:9", {"api_key_env": "SPECGATE_NO_KEY"})
 
 
 def test_a_wrong_stall_s_is_refused_before_a_url_is_asked() -> None:
