@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product as product_of
 from statistics import fmean
@@ -65,7 +65,8 @@ def searched(
     if not configs:
         return None
     products = weight.products(inputs_to_rotate(weight.size, l2_bytes()), MOST)
-    compiled(configs, products, (MOST,), compiler)
+    by_mma = WeightConfig.of(known)
+    compiled([(config, rows) for rows in ROWS for config in (*configs, by_mma.at(rows))], products, compiler)
     for product in products:
         for config in configs:
             if (fault := fault_of(product, config)) is not None:
@@ -75,9 +76,7 @@ def searched(
         return fmean(latency_us(product.part(0, rows), config, stream) for product in products)
 
     shortlist = sorted(configs, key=lambda config: us(config, MOST))[:SHORTLIST]
-    by_mma = WeightConfig.of(known)
     cublas = {rows: fmean(cublas_us(product.part(0, rows), stream) for product in products) for rows in ROWS}
-    compiled(shortlist, products, ROWS, compiler)
     times = {config: {rows: us(config, rows) for rows in ROWS} for config in shortlist}
     best = min(times, key=lambda config: sum(times[config].values()))
     others = {rows: us(by_mma.at(rows), rows) for rows in ROWS}
@@ -93,13 +92,14 @@ def searched(
     )
 
 
-def compiled(
-    configs: Sequence[WgmmaConfig], products: Sequence[Product], rows: Sequence[int], compiler: Compiler
-) -> None:
-    """Raises BackendError for one that does not compile."""
-    launchers = [of.part(0, count).launcher(config) for config in configs for of in products for count in rows]
-    if complaints := [why for why in compiler.compile(launcher.spec for launcher in launchers).values() if why]:
-        raise BackendError(f"{KERNEL_OF_WGMMA}: {complaints[0]}")
+def compiled(launches: Iterable[tuple[AnyConfig, int]], products: Sequence[Product], compiler: Compiler) -> None:
+    """Compile the configurations for so many rows of `products`, all at once: what is not there is compiled when it is
+    launched, while the GPU waits. Raises BackendError for one that does not compile.
+    """
+    launchers = [of.part(0, rows).launcher(config) for config, rows in launches for of in products]
+    complaints = compiler.compile(launcher.spec for launcher in launchers)
+    if wrong := [f"{spec.stem}.cu: {why}" for spec, why in complaints.items() if why]:
+        raise BackendError(wrong[0])
 
 
 def fault_of(product: Product, config: WgmmaConfig) -> str | None:

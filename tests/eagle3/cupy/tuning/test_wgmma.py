@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specgate.backends.eagle3.cupy.bench.timing import Timing
 from specgate.backends.eagle3.cupy.device import Multiprocessors, multiprocessors
-from specgate.backends.eagle3.cupy.kernels.compiling import compiler
+from specgate.backends.eagle3.cupy.kernels.compiling import Compiler, compiler
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
+from specgate.backends.eagle3.cupy.kernels.matmul import matmul_rows
 from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import PIECE
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuning import search, wgmma
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
+from specgate.backends.eagle3.cupy.tuning.product import Product
 from specgate.backends.eagle3.cupy.tuning.search import Tuner
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
 from specgate.backends.eagle3.cupy.tuning.wgmma import NEVER, ROWS, candidates, first_faster, searched
@@ -76,6 +84,33 @@ def test_a_tuned_weight_lacks_products_by_wgmma_where_steps_have_many_rows_on_a_
     of_o = [GemmShape("TARGET_O", 64, 64, m) for m in (1, rows)]
     assert tuner.untuned(shapes, file) == [*(of_o if kept else []), missing]
     assert tuner.kept == ({(64, 64): gemm(64, 64)} if kept else {})
+
+
+def test_a_search_compiles_all_that_it_launches_before_it_launches_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, by all CPUs. A launch would compile for itself, and the GPU would wait."""
+    told, launched = list[Spec](), list[Spec]()
+
+    class Told(Compiler):
+        def compile(self, specs: Iterable[Spec]) -> Mapping[Spec, str | None]:
+            assert not launched
+            told.extend(specs)
+            return dict.fromkeys(told)
+
+    def timed(launch: Callable[[int], object], inputs: int, stream: None) -> Timing:
+        launch(inputs - 1)
+        return Timing(1.0, 0.0)
+
+    monkeypatch.setattr(matmul_rows, "multiprocessors", lambda: None)
+    monkeypatch.setattr(Kernel, "enqueue", lambda kernel, *_, **__: launched.append(kernel.spec))
+    monkeypatch.setattr(Product, "fault", lambda product, config: None)
+    monkeypatch.setattr(Product, "random", partial(Product.random, device="cpu"))
+    for name, value in (("time_launches", timed), ("l2_bytes", lambda: 1), ("shared_memory_limit", lambda: ROOM)):
+        monkeypatch.setattr(wgmma, name, value)
+    no_stream: Any = None
+    with torch.inference_mode(), ProcessPoolExecutor(1) as unused:
+        result = searched(GemmWeight(128, 128, ("TARGET_O",), 64), gemm(128, 128), Told(unused), no_stream, 132)
+    assert result is not None and {*launched} <= {*told}
+    assert {spec.stem for spec in launched} > {"matmul_wgmma"}
 
 
 @pytest.mark.gpu
