@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from specgate.analysis.cell_figures import (
 )
 from specgate.analysis.checks.contradictions import UNKNOWN, CheckFacts, Contradiction, contradictions
 from specgate.analysis.checks.served import clock_values
+from specgate.analysis.grouping import grouped, measured_by_cell
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.figures import load_values
 from specgate.analysis.load.sweeps import compared
@@ -150,9 +150,7 @@ def measure(
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, cell_blocks in of.items():
         by_point[cell.point] += cell_blocks
-    texts: dict[Point, list[BaselineText]] = defaultdict(list)
-    for text in records.texts:
-        texts[text.point].append(text)
+    texts = grouped(records.texts, lambda text: text.point)
 
     def tokens_of(cell: Cell) -> TokenCheck:
         if forced or not plan.scenarios[cell.point.scenario].repeats_baseline:
@@ -226,10 +224,7 @@ def sound_blocks(
 
     `sound`, `texts`: see `contradictions`.
     """
-    of: dict[Cell, list[Block]] = defaultdict(list)
-    for block in blocks:
-        if not block.warmup:
-            of[block.cell].append(block)
+    of = measured_by_cell(blocks)
     broken = contradictions(plan, of, margins, check_facts, sound, texts)
     for cell in broken:
         of[cell] = []

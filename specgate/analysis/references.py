@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from specgate.analysis.grouping import measured_by_cell
 from specgate.analysis.intervals.between_runs import OF_TIME, either, half_width
 from specgate.analysis.intervals.decision import FALSE_PASS, decide
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
@@ -39,10 +40,7 @@ def cell_times(
 
     `blocks` must come from whole rounds; warm-up is left out. `aside`: rounds whose times do not count.
     """
-    of: dict[Cell, list[Block]] = defaultdict(list)
-    for block in blocks:
-        if not block.warmup:
-            of[block.cell].append(block)
+    of = measured_by_cell(blocks)
     cells = [result.cell for result in results if result.status != "failed"]
     return {cell.key: times_of(plan, cell, of[cell], timed(of[cell], aside)) for cell in cells if of[cell]}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from specgate.contract import BASELINE, Block, Cell, Plan, Point, Round
+from specgate.analysis.grouping import grouped
+from specgate.contract import BASELINE, Block, Cell, Plan, Round
 
 
 def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
@@ -21,12 +21,10 @@ def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
 
 def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
     """The blocks that may be judged, in plan order: those of every round that one process ran completely."""
-    of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
-    for b in blocks:
-        of[b.point, b.prompt_set, b.round, b.warmup].append(b)
+    of = grouped(blocks, lambda b: (b.point, b.prompt_set, b.round, b.warmup))
     whole = []
     for round_ in plan.rounds:
-        round_blocks = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
+        round_blocks = of[round_.point, round_.prompt_set, round_.index, round_.warmup]
         generation = whole_generation(round_blocks, round_)
         whole += [b for b in round_blocks if b.worker_generation == generation]
     return whole

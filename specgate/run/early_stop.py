@@ -9,11 +9,11 @@ the run, after a --resume, and when the run is recomputed offline. Where the tim
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specgate.analysis.checks.contradictions import CheckFacts
+from specgate.analysis.grouping import grouped
 from specgate.analysis.load.level_search import needless_points
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
@@ -23,7 +23,7 @@ from specgate.analysis.references import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_interim_looks
-from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
+from specgate.contract import Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
 from specgate.contract.protocols import Counting, NeedsEarlierRun, Sequential
 from specgate.files.journal import Journal
 from specgate.planning.gates import lossy_cells, machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
@@ -110,9 +110,8 @@ def interim_looks(
     plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None
 ) -> Iterator[tuple[Point, Iterator[Look]]]:
     """Yield every point with its interim looks, but for the last one of the plan, as far as the journal has rounds."""
-    journal, of = as_measured(journal), defaultdict[Point, list[Block]](list)
-    for block in journal.blocks:
-        of[block.point].append(block)
+    journal = as_measured(journal)
+    of = grouped(journal.blocks, lambda block: block.point)
     answered, ends = requests_by_block(journal.blocks, journal.engines), journal.time_ends
 
     def looks(point: Point) -> Iterator[Look]:

@@ -5,7 +5,6 @@ All functions are pure: the same journal, plan and policy give the same run at a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
+from specgate.analysis.grouping import grouped
 from specgate.analysis.load.best_draft import best_drafts
 from specgate.analysis.load.max_goodput import greatest_loads
 from specgate.analysis.load.sweeps import break_evens, late_clients, short_blocks
@@ -31,7 +31,7 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
-from specgate.contract import Block, Cell, CellResult, EngineFacts, Gap, Plan, Policy, Rule, Run, State, Value, Verdict
+from specgate.contract import Block, CellResult, EngineFacts, Gap, Plan, Policy, Rule, Run, State, Value, Verdict
 from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.contract.verdict import NOWHERE
@@ -212,9 +212,7 @@ def check_seconds(journal: Journal) -> dict[str, float]:
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
     """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
     budgets = {cell.key: plan.scenarios[cell.point.scenario].budget for cell in plan.cells}
-    of: dict[Cell, list[Block]] = defaultdict(list)
-    for block in whole_rounds(plan, journal.blocks):
-        of[block.cell].append(block)
+    of = grouped(whole_rounds(plan, journal.blocks), lambda block: block.cell)
     blocks = {c.cell.key: eagle_speculation(c, of[c.cell], budgets[c.cell.key]) for c in run.cells}
     return {key: block for key, block in blocks.items() if block is not None}
 

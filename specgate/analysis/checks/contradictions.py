@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +13,12 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.pace import check_engine_clock, check_first_chunks, check_steps
 from specgate.analysis.checks.repeats import check_repeats
 from specgate.analysis.checks.verification import check_first_steps, check_untimed, check_verification
+from specgate.analysis.grouping import grouped
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.drafting import check_draft_counts, check_reported_counts
 from specgate.analysis.speculation.rewinds import check_rewinds
-from specgate.contract import BASELINE, BaselineText, Block, Budget, Cell, EngineFacts, Margin, Plan, Point
+from specgate.contract import BASELINE, BaselineText, Block, Budget, Cell, EngineFacts, Margin, Plan
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult
 
@@ -65,12 +65,8 @@ def contradictions(
     own.
     """
     sound = set() if sound is None else sound
-    known: dict[str, list[Margin]] = defaultdict(list)
-    for margin in margins:
-        known[margin.cell].append(margin)
-    of_point: dict[Point, list[BaselineText]] = defaultdict(list)
-    for text in texts:
-        of_point[text.point].append(text)
+    known = grouped(margins, lambda margin: margin.cell)
+    of_point = grouped(texts, lambda text: text.point)
     broken: dict[Cell, Contradiction] = {}
     for cell, blocks in of.items():
         if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], check_facts, sound)):

@@ -9,9 +9,9 @@ Multiple Comparisons, 1996, chapter 4).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width
 from specgate.analysis.intervals.decision import interval
 from specgate.analysis.stats import ALPHA, Pairs
@@ -25,10 +25,8 @@ def best_drafts(
     """Return the best draft length of every level with two or more whose speeds may be quoted. `between`: what differs
     between runs, by cell key.
     """
-    of: dict[Point, list[Comparison]] = defaultdict(list)
-    for comparison in comparisons:
-        if scenarios[comparison.cell.point.scenario].load is not None and comparison.speedup.value is not None:
-            of[comparison.cell.point].append(comparison)
+    loaded = (c for c in comparisons if scenarios[c.cell.point.scenario].load is not None)
+    of = grouped((c for c in loaded if c.speedup.value is not None), lambda c: c.cell.point)
     levels = sorted((p for p, same in of.items() if len(same) > 1), key=lambda p: (p.scenario, p.context, p.level))
     return tuple(best for point in levels if (best := best_of(point, of[point], between)) is not None)
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.goodput import LOST, used
 from specgate.analysis.requests.timing import requests_of
@@ -28,11 +29,8 @@ def search_order(levels: Sequence[T]) -> list[T]:
 
 def needless_points(plan: Plan, blocks: Sequence[Block]) -> set[Point]:
     """Return the points without measured blocks that the searches of `plan` do not need, given `blocks`."""
-    of: dict[tuple[str, int], list[Point]] = defaultdict(list)
-    for point in plan.points:
-        load = plan.scenarios[point.scenario].load
-        if load is not None and load.search:
-            of[point.scenario, point.context].append(point)
+    searched = {name for name, s in plan.scenarios.items() if s.load is not None and s.load.search}
+    of = grouped((p for p in plan.points if p.scenario in searched), lambda p: (p.scenario, p.context))
     needless = set[Point]()
     for points in of.values():
         points.sort(key=lambda point: point.level)

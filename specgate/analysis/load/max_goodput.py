@@ -10,13 +10,13 @@ a level for certain hold below it, too, where a level has too few requests for a
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Literal
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.load.break_even import CONFIDENCE
-from specgate.analysis.load.sweeps import Sweep, sweep_of
+from specgate.analysis.load.sweeps import sweep_of
 from specgate.analysis.requests.goodput import LOST
 from specgate.contract import CellResult, Scenario
 from specgate.contract.load import LevelUse, MaxGoodput
@@ -24,11 +24,8 @@ from specgate.contract.load import LevelUse, MaxGoodput
 
 def greatest_loads(scenarios: Mapping[str, Scenario], cells: Iterable[CellResult]) -> tuple[MaxGoodput, ...]:
     """Return the greatest load within the limits, for every sweep and role of the load scenarios that state any."""
-    of: dict[Sweep, list[CellResult]] = defaultdict(list)
-    for result in cells:
-        scenario = scenarios[result.cell.point.scenario]
-        if scenario.load is not None and scenario.goodput is not None:
-            of[sweep_of(result.cell)].append(result)
+    limited = {name for name, s in scenarios.items() if s.load is not None and s.goodput is not None}
+    of = grouped((r for r in cells if r.cell.point.scenario in limited), lambda r: sweep_of(r.cell))
     loads = (greatest_load(sorted(sweep, key=lambda r: r.cell.point.level)) for sweep in of.values())
     return tuple(sorted(loads, key=lambda most: (most.scenario, most.context, most.k)))
 

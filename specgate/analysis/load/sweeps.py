@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import FALSE_PASS, false_fail, spent
@@ -111,11 +112,8 @@ def sweep_of(cell: Cell) -> Sweep:
 
 def sweeps(scenarios: Mapping[str, Scenario], comparisons: Iterable[Comparison]) -> Iterator[Sequence[Comparison]]:
     """The comparisons of every sweep of a load scenario, by ascending level."""
-    by_sweep: dict[Sweep, list[Comparison]] = defaultdict(list)
-    for comparison in comparisons:
-        if scenarios[comparison.cell.point.scenario].load is not None:
-            by_sweep[sweep_of(comparison.cell)].append(comparison)
-    for sweep in by_sweep.values():
+    loaded = (c for c in comparisons if scenarios[c.cell.point.scenario].load is not None)
+    for sweep in grouped(loaded, lambda c: sweep_of(c.cell)).values():
         yield sorted(sweep, key=lambda c: c.cell.point.level)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.stats import t_quantile
 from specgate.contract import Block
 from specgate.contract.conditions import POWER_CAPS, ClockComparison, GpuConditions, RoleClock, Sample, clock_readings
@@ -180,10 +181,7 @@ def _clock(readings: Sequence[_Reading], weights: Mapping[int, float], part_s: f
 
     A sample deviates from the mean of its stretch, so how the clock changes along the part is no scatter.
     """
-    of: dict[int, list[_Reading]] = defaultdict(list)
-    for reading in readings:
-        if reading.stretch in weights:
-            of[reading.stretch].append(reading)
+    of = grouped((r for r in readings if r.stretch in weights), lambda r: r.stretch)
     if not of:
         return RoleClock(None, None, 0, 0, 0, part_s)
     means = {stretch: statistics.fmean(r.mhz for r in stretch_readings) for stretch, stretch_readings in of.items()}

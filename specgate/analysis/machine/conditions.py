@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.machine.clock_comparison import compared_clocks
 from specgate.analysis.machine.cpu_pace import pace_of
 from specgate.analysis.machine.timeline import timeline_of
-from specgate.contract import Block, Plan, Point
+from specgate.contract import Block, Plan
 from specgate.contract.conditions import (
     POWER_CAPS,
     Conditions,
@@ -67,15 +68,9 @@ def conditions_of(
     hosts: Mapping[str, HostJudgement] | None = None,
 ) -> dict[str, Conditions]:
     """Point key → conditions, for every point that has a measured block. `hosts`: what was judged block by block."""
-    watches: dict[int, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        watches[sample.worker_generation].append(sample)
-    for watch in watches.values():
-        watch.sort(key=lambda s: s.monotonic_ns)
-    by_point, of = {}, defaultdict[Point, list[Block]](list)
-    for block in blocks:
-        if not block.warmup:
-            of[block.point].append(block)
+    watches = grouped(sorted(samples, key=lambda s: s.monotonic_ns), lambda s: s.worker_generation)
+    of = grouped((block for block in blocks if not block.warmup), lambda block: block.point)
+    by_point = {}
     for point in plan.points:
         if mine := of[point]:
             measured = (r for r in plan.rounds_of(point) if not r.warmup)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.grouping import grouped
 from specgate.contract import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Rule
 from specgate.contract.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits, MachineLimits
 
@@ -39,10 +40,7 @@ def judge_hosts(
 
     `blocks` must come from whole rounds. An engine whose clock is scripted is not disturbed by anything.
     """
-    of: dict[str, list[Block]] = defaultdict(list)
-    for block in blocks:
-        if not block.warmup:
-            of[block.point.key].append(block)
+    of = grouped((block for block in blocks if not block.warmup), lambda block: block.point.key)
     judgements = {}
     for point in plan.points:
         limits = host_limits(rules, [cell for cell in plan.cells if cell.point == point])

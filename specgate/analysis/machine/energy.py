@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.machine.conditions import watched_by
 from specgate.analysis.paired_blocks import paired, speedup
 from specgate.analysis.rounds import pairs_of
-from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Plan, Value
+from specgate.contract import BetweenRuns, Block, CellResult, Comparison, Plan, Value
 from specgate.contract.conditions import Conditions, Sample, clock_readings
 
 PER_TOKEN: Final = "joules_per_token"
@@ -54,9 +54,7 @@ def metered(
     plan: Plan, blocks: Iterable[Block], samples: Sequence[Sample], conditions: Mapping[str, Conditions]
 ) -> list[Metered]:
     """The measured blocks whose energy is known. Points whose GPU was never seen at work have none."""
-    watches: dict[int, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        watches[sample.worker_generation].append(sample)
+    watches = grouped(samples, lambda sample: sample.worker_generation)
     curves = {generation: curve_of(watch) for generation, watch in watches.items()}
     known = []
     for block in blocks:
@@ -106,9 +104,7 @@ def with_energy(
     between_runs: Mapping[str, BetweenRuns],
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """`cells` with their joules per token, and `comparisons` with the ratio of a spec cell's to its baseline's."""
-    of: dict[Cell, list[Metered]] = defaultdict(list)
-    for block in known:
-        of[block.block.cell].append(block)
+    of = grouped(known, lambda metered: metered.block.cell)
     wrong = {c.cell for c in comparisons if c.tokens.defects}
 
     def extended(result: CellResult) -> CellResult:

@@ -18,6 +18,7 @@ from functools import reduce
 from operator import add
 from typing import Final, Literal, TypeVar
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.prompt_acceptance import interval_over, length_values, position_values, record_of
 from specgate.analysis.requests.arrivals import request_records
 from specgate.analysis.tokens.repetition import LOOPS
@@ -273,9 +274,7 @@ def layouts_of(requests: Sequence[Request]) -> tuple[Layout, ...]:
 
 def layout_of(requests: Sequence[Request], by: Key | None) -> Layout:
     """The table by the key `by`: one summary per group, in ascending order of pair, draft length and the key."""
-    groups: dict[Group, list[Request]] = defaultdict(list)
-    for request in requests:
-        groups[group_of(request, by)].append(request)
+    groups = grouped(requests, lambda request: group_of(request, by))
     ordered = sorted(groups.items(), key=lambda item: order(item[0]))
     unlike = tuple(unlike_prompts(ordered)) if by == "engine" else ()
     return Layout(by, tuple(summary_of(group, members) for group, members in ordered), unlike)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from specgate.analysis.grouping import grouped, measured_by_cell
 from specgate.analysis.intervals.slope import reach, slope_of
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.contract import AcceptanceDrift, Block, CellResult, EngineFacts
@@ -58,10 +59,7 @@ def with_drifts(
     `requests`: `requests_by_block` of all blocks in the order in which they ran, warm-up and blocks that do not count
     among them. `judged`: those that count. `engines`: point key → facts.
     """
-    of = defaultdict(list)
-    for block in judged:
-        if block.role.speculative and not block.warmup:
-            of[block.cell].append(block)
+    of = measured_by_cell(judged)
 
     def extended(result: CellResult) -> CellResult:
         facts = engines.get(result.cell.point.key)
@@ -93,9 +91,7 @@ def requests_seen(spans: Iterable[Answered]) -> int:
 
     What it answered before that, for other points too, shows no change of this cell.
     """
-    of: dict[int | None, list[Answered]] = defaultdict(list)
-    for span in spans:
-        of[span.process].append(span)
+    of = grouped(spans, lambda span: span.process)
     return max(max(s.after for s in own) - min(s.before for s in own) for own in of.values())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.traces.cuda_calls import kind_of, to_host, unknown_calls
 from specgate.analysis.traces.ranges import Step
 from specgate.analysis.traces.recording import Call, Doubt, Recording, Work, process_of
@@ -76,9 +77,7 @@ def outside_others(idle: Sequence[Call], busy: Sequence[Call]) -> list[Call]:
     """Launches of `idle` that do not lie within a call that has work, or around one: an API calls the other."""
     if not idle:
         return []
-    by_thread: defaultdict[str, list[Call]] = defaultdict(list)
-    for call in sorted(busy, key=lambda c: c.begin_ns):
-        by_thread[call.thread].append(call)
+    by_thread = grouped(sorted(busy, key=lambda c: c.begin_ns), lambda c: c.thread)
     return [call for call in idle if not nested_in(call, by_thread[call.thread])]
 
 

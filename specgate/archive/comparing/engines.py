@@ -7,9 +7,9 @@ against the first column that has the cell.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from specgate.analysis.grouping import grouped
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.comparisons import Column, Entry, Matrix, Row
 from specgate.errors import UsageError
@@ -25,9 +25,7 @@ def cell_id(cell: Cell) -> CellId:
 
 def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
     """Return the blocks of each cell, point after point, the roles of a point by their draft lengths."""
-    of: dict[Cell, list[Block]] = defaultdict(list)
-    for block in blocks:
-        of[block.cell].append(block)
+    of = grouped(blocks, lambda block: block.cell)
     points = list(dict.fromkeys(cell.point for cell in of))
     return {cell: of[cell] for cell in sorted(of, key=lambda cell: (points.index(cell.point), cell.role.k))}
 
