@@ -14,7 +14,6 @@ from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.machine.checkout import checkout_of
-from specgate.planning.ad_hoc import NOTHING, Question
 from specgate.planning.policy import micro_names
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
@@ -38,41 +37,30 @@ More blocks of a process say little: a pair of processes counts once.
 class AbRequest:
     """The command line.
 
+    `run`: what both sides measure, as the command line of a run says it; draft lengths that are () ask for the
+        baseline alone.
     `old`, `new`: what `--old` and `--new` said. `base`: the revision that the old side is built from. `build`: the
-    command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one build.
-    `tokenizer`, `question`, `baseline`: as in `planning.request.Request`.
+        command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one
+        build.
     `looks`: numbers of process pairs, ascending. After each, the words are judged, and it goes on only from CANNOT
         TELL. None: the usual ones.
     `steps`: most engine steps of a block; None for USUAL_STEPS.
-    `isolate`: whether engines run in a sandbox, never both sides at once.
+    `apart`: whether the engines of both sides never hold memory at once, as is always so in a sandbox.
     """
 
-    argv: tuple[str, ...]
-    plain: bool
-    out: Path
+    run: Request
     old: Sequence[tuple[str, str]] = ()
     new: Sequence[tuple[str, str]] = ()
     base: str | None = None
     build: str | None = None
     package: str | None = None
     same: bool = False
-    backend: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    scenarios: Sequence[str] = ()
-    policy: str | None = None
-    pair: str | None = None
-    target: Path | None = None
-    draft: Path | None = None
-    tokenizer: Path | None = None
-    question: Question = NOTHING
-    baseline: bool = True
     looks: tuple[int, ...] = ()
     visits: int = 1
     quads: int = 2
     steps: int | None = None
     margins: Margins = field(default_factory=Margins)
     apart: bool = False
-    isolate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +125,13 @@ def ready(request: AbRequest, side: Asked) -> Build:
 
 
 def config_of(request: AbRequest, side: Asked) -> Config:
-    """Configuration of one side. Draft lengths that are () ask for the baseline alone."""
-    plain = request.question.spec == ()
-    run = Request(
-        kind="micro",
-        argv=request.argv,
-        plain=request.plain,
-        out=request.out,
-        backend=side.backend or request.backend,
-        scenarios=request.scenarios,
-        policy=request.policy,
-        pair=request.pair,
-        target=request.target,
-        draft=request.draft,
-        tokenizer=request.tokenizer,
-        question=replace(request.question, spec=None) if plain else request.question,
-        baseline=request.baseline,
-        perf_mode=False,
-        options={**request.options, **side.options},
+    """Configuration of one side."""
+    run, plain = request.run, request.run.question.spec == ()
+    run = replace(
+        run,
+        backend=side.backend or run.backend,
+        question=replace(run.question, spec=None) if plain else run.question,
+        options={**run.options, **side.options},
     )
     config = resolve(run, foreign=side.foreign, usual=micro_names)
     every = {name: replace(s, grid=replace(s.grid, spec=())) if plain else s for name, s in config.scenarios.items()}

@@ -45,7 +45,7 @@ def carry_out(request: AbRequest) -> ExitCode:
     Before the first block, raises UsageError for a request that cannot be carried out and BackendError for a side that
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
-    with isolated(request.isolate, request.out):
+    with isolated(request.run.isolate, request.run.out):
         _, result = begin(request)
     return result.code
 
@@ -53,16 +53,16 @@ def carry_out(request: AbRequest) -> ExitCode:
 def begin(request: AbRequest) -> tuple[AbFolder, TwoBuilds]:
     """Carry out the comparison under the sandbox that is current, if any: see `carry_out`. Returns it, as stored."""
     check(request)
-    Ledger(request.out).read()  # what cannot be entered in the end is not measured
+    Ledger(request.run.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
         settings, prompts = asked_of(request, sides)
         refuse_credentials(settings)
-        folder = AbFolder.create(request.out, tuple(settings.scenarios), inventory.source_tree_sha256())
+        folder = AbFolder.create(request.run.out, tuple(settings.scenarios), inventory.source_tree_sha256())
         with folder.top.lock():
             folder.write_asked(settings)
             keep_logs(folder, Path(logs))
-            processes = Processes(beside=not (request.apart or request.isolate))
-            return folder, finish(request.plain, sides, settings, prompts, folder, processes)
+            processes = Processes(beside=not (request.apart or request.run.isolate))
+            return folder, finish(request.run.plain, sides, settings, prompts, folder, processes)
 
 
 def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
@@ -78,8 +78,8 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
                 print_result(folder, result, plain)
                 return result.code
         before = earlier(folder, more, request_of)
-        hiding = isolated(before.request.isolate, path.absolute().parent)
-        with hiding, builds(replace(before.request, plain=plain), Path(logs)) as sides:
+        hiding = isolated(before.request.run.isolate, path.absolute().parent)
+        with hiding, builds(before.request, Path(logs)) as sides:
             again, prompts = asked_of(before.request, sides)
             refuse_changes(path, before.stored, again)
             folder.top.put_manifest_aside()
@@ -208,9 +208,9 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         margins=request.margins,
         prompts={key: p.describe() for key, p in prompts.items()},
         started=now(),
-        argv=("specgate", *request.argv),
+        argv=("specgate", *request.run.argv),
         tool_version=__version__,
-        bandwidth=bandwidth_of(request.out),
+        bandwidth=bandwidth_of(request.run.out),
         looks=looks,
         begun_with=begun_with(sides),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -100,6 +101,7 @@ def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
     """The request of the options `values`. `argv`: the arguments as they were written."""
     from specgate.ab.request import AbRequest
     from specgate.contract.two_builds import Margins
+    from specgate.planning.request import Request
 
     options = {**values, "looks": counts_of(values["processes"])}
     for name in ("resume", "processes"):
@@ -113,4 +115,6 @@ def request_of(argv: Sequence[str], values: Mapping[str, Any]) -> AbRequest:
     take_sides(options)
     steps = options.pop("steps")  # a limit of the comparison's blocks, not a question of its own
     options["question"] = take_question(options)
-    return AbRequest(argv=tuple(argv), margins=margins, steps=steps, **options)
+    of_both = {name: options.pop(name) for name in [f.name for f in fields(Request)] if name in options}
+    run = Request(kind="micro", argv=tuple(argv), perf_mode=False, **of_both)
+    return AbRequest(run, margins=margins, steps=steps, **options)

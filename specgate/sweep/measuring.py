@@ -109,7 +109,7 @@ def measure_beside(candidate: Candidate, request: AbRequest, parent: Path) -> Ke
             processes = replace(before, beside=not request.apart) if not before.found else before
             processes = replace(without_unfinished(folder, processes), failure=None, code=None)
             folder.write_asked(settings)
-            failure = measure(request.plain, sides, settings, prompts, folder, processes, until_decided=False)
+            failure = measure(request.run.plain, sides, settings, prompts, folder, processes, until_decided=False)
     candidate.asked = settings
     reduce(candidate)
     if isinstance(failure, SpecgateError):

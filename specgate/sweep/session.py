@@ -101,14 +101,14 @@ def carry_out(request: SweepRequest) -> tuple[ExitCode, Path]:
         candidates = tuple(restored(s, stored, number, folder.path) for number, s in enumerate(settings))
         refuse_another(candidates, request.comparison)
     else:
-        folder = RunFolder.create(base.out, "sweep", label_of(names), inventory.source_tree_sha256())
+        folder = RunFolder.create(base.run.out, "sweep", label_of(names), inventory.source_tree_sha256())
         candidates = tuple(map(Candidate, settings))
-    state = State(request, candidates, base, folder, began + request.budget_s, base.apart or base.isolate)
+    state = State(request, candidates, base, folder, began + request.budget_s, base.apart or base.run.isolate)
     if stored and stored.pair_s and (pairs := sum(c.pairs for c in candidates)):
         state.spent_s, state.pairs, state.measured = stored.pair_s * pairs, pairs, stored.measured
     echo(f"{len(settings)} settings of {', '.join(request.grid)}; sweep folder {folder.path}")
     try:
-        with folder.lock(), isolated(base.isolate, base.out):
+        with folder.lock(), isolated(base.run.isolate, base.run.out):
             code, verdict, best = search(state)
             store(state, verdict, best)
     except KeyboardInterrupt:
