@@ -94,16 +94,10 @@ class TunedProduct:
     by_rule: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTrace:
-    """Profile of one untimed block of a cell. The same engine decoded it from the same prompts as the timed blocks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was seen of a decode loop: kernels, memory copies and CUDA functions called by the host, counted by name.
 
-    Everything is counted between the marks that the engine sets around a block's steps (`api.block_marker`). In a
-    server's own trace, everything is counted from the beginning of its first decode step to that of its last.
-
-    `source`: who looked.
-    `tokens[slot]`: token ids, which link the trace to the timed blocks.
-    `kernels`, `copies`, `calls`: launches, memory copies and CUDA functions called by the host, counted by name.
     `unseen`: why nothing could be observed; None where something was.
     `partial`: why there may have been more than was observed; None where all was. What is seen still counts.
     `loop`: how the GPU spent the traced time, where the profiler tells.
@@ -112,6 +106,30 @@ class BlockTrace:
     `notes`: what whoever reads the trace should know, such as which ranges tell its steps.
     `products`: those of a step, of an engine that states them. `launches`: how often their kernels were launched, by
         `launch_name`.
+    """
+
+    kernels: Mapping[str, Count] = field(default_factory=dict)
+    copies: Mapping[str, Count] = field(default_factory=dict)
+    calls: Mapping[str, Count] = field(default_factory=dict)
+    unseen: str | None = None
+    partial: str | None = None
+    loop: LoopFigures | None = None
+    findings: tuple[Finding, ...] = ()
+    allowed: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    products: tuple[TunedProduct, ...] = ()
+    launches: Mapping[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTrace(Observed):
+    """Profile of one untimed block of a cell. The same engine decoded it from the same prompts as the timed blocks.
+
+    Everything is counted between the marks that the engine sets around a block's steps (`api.block_marker`). In a
+    server's own trace, everything is counted from the beginning of its first decode step to that of its last.
+
+    `source`: who looked.
+    `tokens[slot]`: token ids, which link the trace to the timed blocks.
     `spans`: cache and trees in steps of another untimed run of the cell; None where the engine shows none.
     """
 
@@ -121,17 +139,6 @@ class BlockTrace:
     source: TraceSource
     steps: int
     tokens: tuple[tuple[int, ...], ...]
-    kernels: Mapping[str, int] = field(default_factory=dict)
-    copies: Mapping[str, int] = field(default_factory=dict)
-    calls: Mapping[str, int] = field(default_factory=dict)
-    unseen: str | None = None
-    partial: str | None = None
-    loop: LoopFigures | None = None
-    findings: tuple[Finding, ...] = ()
-    allowed: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
-    products: tuple[TunedProduct, ...] = ()
-    launches: Mapping[str, int] = field(default_factory=dict)
     spans: ShownSpans | None = None
 
 

@@ -36,7 +36,9 @@ def traces_of(plan: Plan, **changes: Any) -> dict[str, BlockTrace]:
     for cell in plan.cells:
         tokens, spans = block(round_, cell.role, steps=4).tokens, spans_of(block(round_, cell.role))
         calls = {"cudaGraphLaunch": 4}
-        seen = BlockTrace(cell.key, 0, 0, "profiler", 4, tokens, {"mine": 8}, {}, calls, spans=spans, **AS_TUNED)
+        seen = BlockTrace(
+            cell.key, 0, 0, "profiler", 4, tokens, kernels={"mine": 8}, calls=calls, spans=spans, **AS_TUNED
+        )
         traces[cell.key] = replace(seen, **changes) if cell.role.speculative else seen
     return traces
 

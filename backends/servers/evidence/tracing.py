@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from specgate.analysis.requests.arrivals import step_sizes
 from specgate.analysis.traces.families import fallen_back
-from specgate.analysis.traces.steps import Loop, loop_of
+from specgate.analysis.traces.steps import Loop, loop_of, observed_in
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import Json, SpecCounts
 from specgate.contract import Finding, Finish
 from specgate.contract.protocols import Activity
+from specgate.contract.traces import Observed
+from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -197,16 +199,7 @@ def activity_of(loop: Loop) -> Activity:
     unseen = loop.unseen
     if unseen is None and (loop.window.thread is None or not loop.steps):
         unseen = NO_RANGES
-    return Activity(
-        kernels=loop.kernels,
-        copies=loop.copies,
-        calls=loop.calls,
-        unseen=unseen,
-        partial=loop.partial,
-        server_profiler=True,
-        steps=loop.steps or 0,
-        loop=loop.figures,
-    )
+    return Activity(server_profiler=True, steps=loop.steps or 0, **fields_of(Observed, observed_in(loop, unseen)))
 
 
 def attention_findings(flags: Sequence[str], reported: str | None, activity: Activity) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from specgate.analysis.traces.phases import Phase, phases_of
 from specgate.analysis.traces.ranges import Step, longest_run, ranges_in, steps_by_ranges
 from specgate.analysis.traces.recording import About, Call, Doubt, Recording, Work, process_of
 from specgate.contract import LoopFigures
+from specgate.contract.traces import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,18 @@ def loop_within(recording: Recording, window: Window) -> Loop:
         phases=phases_of(
             (mark for mark in recording.marks if window.begin_ns <= mark.begin_ns < window.end_ns), calls, work
         ),
+    )
+
+
+def observed_in(loop: Loop, unseen: str | None) -> Observed:
+    """Return the loop as a run stores it. `unseen`: why nothing follows from it; None if something does."""
+    return Observed(
+        kernels=loop.kernels,
+        copies=loop.copies,
+        calls=loop.calls,
+        unseen=unseen,
+        partial=loop.partial,
+        loop=loop.figures,
     )
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.contract import Budget, DecodeRun, EngineFacts, Finding, LoopFigures, PairRef, Role, Sampling
+from specgate.contract import Budget, DecodeRun, EngineFacts, PairRef, Role, Sampling
 from specgate.contract.samples.block import Finishes
 from specgate.contract.samples.memory import EngineMemory
-from specgate.contract.traces import TunedProduct
+from specgate.contract.traces import Observed
 from specgate.contract.types import Count, Digest, Size, Tokens
 
 BLOCK_MARK = "specgate.block"
@@ -111,34 +111,19 @@ class Decoded(DecodeRun):
     """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """Observations of a block: kernels, memory copies and CUDA functions called by the host, counted by name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity(Observed):
+    """Observations of a block. They become fields of `contract.BlockTrace`.
 
-    `unseen`: why nothing could be observed; None where something was.
-    `partial`: why there may have been more than was observed; None where all was.
-
-    The rest is for an engine behind a server, whose own profiler looked. It becomes fields of `contract.BlockTrace`,
-    whose docstring explains them.
+    All but the counts is for an engine behind a server, whose own profiler looked.
 
     `server_profiler`: whether a profiler that the server has built in was started by the engine's code, which then read
         its file. Believed of a back end that comes with specgate; any other's trace is its own word.
     `steps`: how many decode steps were counted; None for as many as the block has.
     """
 
-    kernels: Mapping[str, Count] = field(default_factory=dict)
-    copies: Mapping[str, Count] = field(default_factory=dict)
-    calls: Mapping[str, Count] = field(default_factory=dict)
-    unseen: str | None = None
-    partial: str | None = None
     server_profiler: bool = False
     steps: Count | None = None
-    loop: LoopFigures | None = None
-    findings: tuple[Finding, ...] = ()
-    allowed: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
-    products: tuple[TunedProduct, ...] = ()
-    launches: Mapping[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

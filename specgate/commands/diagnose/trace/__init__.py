@@ -6,6 +6,7 @@ showing.py    the same as text and as data
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,10 @@ def trace(file: Path, steps: int | None, kernels: Path | None, as_json: bool) ->
 def block_of(recording: Recording, loop: Loop, allowed: tuple[str, ...] | None) -> BlockTrace:
     """Return the trace as a run would store it. Without its steps it shows no loop, since prefill is in it."""
     from specgate.analysis.traces.ranges import ranges_in
+    from specgate.analysis.traces.steps import observed_in
     from specgate.contract import BlockTrace
+    from specgate.contract.traces import Observed
+    from specgate.contract.types import fields_of
 
     unseen = loop.unseen
     if unseen is None and loop.window.thread is None and loop.steps is None:
@@ -92,11 +96,5 @@ def block_of(recording: Recording, loop: Loop, allowed: tuple[str, ...] | None) 
         source="server-profiler",
         steps=loop.steps or 0,
         tokens=(),
-        kernels=loop.kernels,
-        copies=loop.copies,
-        calls=loop.calls,
-        unseen=unseen,
-        partial=loop.partial,
-        loop=loop.figures,
-        allowed=allowed,
+        **fields_of(Observed, replace(observed_in(loop, unseen), allowed=allowed)),
     )

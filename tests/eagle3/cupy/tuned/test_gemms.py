@@ -176,7 +176,7 @@ def block_trace(products: tuple[TunedProduct, ...], launches: list[Launch]) -> B
     mine = [launch for launch in launches if launch.name in {product.kernel for product in products}]
     names = [launch_name(launch.name, launch.grid, launch.block, launch.shared_bytes + 64) for launch in mine]
     kernels = Counter(launch.name for launch in launches)
-    return BlockTrace("a cell", 0, 0, "profiler", 1, (), kernels, products=products, launches=Counter(names))
+    return BlockTrace("a cell", 0, 0, "profiler", 1, (), kernels=kernels, products=products, launches=Counter(names))
 
 
 @pytest.mark.parametrize(("rows", "hit"), [(4, True), (16, True), (17, False), (64, False)])
@@ -189,9 +189,8 @@ def test_products_of_more_than_16_rows_are_divided_by_a_rule_and_count_as_untune
     assert gemms.counters == {"tuned_total": 1, "tuned_hits": int(hit), "tuned_by_rule": int(not hit)}
     (product,) = gemms.products(0)
     assert product.launch is not None and product.by_rule is not hit
-    seen = BlockTrace(
-        "", 0, 0, "profiler", 1, (), {product.kernel: 1}, products=(product,), launches={product.launch: 1}
-    )
+    kernels, launches = {product.kernel: 1}, {product.launch: 1}
+    seen = BlockTrace("", 0, 0, "profiler", 1, (), kernels=kernels, products=(product,), launches=launches)
     assert tuned_kernels([], seen).reason_code == ("launched_as_tuned" if hit else "untuned_rows")
     require(gemms.tuned, gemms.lookups, PairRef("p", tmp_path, None), perf_mode=True)  # type: ignore[arg-type]
     assert ("of more than 16 rows, which breaks I2" in capsys.readouterr().out) is not hit
