@@ -31,15 +31,17 @@ from specgate.contract import (
     TokenChecks,
     TopTokens,
 )
-from specgate.contract.protocols import OpenRequest
+from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.two_builds import Origin, Process, SideName
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.files.journal import PointEngine
-from specgate.machine.cpu_counters import CpuProbe, between
+from specgate.machine.cpu_counters import CpuProbe
 from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.engine_process.launch import Launch
-from specgate.run.runner import answer_timeout_s, make_block
+from specgate.run.point_blocks import timed_block
+from specgate.run.progress import Silent
+from specgate.run.runner import answer_timeout_s
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.watched_gpus import used_gpus
 from specgate.run.worker import EngineWorker
@@ -100,7 +102,7 @@ class AbRunner:
         folder: AbFolder,
         checks: TokenChecks | None,
         ties: NearTies,
-        report: Report,
+        report: Silent,
         processes: Processes,
     ) -> None:
         self.sides, self.prompts, self.folder, self.report, self.total = sides, prompts, folder, report, 0
@@ -371,17 +373,16 @@ class AbRunner:
         shared_ns: int,
         idle: Sequence[int],
     ) -> None:
-        scenario, before = self.sides[name].plan.scenarios[round_.point.scenario], self.cpus.read(worker.pid, idle)
-        asked_ns = time.monotonic_ns()
-        prefill_ns = shared_ns
-        if scenario.whole_requests:
-            prefill_ns = worker.prefill(self._ids_of(round_.point, round_.prompt_set), draft=group.role.speculative)
-        decoded = worker.decode(group.role, scenario.budget, ())
-        block = make_block(round_, place, group.role, number, prefill_ns, decoded)
-        span_ns = asked_ns, time.monotonic_ns()
-        lengths = self._set_of(round_.point, round_.prompt_set).lengths if scenario.workload.own else ()
-        cpu = between(before, self.cpus.read_again(before))
-        block = replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=lengths)
+        scenario = self.sides[name].plan.scenarios[round_.point.scenario]
+        chosen = self._set_of(round_.point, round_.prompt_set)
+
+        def ask() -> tuple[int, Decoded]:
+            own, speculative = scenario.whole_requests, group.role.speculative
+            prefill_ns = worker.prefill(chosen.token_ids, draft=speculative) if own else shared_ns
+            return prefill_ns, worker.decode(group.role, scenario.budget, ())
+
+        lengths = chosen.lengths if scenario.workload.own else ()
+        block, _ = timed_block(round_, place, group.role, number, worker, self.cpus, ask, lengths, idle)
         self.folder.sides[name].append(block)
         self.blocks[name].append(block)
         self.report(block, sum(map(len, self.blocks.values())), self.total, name)
@@ -391,10 +392,7 @@ class AbRunner:
         return replace(point, backend=self.sides[name].backend)
 
     def _ids(self, visit: Visit) -> Sequence[Sequence[int]]:
-        return self._ids_of(visit.point, visit.prompt_set)
-
-    def _ids_of(self, point: Point, prompt_set: int) -> Sequence[Sequence[int]]:
-        return self._set_of(point, prompt_set).token_ids
+        return self._set_of(visit.point, visit.prompt_set).token_ids
 
     def _set_of(self, point: Point, prompt_set: int) -> PromptSet:
         prompts = self.prompts[replace(point, backend=self.sides["old"].backend).key]

@@ -27,6 +27,7 @@ from specgate.planning.resolution import read_back
 from specgate.promotion.claim import software_of
 from specgate.promotion.fingerprint import FLEET
 from specgate.run.beginning import fitting_prompts
+from specgate.run.progress import Silent
 from specgate.run.recompute import Stopped
 from specgate.run.runner import Runner
 from specgate.run.session import stop_check, watched
@@ -87,7 +88,7 @@ def measure(path: Path, folder: RunFolder, task: Task, run: Run) -> Done:
         prompts,
         config,
         folder,
-        told,
+        Counted(),
         stop_check(run, whole, config.policy),
         bandwidth=run.bandwidth,
         first_generation=task.first_generation,
@@ -96,8 +97,11 @@ def measure(path: Path, folder: RunFolder, task: Task, run: Run) -> Done:
     return Done(samples_of(path), measured.failures, stopped=stop_of(measured.stopped))
 
 
-def told(block: Block, done: int, planned: int) -> None:
-    echo(f"{done} of {planned} blocks: {block.cell.key}")
+class Counted(Silent):
+    """Prints how many blocks are done."""
+
+    def __call__(self, block: Block, done: int, planned: int, side: str = "") -> None:
+        echo(f"{done} of {planned} blocks: {block.cell.key}")
 
 
 def samples_of(path: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from specgate.contract import Block, Run
+from specgate.contract import Run
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.fleet.coordinator import Coordinator
@@ -20,6 +20,7 @@ from specgate.promotion.admission import admission
 from specgate.promotion.fingerprint import FLEET
 from specgate.run import early_stop, session
 from specgate.run.ending import Measured, check_unchanged
+from specgate.run.progress import Silent
 from specgate.run.recompute import Stopped
 from specgate.run.runner import Runner
 from specgate.run.session import Resolved
@@ -90,7 +91,7 @@ def measure_on(machines: Machines, resolved: Resolved, folder: RunFolder, run: R
     with folder.lock():
         already = early_stop.not_continued(resolved.plan, run, config.policy, folder.journal())
         left = early_stop.truncated_plan(resolved.plan, already)
-        missing = Runner(left, resolved.prompts, config, folder, unheard)
+        missing = Runner(left, resolved.prompts, config, folder, Silent())
         admit = admission(resolved.request, config, resolved.ledger, resolved.promotion, software)
         coordinator = Coordinator(machines, folder, resolved.plan, admit, missing.worker_generation + 1)
         try:
@@ -104,7 +105,3 @@ def measure_on(machines: Machines, resolved: Resolved, folder: RunFolder, run: R
         return Measured(folder.journal(), coordinator.failures, stopped)
     except InvalidResult as error:
         return Measured(None, coordinator.failures, error)
-
-
-def unheard(block: Block, done: int, planned: int) -> None:
-    """The coordinator measures no block itself."""

@@ -6,7 +6,7 @@ references.py     the earlier run that it is judged against, and compared builds
 reachability.py   floors that no run can reach, said before anything is measured
 resuming.py       a run that is continued: whether it may be, and what it rests on
 runner.py         the one measuring loop: plan → worker → blocks in the journal
-role_by_role.py   its order on an engine that holds one role at a time
+point_blocks.py   the blocks of one point on one engine, by prompt set or role by role
 smoke/            `specgate smoke`: one prompt, and the known causes of speculation that is off
 diagnose/         `specgate diagnose parity` and `cache`
 worker.py         the engine in a process of its own, driven over a socket

@@ -55,4 +55,12 @@ def activity_of(events: Sequence[Mapping[str, Any]], products: tuple[TunedProduc
     unseen = None if loop.kernels or loop.copies else "no work on a CUDA device between the block's marks"
     names = {f"{product.kernel} " for product in products}
     launches = {name: n for name, n in loop.launches.items() if name.startswith(tuple(names))}
-    return Activity(loop.kernels, loop.copies, loop.calls, unseen, loop.partial, products=products, launches=launches)
+    return Activity(
+        kernels=loop.kernels,
+        copies=loop.copies,
+        calls=loop.calls,
+        unseen=unseen,
+        partial=loop.partial,
+        products=products,
+        launches=launches,
+    )

@@ -21,16 +21,28 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 
-class Lines:
+class Silent:
+    """Hears of what a run measures, and shows nothing."""
+
+    def __call__(self, block: Block, done: int, planned: int, side: str = "") -> None:
+        """Hear of a finished block, of the number of blocks done, and of those planned, up to the next looks. `side`:
+        the build that it is of, if two are compared.
+        """
+
+    def still_open(self, look: Look, left_s: float) -> None:
+        """Hear what a look has left open, and how many seconds of measuring are left."""
+
+    def checking(self, point: str, engine: str, dtype: str) -> None:
+        """Hear that the back end `engine` now scores the tokens of the point with the key `point`, in `dtype`."""
+
+
+class Lines(Silent):
     """One line per finished block, and one per look that leaves a point open."""
 
     def __init__(self, scenarios: Mapping[str, Scenario]) -> None:
         self.scenarios = scenarios
 
     def __call__(self, block: Block, done: int, planned: int, side: str = "") -> None:
-        """Show a finished block, the number of blocks done, and the number planned, up to the next looks. `side`: the
-        build that it is of, if two are compared.
-        """
         self._print(f"[{done}/{planned}] {side and side + ': '}{block_line(block, self.scenarios)}")
         self.say_length(block, done, planned)
 
@@ -45,12 +57,10 @@ class Lines:
             self._print(f"about {spoken(planned * seconds)} in all, if every block takes as long as this one")
 
     def still_open(self, look: Look, left_s: float) -> None:
-        """Show what a look has left open, and how many seconds of measuring are left."""
         for line in open_lines(look, left_s, self.scenarios):
             self._print(line)
 
     def checking(self, point: str, engine: str, dtype: str) -> None:
-        """Show that the back end `engine` now scores the tokens of the point with the key `point`, in `dtype`."""
         self._print(f"checking {cell_name(point, self.scenarios)}: {engine} in {dtype} scores its tokens")
 
     def _print(self, line: str) -> None:

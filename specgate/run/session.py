@@ -219,17 +219,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
         admit = admission(request, config, resolved.ledger, resolved.promotion, resolved.software)
         sample = sampling(config, resolved.ledger, resolved.promotion, resolved.software)
         runner = Runner(
-            left,
-            resolved.prompts,
-            config,
-            folder,
-            report,
-            may_stop,
-            admit,
-            sample,
-            run.bandwidth,
-            report_open=report.still_open,
-            report_check=report.checking,
+            left, resolved.prompts, config, folder, report, may_stop, admit, sample, bandwidth=run.bandwidth
         )
         return watched(runner, folder, config, resolved.software)
 

@@ -139,7 +139,7 @@ QUIET = CpuUse(10**9, 2, 2.0, 10**9, 10**9, 0, 10**9, 0, 0)
 def load_during(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
     """The kernel's counters of a host that is loaded during these blocks of a run, counted from 0 with warm-up."""
     used = (replace(QUIET, waited_ns=4 * 10**8) if n in numbers else QUIET for n in itertools.count())
-    monkeypatch.setattr("specgate.run.runner.between", lambda before, after: next(used))
+    monkeypatch.setattr("specgate.run.point_blocks.between", lambda before, after: next(used))
 
 
 @pytest.mark.slow("runs of the reference engine")

@@ -17,7 +17,9 @@ from specgate.files.config import Config
 from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import line_of
-from specgate.run.runner import Runner, make_block
+from specgate.run.point_blocks import make_block
+from specgate.run.progress import Silent
+from specgate.run.runner import Runner
 from tests.support.command import Cli
 from tests.support.factories import POLICY, plan_of, run_of
 from tests.support.surroundings import sample
@@ -45,7 +47,7 @@ def test_a_point_is_measured_on_one_engine_with_one_tape(
     folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
     folder.append(PointEngine(point.key, run.engines[point.key]))
     config = Config("micro", "fake", run.pair, POLICY, run.scenarios)
-    runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
+    runner = Runner(plan, {}, config, folder, Silent())
     runner._register(point, run.engines[point.key])
     other = change(run.engines[point.key])
     with pytest.raises(UsageError, match=f"{key}: it was .*, it is another now"):
@@ -58,7 +60,7 @@ def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: 
     plan = plan_of()
     config = Config("micro", "fake", run_of(plan, ()).pair, POLICY, plan.scenarios)
     for expected in (-1, 0, 1):
-        runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
+        runner = Runner(plan, {}, config, folder, Silent())
         assert runner.worker_generation == expected
         with folder.watch_file.open("a") as out:
             out.write(line_of(sample(0, worker_generation=runner.worker_generation + 1)))

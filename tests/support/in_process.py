@@ -34,6 +34,7 @@ from tests.support.clocks.scripted_time import TIME, Call
 
 HARNESS_TIME = (
     "specgate.backends.fake.engine",
+    "specgate.run.point_blocks",
     "specgate.run.runner",
     "specgate.run.drawing",
     "specgate.run.rescoring",

@@ -17,7 +17,7 @@ from specgate.contract.protocols import OpenRequest
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompt
-from specgate.run.runner import make_block
+from specgate.run.point_blocks import make_block
 from tests.support.factories import run_of, scenario
 
 SCRIPT = Script(step_ns=1_000_000, draft_ns=100_000, row_ns=100_000, prefill_ns=1_000)

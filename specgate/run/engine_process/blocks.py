@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from specgate import plugins
 from specgate.contract import Budget, EngineFacts, Role, ServedRequest
@@ -28,12 +28,14 @@ from specgate.contract.protocols import (
     ServesLoad,
     Text,
 )
-from specgate.contract.types import Count, fields_of
+from specgate.contract.types import Check, Count, fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.run import profiler
 from specgate.run.engine_process.wire import Call, Wrong, counted, record, shown, unusable
 
 Prompts = tuple[tuple[int, ...], ...]
+Ids = Annotated[Sequence[int], Check(tuple)]
+"""Numbers in whatever sequence the harness has; a tuple at the engine's side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Decode(Call[Decoded]):
 
     role: Role
     budget: Budget
-    stop_token_ids: tuple[int, ...]
+    stop_token_ids: Ids
 
     def wrong(self, answer: Decoded, slots: int) -> Wrong:
         return wrong_in_block(answer, slots)
@@ -127,7 +129,7 @@ class Serve(Call[Decoded]):
     prompts: Prompts
     budget: Budget
     offered: OfferedLoad
-    stop_token_ids: tuple[int, ...]
+    stop_token_ids: Ids
 
     def ask(self, engine: Engine) -> object:
         if not isinstance(engine, ServesLoad):

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import specgate
 from specgate.contract import Budget, Role, Score, TopTokens
@@ -45,8 +46,8 @@ from specgate.contract.protocols import (
 )
 from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.two_builds import Origin
-from specgate.contract.types import Count, Counts, Digest, Finite
-from specgate.run.engine_process.blocks import PROMPTS, wrong_in_text
+from specgate.contract.types import Check, Count, Counts, Digest, Finite
+from specgate.run.engine_process.blocks import PROMPTS, Ids, wrong_in_text
 from specgate.run.engine_process.wire import Call, Question, Wrong, counted, shown
 
 
@@ -58,7 +59,7 @@ class Top2(Question[tuple[Finite, Finite]]):
     field: ClassVar = "logits"
 
     slot: int
-    continuation: tuple[int, ...]
+    continuation: Ids
 
     def contradictions(self, answer: tuple[float, float], slots: int) -> Wrong:
         if answer[0] < answer[1]:
@@ -74,7 +75,7 @@ class RankedAgain(Question[TopTokens]):
     field: ClassVar = "top"
 
     slot: int
-    continuation: tuple[int, ...]
+    continuation: Ids
     count: int
 
     def contradictions(self, answer: TopTokens, slots: int) -> Wrong:
@@ -109,7 +110,7 @@ class Follow(Question[Counts]):
     field: ClassVar = "tokens"
 
     slot: int
-    continuation: tuple[int, ...]
+    continuation: Ids
     new_tokens: int
 
     def contradictions(self, answer: tuple[int, ...], slots: int) -> Wrong:
@@ -143,7 +144,7 @@ class Logits(Question[ShownLogits]):
     field: ClassVar = "logits"
 
     role: Role
-    positions: tuple[int, ...]
+    positions: Ids
 
     def contradictions(self, answer: ShownLogits, slots: int) -> Wrong:
         yield from counted("logits", answer, slots, PROMPTS)
@@ -161,12 +162,12 @@ class Spans(Question[ShownSpans]):
 
     role: Role
     budget: Budget
-    steps: tuple[int, ...]
+    steps: Ids
 
     def contradictions(self, answer: ShownSpans, slots: int) -> Wrong:
         yield from counted("spans.tokens", answer.tokens, slots, PROMPTS)
         numbers = tuple(step.step for step in answer.steps)
-        if numbers != self.steps[: len(numbers)]:
+        if numbers != tuple(self.steps[: len(numbers)]):
             yield "spans.steps", str(list(numbers)), f"{list(self.steps)}, as far as the run goes"
         for i, step in enumerate(answer.steps):
             for name in ("lengths", "tables", "writes"):
@@ -186,9 +187,9 @@ class ScoreText(Question[tuple[Score, ...]]):
     needs: ClassVar = ScoresTokens
     field: ClassVar = "scores"
 
-    prompt: tuple[int, ...]
-    continuation: tuple[int, ...]
-    positions: tuple[int, ...]
+    prompt: Ids
+    continuation: Ids
+    positions: Ids
 
     def contradictions(self, answer: tuple[Score, ...], slots: int) -> Wrong:
         yield from counted("scores", answer, len(self.positions), "positions")
@@ -205,9 +206,9 @@ class TokenLogits(Question[tuple[TopTokens, ...]]):
     needs: ClassVar = ShowsTokenLogits
     field: ClassVar = "places"
 
-    prompt: tuple[int, ...]
-    continuation: tuple[int, ...]
-    places: tuple[tuple[int, tuple[int, ...]], ...]
+    prompt: Ids
+    continuation: Ids
+    places: Annotated[Sequence[tuple[int, Ids]], Check(tuple)]
     count: int
 
     def contradictions(self, answer: tuple[TopTokens, ...], slots: int) -> Wrong:
@@ -215,7 +216,7 @@ class TokenLogits(Question[tuple[TopTokens, ...]]):
         for index, (top, (_, tokens)) in enumerate(zip(answer, self.places, strict=False)):
             if len(top.values) != len(top.tokens) or len(set(top.tokens)) != len(top.tokens):
                 yield f"places[{index}]", f"{len(top.values)} values", "one for each of as many different tokens"
-            if tokens and top.tokens != tokens:
+            if tokens and top.tokens != tuple(tokens):
                 yield f"places[{index}].tokens", shown(top.tokens), f"{list(tokens)}, the tokens that were asked for"
 
 
@@ -227,7 +228,7 @@ class DraftAlong(Question[Counts]):
     needs: ClassVar = DraftsAlong
     field: ClassVar = "accepted"
 
-    starts: tuple[int, ...]
+    starts: Ids
     k: int
 
     def contradictions(self, answer: tuple[int, ...], slots: int) -> Wrong:
@@ -245,7 +246,7 @@ class Draw(Question[tuple[tuple[Count, ...], ...]]):
     field: ClassVar = "texts"
 
     role: Role
-    prompt: tuple[int, ...]
+    prompt: Ids
     tokens: int
     first: int
     count: int
@@ -264,12 +265,12 @@ class ShowLaw(Question[TokenLaw]):
     needs: ClassVar = ShowsDistribution
     field: ClassVar = "law"
 
-    prompt: tuple[int, ...]
-    continuation: tuple[int, ...]
+    prompt: Ids
+    continuation: Ids
     least: float
 
     def contradictions(self, answer: TokenLaw, slots: int) -> Wrong:
-        if answer.given != self.continuation:
+        if answer.given != tuple(self.continuation):
             yield "given", str(list(answer.given)), f"{list(self.continuation)}, the tokens that were given"
 
 

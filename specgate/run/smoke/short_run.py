@@ -23,7 +23,7 @@ from specgate.errors import BackendError, ExitCode, InvalidResult, UsageError
 from specgate.machine.inventory import has_cuda_gpu
 from specgate.planning.request import Request
 from specgate.planning.resolution import chosen_pair, usable_backend
-from specgate.run.runner import make_block
+from specgate.run.point_blocks import make_block
 from specgate.run.smoke.pair_configs import configs_of, wrong_weights
 from specgate.run.smoke.prompt import PromptWish, chats_of, prompt_ids
 from specgate.run.worker import EngineWorker

@@ -22,7 +22,7 @@ from specgate.contract import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Po
 from specgate.contract.protocols import Decoded, FollowsText, RanksAgain, RanksTokens
 from specgate.errors import CheckpointError, UsageError
 from specgate.plugins import backend
-from specgate.run.runner import make_block
+from specgate.run.point_blocks import make_block
 from specgate.run.token_evidence import CANDIDATES
 from tests.backends.offline.helpers import opened, request_of
 from tests.backends.offline.stand_ins.rule import accepted, ranking, token

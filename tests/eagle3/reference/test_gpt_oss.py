@@ -21,7 +21,7 @@ from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.routing import counts_of
-from specgate.run.runner import make_block
+from specgate.run.point_blocks import make_block
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss, write_quantised
 from tests.pairs.tiny import write_draft
 from tests.support.factories import plan_of, scenario
