@@ -94,7 +94,7 @@ class Environment(CellGate):
         key, conditions = result.cell.key, run.conditions.get(result.cell.point.key)
         # There is no advice about the GPU of a client that has none: the server may run elsewhere.
         gpu = bool(rule.params["gpu"]) and (rule.required or (conditions is not None and sees_gpu(conditions)))
-        gap = unwatched(result, conditions)
+        gap = unwatched(conditions) if conditions is not None else None
         if conditions is None or gap is not None:
             state = State.ENV_REJECTED if gpu else State.SKIPPED
             message = gap or "no sample of the machine was kept"
@@ -158,10 +158,8 @@ def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
         yield cap
 
 
-def unwatched(result: CellResult, conditions: Conditions | None) -> str | None:
+def unwatched(conditions: Conditions) -> str | None:
     """Return the reason why the samples do not cover the blocks; None if they do."""
-    if conditions is None:
-        return "no sample of the machine was kept"
     if conditions.watched < conditions.blocks:
         return f"{conditions.blocks - conditions.watched} of {conditions.blocks} blocks have no samples around them"
     if conditions.longest_gap_s > MAX_GAP_S:
@@ -202,7 +200,7 @@ def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Itera
         clocks = "; ".join([compared_in_words(comparison), *power_in_words(comparison, beyond)])
         if all(shift.of_power for shift in beyond):
             step = "a policy whose rule says `own_power: true` takes it for a part of the cost"
-    elif not shifts or (whole := clock_shift(gpu)) is None or whole <= limit:
+    elif not shifts or clock_shift(gpu) <= limit:
         return
     else:
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
@@ -233,6 +231,11 @@ def mean_shift(gpu: GpuConditions, part: str, roles: Collection[str] = ()) -> fl
     return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else 0.0
 
 
+def clock_shift(gpu: GpuConditions) -> float:
+    """Return the larger `mean_shift` of decoding and prefill, each over all of it."""
+    return max(mean_shift(gpu, part) for part in ("decoding", "prefill"))
+
+
 def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
     """Yield readings that NVML did not give, or gave wrongly."""
     if gpu.missing:
@@ -258,16 +261,6 @@ def throttling(gpu: GpuConditions) -> Iterator[Finding]:
     if reasons or seconds:
         why = " and ".join([*reasons, *([f"{seconds:.2f} s of thermal violation"] if seconds else [])])
         yield Finding("throttled", f"the GPU slowed itself down: {why}", "let it cool, then measure again")
-
-
-def clock_shift(gpu: GpuConditions) -> float | None:
-    """Return the distance of the mean SM clocks of two roles, as a share of the higher; None if fewer than two are
-    known.
-
-    Decoding is compared with decoding, and prefill with prefill where they are told apart, each over all of it.
-    """
-    parts = [list(of.values()) for of in (gpu.sm_clock_mhz, gpu.prefill_clock_mhz)]
-    return max((1 - min(c) / max(c) for c in parts if len(c) > 1 and max(c) > 0), default=None)
 
 
 def of_host(rule: Rule, conditions: Conditions) -> Iterator[Finding]:

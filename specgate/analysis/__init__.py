@@ -2,6 +2,7 @@
 
     reduce.py               blocks → cells and comparisons: the entry point
     rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
+    grouping.py             things by what they have in common
     checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
     references.py          a run beside an earlier one that it is compared with
     two_builds/             samples of two builds of an engine → quantities and words

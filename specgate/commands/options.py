@@ -29,6 +29,7 @@ from specgate.errors import UsageError
 
 if TYPE_CHECKING:
     from specgate.planning.ad_hoc import Question
+    from specgate.planning.request import Request
 
 Option = Callable[[Any], Any]
 PATH: Final = click.Path(path_type=Path)
@@ -216,3 +217,11 @@ def key_value(text: str, option: str = "--option") -> tuple[str, str]:
     if not equals or not key:
         raise UsageError(f"{option} {text!r}", hint="write it as KEY=VALUE")
     return key, value
+
+
+def request_for_engine(options: dict[str, Any], out: Path = Path()) -> Request:
+    """Take the options that name an engine and its pair out of `options`, and return the request that they make."""
+    from specgate.planning.request import Request
+
+    named = {name: options.pop(name) for name in ("backend", "options", "pair", "target", "draft", "tokenizer")}
+    return Request(kind="micro", argv=tuple(sys.argv[1:]), plain=True, out=out, **named)

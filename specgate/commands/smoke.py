@@ -14,7 +14,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import TIME, count
-from specgate.commands.options import SIBLINGS, take
+from specgate.commands.options import SIBLINGS, request_for_engine, take
 from specgate.commands.servers import take_servers, urls_argument
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
@@ -70,8 +70,8 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
         raise UsageError("--prompt, --prompt-ids, --prompts and --context together", hint="give one of them")
     if format is not None and prompts is None:
         raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
-    isolate = wish.pop("isolate")
-    request = Wish(prompt=prompt, k=one("--spec", wish.pop("spec"), None), **wish)
+    request, isolate = request_for_engine(wish), wish.pop("isolate")
+    settings = Wish(request, prompt=prompt, k=one("--spec", wish.pop("spec"), None), **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
     folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))
@@ -79,7 +79,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     done = None
     try:
         with isolated(isolate, folder):
-            done = carry_out(request, folder, lambda line: echo(line, err=True))
+            done = carry_out(settings, folder, lambda line: echo(line, err=True))
     finally:
         if logs is None and (done is None or done.active):
             shutil.rmtree(folder, ignore_errors=True)

@@ -298,7 +298,7 @@ def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:
     ) == THROTTLES
 
 
-def shift_at(prefill: tuple[int, int], decode: tuple[int, int]) -> float | None:
+def shift_at(prefill: tuple[int, int], decode: tuple[int, int]) -> float:
     """Return the clock shift of whole requests that prefill and decode at these clocks, in MHz, of baseline and
     spec.
     """

@@ -17,6 +17,7 @@ shares of samples below the percentile, and by their mean ranks, which show a st
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -165,11 +166,4 @@ def rank_shares(n: int, q: float, error: float) -> tuple[float | None, float | N
 
 def first(n: int, holds: Callable[[int], bool]) -> int:
     """The smallest k in 0…n − 1 for which `holds(k)`, which stays true from there on; `n` where there is none."""
-    low, high = 0, n
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(range(n), True, key=holds)

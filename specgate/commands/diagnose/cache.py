@@ -15,7 +15,7 @@ import click
 
 from specgate.commands.door import command
 from specgate.commands.numbers import NEW_TOKENS, count
-from specgate.commands.options import take
+from specgate.commands.options import request_for_engine, take
 from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
@@ -70,7 +70,6 @@ def cache(as_json: bool, **options: Any) -> None:
     none (the server does not say what it reuses, or its cache is not on, or was not empty), 7 if the engine failed.
     """
     from specgate.planning.ad_hoc import Question
-    from specgate.planning.request import Request
     from specgate.run.diagnose.prefix_cache import Wish, ask_both
 
     context, prefix = options["context"], options["prefix"]
@@ -80,18 +79,6 @@ def cache(as_json: bool, **options: Any) -> None:
         context = context or 1024
         prefix = prefix or max(1, context * 3 // 4)
     folder = Path(tempfile.mkdtemp(prefix="specgate-cache-"))
-    request = Request(
-        kind="micro",
-        argv=tuple(sys.argv[1:]),
-        plain=True,
-        out=folder,
-        backend=options["backend"],
-        pair=options["pair"],
-        target=options["target"],
-        draft=options["draft"],
-        tokenizer=options["tokenizer"],
-        options=options["options"],
-    )
     question = Question(
         context=None if context is None else (context,),
         prompts=options["prompts"],
@@ -102,7 +89,7 @@ def cache(as_json: bool, **options: Any) -> None:
         shared_prefix=prefix,
         steps=options["new_tokens"],
     )
-    wish = Wish(request, question, options["new_tokens"], options["max_lost_tokens"])
+    wish = Wish(request_for_engine(options, folder), question, options["new_tokens"], options["max_lost_tokens"])
     done = ask_both(wish, folder, lambda line: echo(line, err=True))
     shutil.rmtree(folder, ignore_errors=True)  # where an engine failed, its logs stay
     if as_json:

@@ -40,23 +40,18 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 class Wish:
     """Settings of a smoke run.
 
-    `pair`, `target`, `draft`, `tokenizer`: as for a run; the demo pair where nothing is named and no server runs
+    `request`: back end, its options and pair, as for a run; the demo pair where nothing is named and no server runs
     already. `k`: the draft length; None for 3, and of a server that runs already for what it drafts. `tokens`: how many
     are decoded. `timeout_s`: of one call of the engine.
     """
 
-    pair: str | None = None
-    target: Path | None = None
-    draft: Path | None = None
-    tokenizer: Path | None = None
-    backend: str | None = None
+    request: Request
     k: int | None = None
     prompt: PromptWish = field(default_factory=PromptWish)
     tokens: int = 64
     ignore_eos: bool = False
     baseline: bool = False
     dtype: Dtype | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 600.0
 
 
@@ -95,7 +90,8 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
     Whatever goes wrong in the engine becomes a finding. Raises UsageError for a wish that makes no sense, and
     EnvironmentRefused where the back end cannot run here.
     """
-    backend, pair = resolved(wish, logs)
+    options, backend = wish.request.options, usable_backend(wish.request)
+    pair = chosen_pair(wish.request, (), backend)
     ids = prompt_ids(wish.prompt, pair)
     role, budget = Role(wish.k or USUAL), Budget(new_tokens=wish.tokens, ignore_eos=wish.ignore_eos)
     evidence = Evidence(
@@ -104,10 +100,10 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
         budget=budget,
         prompt_tokens=len(ids),
         pair=configs_of(pair),
-        options=wish.options,
-        stated=stated_by(backend, wish.options),
+        options=options,
+        stated=stated_by(backend, options),
     )
-    wanted = role if wish.k is not None else Role(length_of(backend, wish.options))
+    wanted = role if wish.k is not None else Role(length_of(backend, options))
     say(f"{backend}: opening {pair.name}, drafts of up to {wanted.k} tokens, {len(ids)} prompt tokens")
     began = time.monotonic()
     try:
@@ -133,24 +129,6 @@ def length_of(backend: str, options: Mapping[str, str]) -> int:
     return max((Role.parse(role).k for role in roles), default=DRAFT_TOKENS if attached else USUAL)
 
 
-def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:
-    """The name of the back end, and the pair. Raises UsageError where they are named wrongly, twice or not at all."""
-    request = Request(
-        kind="micro",
-        argv=(),
-        plain=True,
-        out=logs,
-        backend=wish.backend,
-        pair=wish.pair,
-        target=wish.target,
-        draft=wish.draft,
-        tokenizer=wish.tokenizer,
-        options=wish.options,
-    )
-    backend = usable_backend(request)
-    return backend, chosen_pair(request, (), backend)
-
-
 def decoded(
     evidence: Evidence,
     role: Role,
@@ -173,7 +151,7 @@ def decoded(
         max_positions=len(ids) + budget.longest(role.k) + role.k + 2,
         max_k=role.k,
         perf_mode=False,
-        options=wish.options,
+        options=wish.request.options,
         logs=logs,
         baseline=wish.baseline,
         chats=chats_of(wish.prompt, pair),
