@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from specgate import plugins
 from specgate.contract import Budget, EngineFacts, Role, ServedRequest
@@ -52,10 +52,8 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open(OpenRequest, Call[Opened]):
+class Open(OpenRequest, Call[Opened], kind="open"):
     """`Backend.open`, of the back end called `backend`. The other fields are those of `protocols.OpenRequest`."""
-
-    kind: ClassVar = "open"
 
     backend: str
 
@@ -83,18 +81,13 @@ class Open(OpenRequest, Call[Opened]):
 
 
 @dataclass(frozen=True, slots=True)
-class Close(Call[None]):
+class Close(Call[None], kind="close"):
     """`Engine.close`. No answer follows."""
-
-    kind: ClassVar = "close"
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill(Call[Count]):
+class Prefill(Call[Count], kind="prefill", field="ns"):
     """`Engine.prefill`."""
-
-    kind: ClassVar = "prefill"
-    field: ClassVar = "ns"
 
     prompts: Prompts
     draft: bool
@@ -104,11 +97,8 @@ class Prefill(Call[Count]):
 
 
 @dataclass(frozen=True, slots=True)
-class Decode(Call[Decoded]):
+class Decode(Call[Decoded], kind="decode", field="decoded"):
     """`Engine.decode`."""
-
-    kind: ClassVar = "decode"
-    field: ClassVar = "decoded"
 
     role: Role
     budget: Budget
@@ -119,11 +109,8 @@ class Decode(Call[Decoded]):
 
 
 @dataclass(frozen=True, slots=True)
-class Serve(Call[Decoded]):
+class Serve(Call[Decoded], kind="serve", field="decoded"):
     """`ServesLoad.serve`."""
-
-    kind: ClassVar = "serve"
-    field: ClassVar = "decoded"
 
     role: Role
     prompts: Prompts
@@ -151,13 +138,11 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace(Call[Traced]):
+class Trace(Call[Traced], kind="trace"):
     """One untimed block, watched by the harness's profiler or by an engine with `protocols.ScriptedTrace`.
 
     An engine with scripted traces has no kernels that a profiler could see.
     """
-
-    kind: ClassVar = "trace"
 
     role: Role
     budget: Budget

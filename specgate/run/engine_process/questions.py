@@ -24,7 +24,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import specgate
 from specgate.contract import Budget, Role, Score, TopTokens
@@ -52,11 +52,8 @@ from specgate.run.engine_process.wire import Call, Question, Wrong, counted, sho
 
 
 @dataclass(frozen=True, slots=True)
-class Top2(Question[tuple[Finite, Finite]]):
+class Top2(Question[tuple[Finite, Finite]], kind="top2", field="logits"):
     """`Engine.top2`."""
-
-    kind: ClassVar = "top2"
-    field: ClassVar = "logits"
 
     slot: int
     continuation: Ids
@@ -67,12 +64,8 @@ class Top2(Question[tuple[Finite, Finite]]):
 
 
 @dataclass(frozen=True, slots=True)
-class RankedAgain(Question[TopTokens]):
+class RankedAgain(Question[TopTokens], kind="ranked_again", field="top", needs=RanksAgain):
     """`RanksAgain.ranked_again`."""
-
-    kind: ClassVar = "ranked_again"
-    needs: ClassVar = RanksAgain
-    field: ClassVar = "top"
 
     slot: int
     continuation: Ids
@@ -89,10 +82,8 @@ class RankedAgain(Question[TopTokens]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked(RankedAgain):
+class Ranked(RankedAgain, kind="ranked"):
     """`RanksTokens.ranked`. An engine that shows no more has its two largest logits, as `Engine.top2` has them."""
-
-    kind: ClassVar = "ranked"
 
     def ask(self, engine: Engine) -> object:
         if isinstance(engine, RanksTokens):
@@ -102,12 +93,8 @@ class Ranked(RankedAgain):
 
 
 @dataclass(frozen=True, slots=True)
-class Follow(Question[Counts]):
+class Follow(Question[Counts], kind="follow", field="tokens", needs=FollowsText):
     """`FollowsText.follow`."""
-
-    kind: ClassVar = "follow"
-    needs: ClassVar = FollowsText
-    field: ClassVar = "tokens"
 
     slot: int
     continuation: Ids
@@ -118,12 +105,8 @@ class Follow(Question[Counts]):
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Question[Text]):
+class Extend(Question[Text], kind="extend", field="text", needs=ExtendsText):
     """`ExtendsText.extend`. Only the engine knows how long the text is that is extended."""
-
-    kind: ClassVar = "extend"
-    needs: ClassVar = ExtendsText
-    field: ClassVar = "text"
 
     steps: int
 
@@ -136,12 +119,8 @@ ShownLogits = tuple[tuple[tuple[Count, Digest], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Logits(Question[ShownLogits]):
+class Logits(Question[ShownLogits], kind="logits", field="logits", needs=ShowsLogits):
     """`ShowsLogits.logits`."""
-
-    kind: ClassVar = "logits"
-    needs: ClassVar = ShowsLogits
-    field: ClassVar = "logits"
 
     role: Role
     positions: Ids
@@ -153,12 +132,8 @@ class Logits(Question[ShownLogits]):
 
 
 @dataclass(frozen=True, slots=True)
-class Spans(Question[ShownSpans]):
+class Spans(Question[ShownSpans], kind="spans", field="spans", needs=ShowsSpans):
     """`ShowsSpans.spans`."""
-
-    kind: ClassVar = "spans"
-    needs: ClassVar = ShowsSpans
-    field: ClassVar = "spans"
 
     role: Role
     budget: Budget
@@ -180,12 +155,8 @@ class Spans(Question[ShownSpans]):
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreText(Question[tuple[Score, ...]]):
+class ScoreText(Question[tuple[Score, ...]], kind="score", field="scores", needs=ScoresTokens):
     """`ScoresTokens.score`."""
-
-    kind: ClassVar = "score"
-    needs: ClassVar = ScoresTokens
-    field: ClassVar = "scores"
 
     prompt: Ids
     continuation: Ids
@@ -199,12 +170,8 @@ class ScoreText(Question[tuple[Score, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogits(Question[tuple[TopTokens, ...]]):
+class TokenLogits(Question[tuple[TopTokens, ...]], kind="token_logits", field="places", needs=ShowsTokenLogits):
     """`ShowsTokenLogits.token_logits`."""
-
-    kind: ClassVar = "token_logits"
-    needs: ClassVar = ShowsTokenLogits
-    field: ClassVar = "places"
 
     prompt: Ids
     continuation: Ids
@@ -221,12 +188,8 @@ class TokenLogits(Question[tuple[TopTokens, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class DraftAlong(Question[Counts]):
+class DraftAlong(Question[Counts], kind="drafted", field="accepted", needs=DraftsAlong):
     """`DraftsAlong.drafted`."""
-
-    kind: ClassVar = "drafted"
-    needs: ClassVar = DraftsAlong
-    field: ClassVar = "accepted"
 
     starts: Ids
     k: int
@@ -238,12 +201,8 @@ class DraftAlong(Question[Counts]):
 
 
 @dataclass(frozen=True, slots=True)
-class Draw(Question[tuple[tuple[Count, ...], ...]]):
+class Draw(Question[tuple[tuple[Count, ...], ...]], kind="draw", field="texts", needs=DrawsTexts):
     """`DrawsTexts.draw`."""
-
-    kind: ClassVar = "draw"
-    needs: ClassVar = DrawsTexts
-    field: ClassVar = "texts"
 
     role: Role
     prompt: Ids
@@ -258,12 +217,8 @@ class Draw(Question[tuple[tuple[Count, ...], ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShowLaw(Question[TokenLaw]):
+class ShowLaw(Question[TokenLaw], kind="distribution", field="law", needs=ShowsDistribution):
     """`ShowsDistribution.distribution`."""
-
-    kind: ClassVar = "distribution"
-    needs: ClassVar = ShowsDistribution
-    field: ClassVar = "law"
 
     prompt: Ids
     continuation: Ids
@@ -275,11 +230,8 @@ class ShowLaw(Question[TokenLaw]):
 
 
 @dataclass(frozen=True, slots=True)
-class Where(Call[Origin]):
+class Where(Call[Origin], kind="origin", field="origin"):
     """The files that the process has imported the engine and specgate from."""
-
-    kind: ClassVar = "origin"
-    field: ClassVar = "origin"
 
     def ask(self, engine: Engine) -> object:
         module = sys.modules[type(engine).__module__]

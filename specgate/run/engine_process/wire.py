@@ -44,15 +44,17 @@ Wrong = Iterator[tuple[str, str, str]]
 class Call(Generic[A]):
     """One call of an engine, whose fields are its parameters, in order. `A`: the noun of its answer.
 
+    What a class says of itself, as `class Follow(…, kind="follow")`, those that are made from it say, too.
     `kind`: the name of the request and of the engine's method. `field`: the field of the answer's message with the
     noun. Without one, the fields of the noun are those of the message.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
     field: ClassVar[str] = ""
 
-    def __init_subclass__(cls) -> None:
-        if hasattr(cls, "kind"):
+    def __init_subclass__(cls, kind: str = "", field: str = "") -> None:
+        cls.kind, cls.field = kind or cls.kind, field or cls.field
+        if cls.kind:
             CALLS[cls.kind] = cls
 
     def ask(self, engine: Engine) -> object:
@@ -74,6 +76,10 @@ class Question(Call[A | None]):
     """A call that only some engines can answer: those that are a `needs`. The answer of any other is None."""
 
     needs: ClassVar[type] = object
+
+    def __init_subclass__(cls, kind: str = "", field: str = "", needs: type | None = None) -> None:
+        super().__init_subclass__(kind, field)
+        cls.needs = needs or cls.needs
 
     def ask(self, engine: Engine) -> object:
         return super().ask(engine) if isinstance(engine, self.needs) else None
