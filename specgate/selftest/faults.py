@@ -66,37 +66,23 @@ def costly(name: str, gate: str, reason_code: str) -> Fault:
     return Fault(name, {"row_ns": "500000"}, gate, reason_code, State.FAIL, others, "load")
 
 
+def wrong_token(name: str, options: Mapping[str, str]) -> Fault:
+    """A token that the baseline does not have."""
+    return Fault(name, options, "tokens", "token_mismatch", also=("invariants", "speed"))
+
+
+def contradiction(name: str, options: Mapping[str, str], reason_code: str) -> Fault:
+    """Records that contradict themselves."""
+    return Fault(name, options, "validity", reason_code, also=NEED_FIGURES)
+
+
 FAULTS: Final = (
     Fault("3 % slow-down", {"slowdown": "1.03"}, "speed", "below_min", State.FAIL),
-    Fault("one wrong token", {"wrong_token_at": "9"}, "tokens", "token_mismatch", also=("invariants", "speed")),
-    Fault(
-        "token swapped at a near tie",
-        {"wrong_token_at": "9", "margin": "0.0001"},
-        "tokens",
-        "token_mismatch",
-        also=("invariants", "speed"),
-    ),
-    Fault(
-        "a wrong token behind the baseline's last",
-        {"wrong_token_at": "100"},
-        "tokens",
-        "token_mismatch",
-        also=("invariants", "speed"),
-    ),
-    Fault(
-        "tokens said to be cut off, and no end",
-        {"lost_tokens": "1"},
-        "validity",
-        "counter_identity",
-        also=NEED_FIGURES,
-    ),
-    Fault(
-        "committed tokens rewound",
-        {"committed_rewound": "5"},
-        "validity",
-        "unexpected_rewind",
-        also=NEED_FIGURES,
-    ),
+    wrong_token("one wrong token", {"wrong_token_at": "9"}),
+    wrong_token("token swapped at a near tie", {"wrong_token_at": "9", "margin": "0.0001"}),
+    wrong_token("a wrong token behind the baseline's last", {"wrong_token_at": "100"}),
+    contradiction("tokens said to be cut off, and no end", {"lost_tokens": "1"}, "counter_identity"),
+    contradiction("committed tokens rewound", {"committed_rewound": "5"}, "unexpected_rewind"),
     Fault("wait in the loop", {"sync_in_loop": "true"}, "invariants", "sync_in_loop"),
     Fault("copy to the host in the loop", {"d2h_in_loop": "true"}, "invariants", "d2h_in_loop"),
     Fault("allocation in the loop", {"alloc_in_loop": "true"}, "invariants", "alloc_in_loop"),
@@ -199,74 +185,41 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
 
     `unspoilt`: the run folder of the engine without a fault. `runs`: the folder of all runs, where their ledger is.
     """
-    quiet = stored.environment_verdicts(unspoilt, lambda reading: reading)
-    yield seen_as("quiet machine", "environment", State.PASS, "undisturbed", quiet)
-    for disturbance in stored.DISTURBANCES:
-        verdicts = stored.environment_verdicts(unspoilt, disturbance.change)
-        yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, verdicts)
-    for name, gate, state, code, verdicts in (
-        (
-            "draws of the target",
-            "distribution",
-            State.PASS,
-            "distribution_kept",
-            stored.distribution_verdicts(unspoilt, stored.TARGET),
+    of = RunFolder.open(unspoilt)
+    for name, gate, state, code, run in (
+        ("quiet machine", "environment", State.PASS, "undisturbed", stored.disturbed(of, lambda reading: reading)),
+        *(
+            (fault.name, "environment", State.ENV_REJECTED, fault.reason_code, stored.disturbed(of, fault.change))
+            for fault in stored.DISTURBANCES
         ),
-        (
-            "draws of the draft",
-            "distribution",
-            State.INVALID,
-            "not_the_targets",
-            stored.distribution_verdicts(unspoilt, stored.DRAFT),
-        ),
-        ("steady memory", "memory", State.PASS, "at_most_max", stored.memory_verdicts(unspoilt, 0)),
-        ("memory that grows", "memory", State.FAIL, "above_max", stored.memory_verdicts(unspoilt, 4 << 20)),
-        (
-            "answers as right as before",
-            "quality",
-            State.PASS,
-            "loss_within_margin",
-            stored.quality_verdicts(unspoilt, 0),
-        ),
-        (
-            "a tenth of the answers lost",
-            "quality",
-            State.FAIL,
-            "loss_beyond_margin",
-            stored.quality_verdicts(unspoilt, 40),
-        ),
-        (
-            "as fast as the last green run",
-            "since-green",
-            State.PASS,
-            "within_margin",
-            stored.later_verdicts(unspoilt, 1),
-        ),
-        ("every step 10 % slower", "since-green", State.FAIL, "slower", stored.later_verdicts(unspoilt, 1.1)),
-        ("build that is no slower", "builds", State.PASS, "same", stored.build_verdicts(unspoilt, "SAME")),
-        ("slower build", "builds", State.FAIL, "slower", stored.build_verdicts(unspoilt, "SLOWER")),
+        ("draws of the target", "distribution", State.PASS, "distribution_kept", stored.drawing(of, stored.TARGET)),
+        ("draws of the draft", "distribution", State.INVALID, "not_the_targets", stored.drawing(of, stored.DRAFT)),
+        ("steady memory", "memory", State.PASS, "at_most_max", stored.growing(of, 0)),
+        ("memory that grows", "memory", State.FAIL, "above_max", stored.growing(of, 4 << 20)),
+        ("answers as right as before", "quality", State.PASS, "loss_within_margin", stored.answering(of, 0)),
+        ("a tenth of the answers lost", "quality", State.FAIL, "loss_beyond_margin", stored.answering(of, 40)),
+        ("as fast as the last green run", "since-green", State.PASS, "within_margin", stored.slower(of, 1)),
+        ("every step 10 % slower", "since-green", State.FAIL, "slower", stored.slower(of, 1.1)),
+        ("build that is no slower", "builds", State.PASS, "same", stored.compared(of, "SAME")),
+        ("slower build", "builds", State.FAIL, "slower", stored.compared(of, "SLOWER")),
     ):
-        yield seen_as(name, gate, state, code, verdicts)
+        verdicts = dict.fromkeys(stored.verdicts_on(run, gate))
+        summary = ", ".join(f"{s} {c}" for s, c in verdicts)
+        wrong = None if [*verdicts] == [(state, code)] else f"it said {summary}"
+        yield Outcome(name, f"{gate} {state} {code}", summary, wrong)
     with tempfile.TemporaryDirectory() as scratch:
-        summary = stored.edited_by_one_byte(unspoilt, Path(scratch))
-        yield Outcome(
-            "edited result file", "verify: a difference", summary or "", None if summary else "verify is content"
-        )
-        reported = stored.torn_line(runs, Path(scratch))
-        yield Outcome(
-            "torn ledger line", "ledger: torn", "torn" if reported else "", None if reported else "not noticed"
-        )
-        summary = stored.broken_chain(runs, Path(scratch))
-        yield Outcome("edited ledger line", "ledger: broken chain", summary or "", None if summary else "not noticed")
-
-
-def seen_as(name: str, gate: str, state: State, code: str, verdicts: Sequence[tuple[State, str]]) -> Outcome:
-    """Return the outcome of a fault whose gate judged a stored run: `verdicts` are its verdicts, and each must be the
-    same.
-    """
-    summary = ", ".join(f"{s} {c}" for s, c in dict.fromkeys(verdicts))
-    wrong = None if set(verdicts) == {(state, code)} else f"it said {summary}"
-    return Outcome(name, f"{gate} {state} {code}", summary, wrong)
+        there = Path(scratch)
+        for name, expected, seen, otherwise in (
+            (
+                "edited result file",
+                "verify: a difference",
+                stored.edited_file(unspoilt, there),
+                "verify is content",
+            ),
+            ("torn ledger line", "ledger: torn", stored.torn_line(runs, there), "not noticed"),
+            ("edited ledger line", "ledger: broken chain", stored.broken_chain(runs, there), "not noticed"),
+        ):
+            yield Outcome(name, expected, seen or "", None if seen else otherwise)
 
 
 def newest(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.quality.scores import with_quality
 from specgate.archive.verification import verify
-from specgate.contract import BASELINE, Block, Rule, Sampling, State
+from specgate.contract import BASELINE, Block, Rule, Run, Sampling, State
 from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.contract.references import Builds, ComparedBuild, Revision
@@ -30,12 +30,21 @@ from specgate.promotion.ledger import Ledger
 from specgate.run.references import earlier_runs
 
 HALF_A_SECOND_NS: Final = 500_000_000
-RULE: Final = Rule(
-    "machine-quiet",
-    "environment",
-    True,
-    params={"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0},
+DRAWS: Final = 20_000
+TARGET: Final = (0.5, 0.3, 0.15, 0.05)
+"""The law of a text's only token."""
+DRAFT: Final = (0.4, 0.3, 0.2, 0.1)
+"""That of a verify which emits what the draft drew."""
+QUIET_MACHINE: Final = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
+RULES: Final = (
+    Rule("machine-quiet", "environment", True, params=QUIET_MACHINE),
+    Rule("memory-steady", "memory", True, role="spec-*", params={"max_growth_share": 0.05}),
+    Rule("answers", "quality", True, role="spec-*", params={"max_loss": 0.05}),
+    Rule("drawn", "distribution", True, role="spec-*", params={"alpha": 1e-6, "min_draws": DRAWS}),
+    Rule("no-loss", "since-green", True, params={"time_margin_pct": 3.0}),
+    Rule("no-slower-build", "builds", True, params={"base": "main"}),
 )
+"""One per gate that judges more than a scripted engine does."""
 AT_WORK: Final = GpuReading(
     uuid="GPU-5a1e0000-0000-4000-8000-000000000001",
     processes=(GpuProcess(1, "ours"),),
@@ -76,16 +85,17 @@ DISTURBANCES: Final = (
 )
 
 
-def environment_verdicts(run_folder: Path, change: Callable[[GpuReading], GpuReading]) -> list[tuple[State, str]]:
-    """The verdicts of the gate `environment` on a stored run, as (state, reason code), if `change` is applied to one of
-    its GPU readings.
-    """
-    folder = RunFolder.open(run_folder)
-    config, run = folder.read_config(), folder.read_run()
+def verdicts_on(run: Run, gate: str) -> list[tuple[State, str]]:
+    """The verdicts of a gate's rule on `run`, as (state, reason code)."""
+    (rule,) = (rule for rule in RULES if rule.gate == gate)
+    return [(v.state, v.reason_code) for v in verdicts_of(rule, run)]
+
+
+def disturbed(folder: RunFolder, change: Callable[[GpuReading], GpuReading]) -> Run:
+    """The stored run with `change` applied to one of its GPU readings."""
+    config, blocks = folder.read_config(), folder.lines(Block)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    blocks = folder.lines(Block)
-    disturbed = replace(run, conditions=conditions_of(plan, blocks, samples(blocks, change)))
-    return [(v.state, v.reason_code) for v in verdicts_of(RULE, disturbed)]
+    return replace(folder.read_run(), conditions=conditions_of(plan, blocks, samples(blocks, change)))
 
 
 def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading]) -> list[Sample]:
@@ -100,46 +110,30 @@ def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading])
     return [Sample(0, at, at, QUIET, change(AT_WORK) if at == middle else AT_WORK, None) for at in times]
 
 
-def memory_verdicts(run_folder: Path, grows_by: int) -> list[tuple[State, str]]:
-    """The verdicts of the gate `memory` on a stored run, as (state, reason code), if its engine had held 1 GiB, and
-    `grows_by` bytes more after every further block.
-    """
-    folder = RunFolder.open(run_folder)
+def growing(folder: RunFolder, by: int) -> Run:
+    """The stored run as if its engine had held 1 GiB, and `by` bytes more after every further block."""
     blocks = [
-        replace(block, memory=MemoryUse(1, host_bytes=(1 << 30) + grows_by * number))
+        replace(block, memory=MemoryUse(1, host_bytes=(1 << 30) + by * number))
         for number, block in enumerate(folder.lines(Block))
     ]
     run = folder.read_run()
-    rule = Rule("memory-steady", "memory", True, role="spec-*", params={"max_growth_share": 0.05})
-    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_memory(run.cells, blocks)))]
+    return replace(run, cells=with_memory(run.cells, blocks))
 
 
-def quality_verdicts(run_folder: Path, lost: int) -> list[tuple[State, str]]:
-    """The verdicts of the gate `quality` on a stored run, as (state, reason code), if its baseline had answered all of
-    400 questions rightly and its speculation `lost` fewer.
-    """
-    run = RunFolder.open(run_folder).read_run()
+def answering(folder: RunFolder, lost: int) -> Run:
+    """The stored run as if its baseline had answered all of 400 questions rightly and its speculation `lost` fewer."""
+    run = folder.read_run()
     answered = [
         Answered(f"{cell.cell.key}#0#{n}", cell.cell.key, 0, n, None, n >= lost or not cell.cell.role.speculative)
         for cell in run.cells
         for n in range(400)
     ]
-    rule = Rule("answers", "quality", True, role="spec-*", params={"max_loss": 0.05})
-    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, cells=with_quality(run.cells, answered)))]
+    return replace(run, cells=with_quality(run.cells, answered))
 
 
-DRAWS: Final = 20_000
-TARGET: Final = (0.5, 0.3, 0.15, 0.05)
-"""The law of a text's only token."""
-DRAFT: Final = (0.4, 0.3, 0.2, 0.1)
-"""That of a verify which emits what the draft drew."""
-
-
-def distribution_verdicts(run_folder: Path, law: Sequence[float]) -> list[tuple[State, str]]:
-    """The verdicts of the gate `distribution` on a stored run, as (state, reason code), if its spec cells had drawn
-    their texts by `law`, and its baseline by the target's.
-    """
-    run, dice = RunFolder.open(run_folder).read_run(), random.Random(1)
+def drawing(folder: RunFolder, law: Sequence[float]) -> Run:
+    """The stored run as if its spec cells had drawn their texts by `law`, and its baseline by the target's."""
+    run, dice = folder.read_run(), random.Random(1)
     tokens = tuple(range(len(TARGET)))
 
     def drawn(weights: Sequence[float]) -> tuple[tuple[tuple[int, ...], int], ...]:
@@ -151,31 +145,24 @@ def distribution_verdicts(run_folder: Path, law: Sequence[float]) -> list[tuple[
         texts = {cell.role.name: drawn(law), BASELINE.name: drawn(TARGET)}
         shown = DrawnTexts(cell.point.key, (0,), texts, (TokenLaw((), tokens, TARGET),), "the law", None, None, (0, 0))
         draws[cell.key] = check_draws(shown, cell.role)
-    rule = Rule("drawn", "distribution", True, role="spec-*", params={"alpha": 1e-6, "min_draws": DRAWS})
     scenarios = {name: replace(s, sampling=Sampling()) for name, s in run.scenarios.items()}
-    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, scenarios=scenarios, draws=draws))]
+    return replace(run, scenarios=scenarios, draws=draws)
 
 
-def later_verdicts(run_folder: Path, slower: float) -> list[tuple[State, str]]:
-    """The verdicts of the gate `since-green` on a stored green run, as (state, reason code), if it were held against
-    itself, as its ledger has it, and each of its steps had taken `slower` times as long.
+def slower(folder: RunFolder, times: float) -> Run:
+    """The stored run, which is green, held against itself, as its ledger has it, as if each of its steps had taken
+    `times` as long.
     """
-    folder = RunFolder.open(run_folder)
     run = folder.read_run()
-    times = {
-        cell: replace(of, step_ns=tuple(round(ns * slower) for ns in of.step_ns)) for cell, of in run.times.items()
-    }
-    earlier = earlier_runs(folder.read_config(), Ledger(run_folder.parent), datetime.now(UTC))
-    rule = Rule("no-loss", "since-green", True, params={"time_margin_pct": 3.0})
-    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, times=times, earlier=earlier))]
+    slowed = {c: replace(of, step_ns=tuple(round(ns * times) for ns in of.step_ns)) for c, of in run.times.items()}
+    earlier = earlier_runs(folder.read_config(), Ledger(folder.path.parent), datetime.now(UTC))
+    return replace(run, times=slowed, earlier=earlier)
 
 
-def build_verdicts(run_folder: Path, word: str) -> list[tuple[State, str]]:
-    """The verdicts of the gate `builds` on a stored run, as (state, reason code), if `specgate ab` had found `word` of
-    its build.
-    """
-    run, main = RunFolder.open(run_folder).read_run(), "a" * 40
-    compared = ComparedBuild(
+def compared(folder: RunFolder, word: str) -> Run:
+    """The stored run as if `specgate ab` had found `word` of its build."""
+    run, main = folder.read_run(), "a" * 40
+    comparison = ComparedBuild(
         comparison="compared",
         time=run.started,
         manifest_sha256="",
@@ -185,12 +172,10 @@ def build_verdicts(run_folder: Path, word: str) -> list[tuple[State, str]]:
         scenarios=tuple(run.scenarios),
         fingerprint=run.fingerprint,
     )
-    builds = Builds({"main": Revision(main, None, "main")}, (compared,))
-    rule = Rule("no-slower-build", "builds", True, params={"base": "main"})
-    return [(v.state, v.reason_code) for v in verdicts_of(rule, replace(run, builds=builds))]
+    return replace(run, builds=Builds({"main": Revision(main, None, "main")}, (comparison,)))
 
 
-def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:
+def edited_file(run_folder: Path, scratch: Path) -> str | None:
     """Change one digit of a sample in a copy of the run, and return what `verify` objects to; None if it does not."""
     copy = scratch / f"{run_folder.name}-edited"
     shutil.copytree(run_folder, copy)
@@ -202,13 +187,13 @@ def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:
     return str(differences[0]) if differences else None
 
 
-def torn_line(runs: Path, scratch: Path) -> bool:
-    """Return whether a copy of the ledger of `runs`, with half a line appended, reports a torn line and keeps its
-    entries.
+def torn_line(runs: Path, scratch: Path) -> str | None:
+    """Append half a line to a copy of the ledger of `runs`, and return "torn" if it reports that and keeps its entries;
+    None if it does not.
     """
     torn = with_ledger(runs, scratch / "torn", lambda text: text + text[: text.index(b"\n") // 2])
     whole, history = Ledger(runs).read(), Ledger(torn).read()
-    return bool(history.torn) and history.entries == whole.entries
+    return "torn" if history.torn and history.entries == whole.entries else None
 
 
 def broken_chain(runs: Path, scratch: Path) -> str | None:
