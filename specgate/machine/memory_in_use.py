@@ -12,7 +12,7 @@ import psutil
 from specgate.contract.conditions import GpuProcess
 from specgate.contract.samples.memory import EngineMemory, MemoryUse
 from specgate.contract.types import fields_of
-from specgate.machine.nvml import GpuProbe, NvmlMissing
+from specgate.machine.nvml import GpuProbes, NvmlMissing
 from specgate.machine.process_tree import family
 
 
@@ -22,23 +22,16 @@ class MemoryProbe:
     """
 
     def __init__(self, uuids: Sequence[str]) -> None:
-        self._gpus: list[GpuProbe] = []
-        try:
-            for uuid in uuids:
-                self._gpus.append(GpuProbe(uuid, lambda pid: GpuProcess(pid, "unseen")))
-        except NvmlMissing:
-            self._close()
-            self._gpus = []  # what the others hold is not what all of them hold
+        self._gpus: GpuProbes | None = None
+        with suppress(NvmlMissing):  # what the others hold is not what all of them hold
+            self._gpus = GpuProbes(uuids, lambda pid: GpuProcess(pid, "unseen"))
 
     def __enter__(self) -> MemoryProbe:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        for gpu in self._gpus:
-            gpu.close()
+        if self._gpus:
+            self._gpus.close()
 
     def read(self, engine: int, reported: EngineMemory | None = None) -> MemoryUse:
         """Measure the memory in use now.
@@ -49,7 +42,7 @@ class MemoryProbe:
         reported = EngineMemory(process=engine) if reported is None else reported
         root = None if reported.process is None else outside(engine, reported.process)
         tree = {} if root is None else resident_bytes(root)
-        readings = [gpu.memory() for gpu in self._gpus]
+        readings = self._gpus.memory() if self._gpus else []
         used = [device for device, _ in readings if device is not None]
         mine = [sum(size for pid, size in by_process.items() if pid in tree) for _, by_process in readings]
         return MemoryUse(

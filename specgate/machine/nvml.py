@@ -156,6 +156,9 @@ class GpuProbes:
     def clock(self) -> ClockReading:
         return slowest_of([probe.clock() for probe in self._probes])
 
+    def memory(self) -> list[tuple[int | None, dict[int, int]]]:
+        return [probe.memory() for probe in self._probes]
+
     def close(self) -> None:
         for probe in self._probes:
             probe.close()

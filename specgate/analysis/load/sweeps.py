@@ -19,10 +19,11 @@ from specgate.analysis.grouping import grouped
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import FALSE_PASS, false_fail, spent
-from specgate.analysis.load.break_even import CONFIDENCE, Level, break_even_of, side_of
+from specgate.analysis.load.break_even import CONFIDENCE, Found, Level, break_even_of, side_of
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Scenario, Served, Value
 from specgate.contract.load import BreakEven, LevelRatio
+from specgate.contract.types import fields_of
 
 COMPARED: Final = 8
 """Requests of every prompt set whose texts are compared."""
@@ -136,10 +137,7 @@ def whole(sweep: Sequence[Comparison], scenario: Scenario, between: Mapping[str,
         k=cell.role.k,
         open_loop=cell.point.rate is not None,
         levels=tuple(ratio_at(comparison) for comparison in sweep),
-        outcome=break_even.outcome,
-        value=break_even.value,
-        low=break_even.low,
-        high=break_even.high,
+        **fields_of(Found, break_even),
         confidence=CONFIDENCE,
     )
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.grouping import grouped, measured_by_cell
-from specgate.analysis.intervals.slope import reach, slope_of
+from specgate.analysis.intervals.slope import Slope, reach, slope_of
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.contract import AcceptanceDrift, Block, CellResult, EngineFacts
+from specgate.contract.types import fields_of
 
 THOUSAND: Final = 1000.0
 LEAST_GAP: Final = 0.1
@@ -113,12 +114,7 @@ def drift_of(blocks: Sequence[Block], requests: Mapping[int, Answered]) -> Accep
     level = statistics.fmean(lengths)
     departures = [x - (level if once else means[s]) for x, s in zip(lengths, sets, strict=True)]
     return AcceptanceDrift(
-        slope=slope.slope,
-        error=slope.error,
-        freedom=slope.freedom,
-        correlation=slope.correlation,
-        set_error=slope.set_error,
-        sets=slope.sets,
+        **fields_of(Slope, slope),
         length=level,
         requests=requests_seen(spans),
         blocks=tuple(zip(middles, departures, strict=True)),
