@@ -55,9 +55,9 @@ def refused(*runs: Path, **how: Any) -> str:
     return str(caught.value)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return store(tmp_path / "one", scenarios=[scenario(rounds=6)])
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store(tmp_path_factory.mktemp("runs") / "one", scenarios=[scenario(rounds=6)])
 
 
 @pytest.mark.parametrize("kept", [H200, MIXTURE], ids=["8b", "120b"])

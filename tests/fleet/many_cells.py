@@ -89,34 +89,15 @@ def main() -> int:
     parser.add_argument("--contexts", type=int, default=64)
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        target, draft = write_random_pair(Path(name), seed=8)
-        scenario, policy = Path(name, "many.yaml"), Path(name, "policy.yaml")
+    with tempfile.TemporaryDirectory() as made:
+        target, draft = write_random_pair(Path(made), seed=8)
+        scenario, policy = Path(made, "many.yaml"), Path(made, "policy.yaml")
         scenario.write_text(SCENARIO.replace("CONTEXTS", str([*range(9, 9 + given.contexts)])))
         policy.write_text(POLICY)
         killed, began = kill_some(given.killed, given.slots), time.monotonic()
-        arguments = [
-            "micro",
-            "--on",
-            "gpus",
-            "--plain",
-            "--backend",
-            "fake",
-            "--scenario",
-            str(scenario),
-            "--policy",
-            str(policy),
-        ]
-        arguments += [
-            "--target",
-            str(target),
-            "--draft",
-            str(draft),
-            "--slots",
-            str(given.slots),
-            "--out",
-            str(given.folder),
-        ]
+        arguments = ["micro", "--on", "gpus", "--plain", "--backend", "fake", "--slots", str(given.slots)]
+        files = {"scenario": scenario, "policy": policy, "target": target, "draft": draft, "out": given.folder}
+        arguments += [word for name, file in files.items() for word in (f"--{name}", str(file))]
         try:
             cli(arguments, standalone_mode=False)
             code: object = 0

@@ -48,6 +48,11 @@ class MadeUp:
         self.stopped = True
 
 
+def only(where: str, answer: Done | NodeLost) -> Answer:
+    """`answer` from the slot or to the task of that name; everything else is measured."""
+    return lambda slot, task: answer if where == slot.name or where in task.name else Done()
+
+
 def plan() -> Plan:
     return plan_of(scenario(context=(16, 24, 32), batch=(1,)))
 
@@ -82,19 +87,11 @@ def test_a_lost_task_is_handed_out_again_to_another_slot(tmp_path: Path, capsys:
     assert not made.failures and "1 tasks lost" in made.said() and "3 of 3 points" in made.said()
     assert "lost" in capsys.readouterr().out
     ends = [parse_json(line) for line in made.folder.log("fleet-0.jsonl").read_text().splitlines()]
-    assert sorted(str(end["ended"]) for end in ends if isinstance(end, dict)) == [
-        "lost",
-        "measured",
-        "measured",
-        "measured",
-    ]
+    assert sorted(str(end["ended"]) for end in ends if isinstance(end, dict)) == ["lost", *["measured"] * 3]
 
 
 def test_a_task_that_is_lost_everywhere_fails_and_says_where(tmp_path: Path) -> None:
-    def answer(slot: Slot, task: Task) -> Done | NodeLost:
-        return NodeLost("killed for lack of memory") if "c16" in task.name else Done()
-
-    machines = MadeUp(3, answer)
+    machines = MadeUp(3, only("c16", NodeLost("killed for lack of memory")))
     made = measured(tmp_path, machines)
     assert sum("c16" in points[0] for _, points in machines.asked) == TRIES
     (why,) = made.failures.values()
@@ -102,19 +99,13 @@ def test_a_task_that_is_lost_everywhere_fails_and_says_where(tmp_path: Path) -> 
 
 
 def test_a_slot_that_loses_one_task_after_the_other_gets_no_more(tmp_path: Path) -> None:
-    def answer(slot: Slot, task: Task) -> Done | NodeLost:
-        return NodeLost("the host does not answer") if slot.name == "slot 0" else Done()
-
-    machines = MadeUp(2, answer)
+    machines = MadeUp(2, only("slot 0", NodeLost("the host does not answer")))
     made = measured(tmp_path, machines)
     assert not made.failures and [slot for slot, _ in machines.asked].count("slot 0") <= LOSSES
 
 
 def test_a_task_that_kills_its_node_does_not_keep_a_lone_slot_from_the_others(tmp_path: Path) -> None:
-    def answer(slot: Slot, task: Task) -> Done | NodeLost:
-        return NodeLost("killed for lack of memory") if "c16" in task.name else Done()
-
-    machines = MadeUp(1, answer)
+    machines = MadeUp(1, only("c16", NodeLost("killed for lack of memory")))
     made = measured(tmp_path, machines)
     assert "2 of 3 points" in made.said() and len(made.failures) == 1
     assert [("c16" in points[0]) for _, points in machines.asked] == [True, False, False, True, True]
@@ -173,10 +164,7 @@ def test_where_every_slot_is_lost_the_run_ends_and_says_how_to_go_on(tmp_path: P
 
 
 def test_a_machine_that_is_unlike_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(slot: Slot, task: Task) -> Done | NodeLost:
-        return Done(unlike=("GPU driver: 575 here, 580 where the run began",)) if slot.name == "slot 0" else Done()
-
-    machines = MadeUp(2, answer)
+    machines = MadeUp(2, only("slot 0", Done(unlike=("GPU driver: 575 here, 580 where the run began",))))
     made = measured(tmp_path, machines)
     assert not made.failures and [slot for slot, _ in machines.asked].count("slot 0") == 1
     assert "slot 0 is left out, it is not like the others: GPU driver: 575 here" in capsys.readouterr().out
@@ -185,10 +173,7 @@ def test_a_machine_that_is_unlike_is_left_out_and_named(tmp_path: Path, capsys: 
 def test_a_machine_that_refuses_is_left_out_and_the_others_measure_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def answer(slot: Slot, task: Task) -> Done | NodeLost:
-        return Done(stopped=Stop("EnvironmentRefused", "disk full")) if slot.name == "slot 0" else Done()
-
-    made = measured(tmp_path, MadeUp(2, answer))
+    made = measured(tmp_path, MadeUp(2, only("slot 0", Done(stopped=Stop("EnvironmentRefused", "disk full")))))
     assert not made.failures and "slot 0 is left out, it refused: disk full" in capsys.readouterr().out
 
 

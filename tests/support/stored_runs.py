@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, Plan, Run, Scenario
 from specgate.files.config import Config
 from specgate.files.journal import PointEngine
@@ -67,6 +68,11 @@ def as_if_killed(folder: Path, blocks: int | None = None) -> None:
         file.unlink()
     for name in (MANIFEST, "gates.json", "report.html", "junit.xml"):
         (folder / name).unlink(missing_ok=True)
+
+
+def changed(one: StoredRun, **changes: Any) -> StoredRun:
+    """The loaded run with other fields."""
+    return replace(one, run=replace(one.run, **changes))
 
 
 def change_json(file: Path, change: Callable[[Any], object]) -> None:

@@ -25,7 +25,7 @@ from specgate.contract import Block, EngineIdentity, Point, RefusedRequest, Run,
 from specgate.errors import UsageError
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 from tests.support.kept_runs import unpacked
-from tests.support.stored_runs import rewrite, store
+from tests.support.stored_runs import changed, store
 
 KEPT = ("2026-11-30-h200/run-merge-32k.tar.xz", "2026-11-27-engines-h200/run-120b-1k.tar.xz")
 UNPACKED = TemporaryDirectory()  # until the process ends: a stored run reads its files when they are asked for
@@ -69,7 +69,7 @@ def test_rows_are_laid_out_by_engine_class_and_context_and_loops_are_said(tmp_pa
 
     one, other = laid_out(64, CODE, lambda b: b), laid_out(32, PROSE, looping)
     engines = {k: replace(f, identity=EngineIdentity("vLLM", "0.25.1")) for k, f in other.run.engines.items()}
-    acceptance = acceptance_of([one, replace(other, run=replace(other.run, engines=engines))])
+    acceptance = acceptance_of([one, changed(other, engines=engines)])
     whole, *others = acceptance.layouts
     assert [layout.by for layout in others] == ["engine", "class", "context", "position"]
     assert [s.group.value for s in others[1].rows] == ["code", "prose"]
@@ -110,23 +110,23 @@ def test_the_class_is_the_category_or_the_kind_of_text(about: dict[str, object],
 # ── pairs and engines ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_draft(folder: Path, name: str, draft: str) -> StoredRun:
-    """A stored run whose engine says that its draft has this hash."""
-    one = load_run(store(folder / name))
-    engines = {key: replace(facts, draft_sha256=draft * 64) for key, facts in one.run.engines.items()}
-    rewrite(one.path, replace(one.run, engines=engines))
-    return load_run(one.path)
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
+    """A stored run of the usual scenario."""
+    return load_run(store(tmp_path_factory.mktemp("runs") / "one"))
 
 
-def test_another_draft_of_the_same_name_is_another_pair(tmp_path: Path) -> None:
-    one, other = with_draft(tmp_path, "one", "b"), with_draft(tmp_path, "other", "c")
-    rows = acceptance_of([one, other]).layouts[0].rows
+def test_another_draft_of_the_same_name_is_another_pair(one: StoredRun) -> None:
+    def with_draft(name: str, draft: str) -> StoredRun:
+        engines = {key: replace(facts, draft_sha256=draft * 64) for key, facts in one.run.engines.items()}
+        return changed(one, id=name, engines=engines)
+
+    rows = acceptance_of([with_draft("one", "b"), with_draft("other", "c")]).layouts[0].rows
     assert [s.group.pair for s in rows] == ["demo (aaaaaaaa bbbbbbbb)", "demo (aaaaaaaa cccccccc)"]
 
 
-def test_the_same_weights_under_two_names_are_one_pair(tmp_path: Path) -> None:
-    one, other = load_run(store(tmp_path / "one")), load_run(store(tmp_path / "other"))
-    renamed = replace(other, run=replace(other.run, pair=replace(other.run.pair, name="a copy")))
+def test_the_same_weights_under_two_names_are_one_pair(one: StoredRun) -> None:
+    renamed = changed(one, id="other", pair=replace(one.run.pair, name="a copy"))
     (row,) = acceptance_of([one, renamed]).layouts[0].rows
     assert (row.group.pair, row.runs) == ("demo", 2)
 
@@ -136,17 +136,15 @@ def test_a_pair_that_nobody_hashed_goes_by_its_name() -> None:
     assert pair_names([replace(run_of(plan, blocks_of(plan)), engines={})]) == {("demo",): "demo"}
 
 
-def test_somebody_elses_engine_has_its_version_in_its_name(tmp_path: Path) -> None:
-    one = load_run(store(tmp_path / "one"))
+def test_somebody_elses_engine_has_its_version_in_its_name(one: StoredRun) -> None:
     engines = {key: replace(f, identity=EngineIdentity("vLLM", "0.25.1")) for key, f in one.run.engines.items()}
-    renamed = replace(one, run=replace(one.run, engines=engines))
+    renamed = changed(one, engines=engines)
     names = pair_names([renamed.run])
     assert {request.engine for request in requests_of(renamed, names)} == {"fake 0.25.1 float32"}
 
 
-def test_a_request_to_a_server_under_load_goes_by_the_prompt_that_it_answers(tmp_path: Path) -> None:
+def test_a_request_to_a_server_under_load_goes_by_the_prompt_that_it_answers(one: StoredRun) -> None:
     """Of two prompts, the first was refused: slot 0 answers prompt 1."""
-    one = load_run(store(tmp_path / "one"))
     run = replace(one.run, prompts={POINT.key: {"categories": [["math", "poem"]] * 4, "set_sha256": list("abcd")}})
     block = next(b for b in one.blocks() if b.role.speculative)
     answered = ServedRequest(0, (5, 9), (1, len(block.tokens[0]) - 1))
@@ -172,8 +170,7 @@ def test_cells_whose_records_are_no_evidence_are_left_out_and_named(tmp_path: Pa
         else c
         for c in one.run.cells
     ]
-    rewrite(one.path, replace(one.run, cells=tuple(failed)))
-    acceptance = acceptance_of([load_run(one.path)])
+    acceptance = acceptance_of([changed(one, cells=tuple(failed))])
     (run,) = acceptance.runs
     assert run.left_out == {"other-64/fake/c64/b1/spec-3": "its records contradict themselves"}
     assert acceptance.layouts[0].rows[0].cells == 1
@@ -187,9 +184,7 @@ def test_a_text_that_is_not_the_baselines_is_named(tmp_path: Path) -> None:
     assert run.other_text == ("demo-64/fake/c64/b1/spec-3",)
 
 
-def test_runs_without_a_spec_block_have_nothing_to_sum_up(tmp_path: Path) -> None:
-    one = load_run(store(tmp_path / "one"))
-    nothing = replace(one.run, cells=tuple(replace(c, status="failed", reason="hung") for c in one.run.cells))
-    rewrite(one.path, nothing)
+def test_runs_without_a_spec_block_have_nothing_to_sum_up(one: StoredRun) -> None:
+    nothing = changed(one, cells=tuple(replace(c, status="failed", reason="hung") for c in one.run.cells))
     with pytest.raises(UsageError, match="no spec block that can be summed up was measured in one"):
-        acceptance_of([load_run(one.path)])
+        acceptance_of([nothing])

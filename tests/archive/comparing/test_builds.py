@@ -16,12 +16,12 @@ from specgate import plugins
 from specgate.analysis.intervals.between_runs import ASSUMED, OF_TIME
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.archive.comparing.builds import contrast_of, judged
-from specgate.archive.stored_runs import load_run
+from specgate.archive.stored_runs import StoredRun, load_run
 from specgate.contract import BetweenRuns, Block, Role
 from specgate.contract.comparisons import Change, Contrast, How
 from specgate.errors import ExitCode, UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
-from tests.support.stored_runs import rewrite, store
+from tests.support.stored_runs import changed, store
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +29,13 @@ def a(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store(tmp_path_factory.mktemp("a") / "a")
 
 
-def contrast(a: Path, b: Path) -> Contrast:
-    return contrast_of(load_run(a), load_run(b))
+def contrast(a: Path, b: Path | StoredRun) -> Contrast:
+    return contrast_of(load_run(a), b if isinstance(b, StoredRun) else load_run(b))
 
 
 def change(result: Contrast, metric: str, role: str = "spec-3") -> Change:
     (one,) = [c for c in result.changes if c.metric == metric and c.cell.role == Role.parse(role)]
     return one
-
-
-def edited(folder: Path, **changes: Any) -> Path:
-    rewrite(folder, replace(load_run(folder).run, **changes))
-    return folder
-
-
-def other_prompts(folder: Path) -> Path:
-    run = load_run(folder).run
-    return edited(folder, prompts={key: {**about, "sha256": "d" * 64} for key, about in run.prompts.items()})
 
 
 def test_two_runs_of_the_same_blocks_agree_in_every_figure(a: Path, tmp_path: Path) -> None:
@@ -97,22 +87,20 @@ def ends(result: Change) -> list[float]:
     return [math.log(result.ci_low), math.log(result.ci_high)]
 
 
-def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path, tmp_path: Path) -> None:
+def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path) -> None:
     known = BetweenRuns(0.001, 4)
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
-    b = edited(store(tmp_path / "b"), between_runs={cell: known})
-    figure = change(contrast(a, b), "decode_speedup_ratio")
+    figure = change(contrast(a, changed(load_run(a), between_runs={cell: known})), "decode_speedup_ratio")
     assert figure.between == (ASSUMED, known)
     z, t = stats.norm.ppf(0.975) * 0.0052, stats.t.ppf(0.975, 4) * 0.001
     assert ends(figure) == pytest.approx([-math.hypot(z, t), math.hypot(z, t)])
 
 
-def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path, tmp_path: Path) -> None:
+def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path) -> None:
     """A profile speaks of ratios to the baseline, in which the clock of a process cancels."""
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
     for known, expected in ((BetweenRuns(0.0001, 4), OF_TIME), (BetweenRuns(0.02, 4), BetweenRuns(0.02, 4))):
-        b = edited(store(tmp_path / str(known.process_sd)), between_runs={cell: known})
-        comparison = contrast(a, b)
+        comparison = contrast(a, changed(load_run(a), between_runs={cell: known}))
         assert change(comparison, "step_ms").between == (OF_TIME, expected)
         assert change(comparison, "step_ms", "baseline").between == (OF_TIME, OF_TIME)
         assert change(comparison, "acceptance_length").between is None
@@ -164,8 +152,9 @@ def test_acceptance_is_paired_by_prompt_and_moves_with_it(a: Path, tmp_path: Pat
     assert figure.ratio == pytest.approx((1 + 12 / 6) / (1 + 11 / 6))
 
 
-def test_other_prompts_are_said_and_neither_tokens_nor_acceptance_are_paired(a: Path, tmp_path: Path) -> None:
-    comparison = contrast(a, other_prompts(store(tmp_path / "b")))
+def test_other_prompts_are_said_and_neither_tokens_nor_acceptance_are_paired(a: Path) -> None:
+    prompts = {key: {**about, "sha256": "d" * 64} for key, about in load_run(a).run.prompts.items()}
+    comparison = contrast(a, changed(load_run(a), prompts=prompts))
     assert {t.reason_code for t in comparison.tokens} == {"prompts_differ"}
     assert change(comparison, "acceptance_length").how is How.OTHER_PROMPTS
     assert not any(c.same_prompts for c in comparison.changes)
@@ -186,26 +175,19 @@ def test_a_speed_that_was_withheld_has_no_ratio(a: Path, tmp_path: Path) -> None
         assert (change(comparison, metric).ratio, change(comparison, metric).reason_code) == (None, "token_mismatch")
 
 
-def test_acceptance_of_two_sources_is_never_held_together(a: Path, tmp_path: Path) -> None:
-    b = store(tmp_path / "b")
-    rewrite(b, with_acceptance(load_run(b).run, "forced"))
-    comparison = contrast(a, b)
+def test_acceptance_of_two_sources_is_never_held_together(a: Path) -> None:
+    one = load_run(a)
+    comparison = contrast(a, replace(one, run=with_acceptance(one.run, "forced")))
     for metric in ("acceptance_length", "draft_acceptance_rate"):
-        assert (change(comparison, metric).ratio, change(comparison, metric).reason_code) == (
-            None,
-            "acceptance_sources_differ",
-        )
-    assert {t.cell.role.name: t.reason_code for t in comparison.tokens} == {
-        "baseline": None,
-        "spec-3": "acceptance_forced",
-    }
+        of = change(comparison, metric)
+        assert (of.ratio, of.reason_code) == (None, "acceptance_sources_differ")
+    reasons = {t.cell.role.name: t.reason_code for t in comparison.tokens}
+    assert reasons == {"baseline": None, "spec-3": "acceptance_forced"}
 
 
-def test_tokens_of_other_weights_are_not_compared(a: Path, tmp_path: Path) -> None:
-    b = store(tmp_path / "b")
-    run = load_run(b).run
-    edited(b, engines={key: replace(facts, target_sha256="e" * 64) for key, facts in run.engines.items()})
-    assert {t.reason_code for t in contrast(a, b).tokens} == {"targets_differ"}
+def test_tokens_of_other_weights_are_not_compared(a: Path) -> None:
+    engines = {k: replace(facts, target_sha256="e" * 64) for k, facts in load_run(a).run.engines.items()}
+    assert {t.reason_code for t in contrast(a, changed(load_run(a), engines=engines)).tokens} == {"targets_differ"}
 
 
 def test_two_back_ends_are_held_together_cell_by_cell(a: Path, tmp_path: Path) -> None:

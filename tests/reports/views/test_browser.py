@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     b = store(folder / "b", scenarios=kinds, cycle_ns=40_000_000, base_ns=9_000_000)
     c = store(folder / "c", scenarios=kinds, change=lambda block: corrupt(block) if block.role.k == 2 else block)
     runs = [load_run(run).run for run in (a, b, c)]
-    result = followed(folder, 24)
+    result = followed(store(folder / "first"), 24)
     subjects = {
         "builds": contrast(a, b),
         "engines": matrix_of(runs),

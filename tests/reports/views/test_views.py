@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from specgate.archive.history import series
 from specgate.archive.stored_runs import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run
 from specgate.contract.comparisons import Trends
-from specgate.contract.protocols import visible
+from specgate.contract.protocols import Format, visible
 from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
 from tests.support import outlines, stored_runs
@@ -29,6 +31,7 @@ from tests.support.hostile import STRINGS, with_text
 from tests.support.stored_runs import rewrite
 
 DRAWS = True
+Rendered = Callable[[str, Format], str]
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -67,6 +70,18 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), summed_up)
 
 
+@pytest.fixture(scope="module")
+def rendered(subjects: Subjects) -> Rendered:
+    """(view, format) → what the view shows of its subject, made once."""
+    return cache(lambda name, format: plugins.view(name).render(getattr(subjects, name), format))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stored run of the usual scenario."""
+    return store(tmp_path_factory.mktemp("runs") / "one")
+
+
 def looping(folder: Path) -> Path:
     """A run half of whose texts loop."""
 
@@ -100,35 +115,37 @@ def test_no_color_is_obeyed(subjects: Subjects, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_plain_lines_have_no_escape_codes(name: str, subjects: Subjects) -> None:
-    assert "\x1b" not in plugins.view(name).render(getattr(subjects, name), "plain")
+def test_plain_lines_have_no_escape_codes(name: str, rendered: Rendered) -> None:
+    assert "\x1b" not in rendered(name, "plain")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("format", ["html", "md", "csv"])
-def test_the_same_subject_gives_the_same_bytes(name: str, format: Any, subjects: Subjects) -> None:
-    subject, view = getattr(subjects, name), plugins.view(name)
-    assert view.render(subject, format) == view.render(subject, format)
+def test_the_same_subject_gives_the_same_bytes(
+    name: str, format: Format, subjects: Subjects, rendered: Rendered
+) -> None:
+    assert plugins.view(name).render(getattr(subjects, name), format) == rendered(name, format)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pages_are_balanced_fetch_nothing_and_run_nothing(name: str, subjects: Subjects) -> None:
-    markup = plugins.view(name).render(getattr(subjects, name), "html")
+def test_pages_are_balanced_fetch_nothing_and_run_nothing(name: str, rendered: Rendered) -> None:
+    markup = rendered(name, "html")
     page = Page(markup)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "base", "form"}
     assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|url\((?!#)|@import""", markup)
 
 
-def test_differences_come_before_figures_and_times_under_their_banner(subjects: Subjects) -> None:
-    for format in ("html", "md", "plain"):
-        shown = plugins.view("builds").render(subjects.builds, format)
+def test_differences_come_before_figures_and_times_under_their_banner(rendered: Rendered) -> None:
+    formats: tuple[Format, ...] = ("html", "md", "plain")
+    for format in formats:
+        shown = rendered("builds", format)
         figure = re.search(r"(?<!mean_)(?<!mean\\_)tpot", shown)  # a rule names mean_tpot_ms, too
         assert figure and shown.index("npaired in time: A and B") < shown.index("What differs") < figure.start()
     assert "real in A, planted in B: lengths are not compared" in shown
 
 
-def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -> None:
-    rows = list(csv.DictReader(io.StringIO(plugins.view("builds").render(subjects.builds, "csv"))))
+def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects, rendered: Rendered) -> None:
+    rows = list(csv.DictReader(io.StringIO(rendered("builds", "csv"))))
     assert len(rows) == len(subjects.builds.changes)
     data = {(r["role"], r["metric"]): r for r in rows}
     assert data["spec-3", "decode_speedup_ratio"]["verdict"] == "FAIL"
@@ -138,23 +155,23 @@ def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -
     assert data["spec-3", "verify_ms"]["verdict"] == ""
 
 
-def test_a_matrix_never_shows_planted_acceptance_without_its_label(subjects: Subjects) -> None:
-    shown = plugins.view("engines").render(subjects.engines, "plain")
+def test_a_matrix_never_shows_planted_acceptance_without_its_label(rendered: Rendered) -> None:
+    shown = rendered("engines", "plain")
     rows = [line for line in shown.splitlines() if "\tspec-" in line]
     assert rows and all("planted" in line for line in rows)
     assert "Acceptance comes from different sources" in shown
 
 
-def test_an_entry_that_cannot_be_compared_shows_the_reason_in_place_of_a_figure(tmp_path: Path) -> None:
-    one = load_run(store(tmp_path / "one")).run
-    other = replace(one, id="two", prompts={k: {"sha256": "d" * 64} for k in one.prompts})
-    shown = plugins.view("engines").render(matrix_of([one, other]), "plain")
+def test_an_entry_that_cannot_be_compared_shows_the_reason_in_place_of_a_figure(one: Path) -> None:
+    run = load_run(one).run
+    other = replace(run, id="two", prompts={k: {"sha256": "d" * 64} for k in run.prompts})
+    shown = plugins.view("engines").render(matrix_of([run, other]), "plain")
     rows = [line for line in shown.splitlines() if line.startswith("  demo-64")]
     assert rows and all("– (other prompts: dddddddd, not cccccccc)" in line for line in rows)
 
 
-def test_the_changes_that_decide_stand_on_top_and_divide(subjects: Subjects) -> None:
-    shown = plugins.view("builds").render(subjects.builds, "plain")
+def test_the_changes_that_decide_stand_on_top_and_divide(rendered: Rendered) -> None:
+    shown = rendered("builds", "plain")
     lines = shown[shown.index("In short:") :].splitlines()[2:]
     rows = [line.strip().split("\t") for line in lines[: lines.index("Verdicts:")] if "\t" in line]
     assert rows[0][-1] == "FAIL (margin exceeded)" and rows[0][1] == "speed-up"
@@ -181,15 +198,15 @@ def test_a_matrix_marks_the_best_of_a_row_and_what_is_slower_than_its_baseline(t
     assert {"best", "slower"} <= {a.get("class") for a in page.all("span")}
 
 
-def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(subjects: Subjects) -> None:
-    shown = plugins.view("engines").render(subjects.engines, "plain")
+def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(rendered: Rendered) -> None:
+    shown = rendered("engines", "plain")
     speedups = shown[: shown.index("Acceptance length:")]
     assert "\tspec-3" in speedups and "best of the row" not in speedups
 
 
-def followed(tmp_path: Path, count: int) -> Trends:
-    """The history of so many runs of one group."""
-    first = load_run(store(tmp_path / "first")).run
+def followed(one: Path, count: int) -> Trends:
+    """The history of so many runs like one, in one group."""
+    first = load_run(one).run
     made = [replace(first, id=f"run-{n:02d}", started=f"2026-11-01T{n:02d}:00") for n in range(count)]
     runs = [replace(run, cells=tuple(nudged(c, n) for c in run.cells)) for n, run in enumerate(made)]
     results = list(series(runs))
@@ -205,35 +222,36 @@ def nudged(result: CellResult, n: int) -> CellResult:
     return replace(result, values={**result.values, "decode_tok_s": wobbled})
 
 
-def test_history_has_a_small_picture_per_metric_of_a_group_with_two_runs_or_more(tmp_path: Path) -> None:
-    result = followed(tmp_path, 3)
-    page = Page(plugins.view("history").render(result, "html"))
+def test_history_has_a_small_picture_per_metric_of_a_group_with_two_runs_or_more(one: Path) -> None:
+    """Its axis names the runs by whole numbers."""
+    result = followed(one, 2)
+    markup = plugins.view("history").render(result, "html")
+    page = Page(markup)
     pictures = {(s.cell.point, s.group, s.metric) for s in result.series}
     assert len(page.all("svg")) == len(pictures)
     assert all(svg["aria-label"] for svg in page.all("svg"))
+    for svg in re.findall(r"<svg.*?</svg>", markup, re.DOTALL):
+        texts = re.findall(r"<text\b[^>]*>\s*(.*?)\s*</text>", svg, re.DOTALL)
+        assert texts[: texts.index("run")] == ["1", "2"]
 
 
-def test_a_group_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(subjects: Subjects) -> None:
-    page = Page(plugins.view("history").render(subjects.history, "html"))
+def test_a_group_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(
+    subjects: Subjects, rendered: Rendered
+) -> None:
+    page = Page(rendered("history", "html"))
     assert not page.all("svg") and "Measured once" in page.text
     for sery in subjects.history.series:
         assert cell_name(sery.cell.key) in page.text
     assert "elsewhere: not readable" in page.text and "no gate" in page.text
 
 
-def test_the_axis_of_a_history_names_runs_by_whole_numbers(tmp_path: Path) -> None:
-    svg = re.findall(r"<svg.*?</svg>", plugins.view("history").render(followed(tmp_path, 2), "html"), re.DOTALL)[0]
-    texts = re.findall(r"<text\b[^>]*>\s*(.*?)\s*</text>", svg, re.DOTALL)
-    assert texts[: texts.index("run")] == ["1", "2"]
-
-
 @pytest.mark.parametrize("text", STRINGS)
-def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None:
-    one = load_run(store(tmp_path / "x"))
-    run = with_text(one.run, text)
+def test_hostile_text_is_text_in_every_format(text: str, one: Path) -> None:
+    stored = load_run(one)
+    run = with_text(stored.run, text)
     cells = tuple(replace(c, cell=Cell(Point(text, "fake", 64, 1), c.cell.role)) for c in run.cells)
     run = replace(run, cells=cells, scenarios={text: next(iter(run.scenarios.values()))})
-    summed_up = acceptance_of([replace(one, run=with_text(one.run, text))])
+    summed_up = acceptance_of([replace(stored, run=with_text(stored.run, text))])
     subjects = {"engines": matrix_of([run, replace(run, id="y")]), "history": trends(run), "acceptance": summed_up}
     for name, subject in subjects.items():
         view = plugins.view(name)
@@ -248,8 +266,8 @@ def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None
     assert visible(text)
 
 
-def test_lengths_of_texts_that_loop_stand_beside_those_of_the_others(subjects: Subjects) -> None:
-    shown = plugins.view("acceptance").render(subjects.acceptance, "plain")
+def test_lengths_of_texts_that_loop_stand_beside_those_of_the_others(subjects: Subjects, rendered: Rendered) -> None:
+    shown = rendered("acceptance", "plain")
     layouts = subjects.acceptance.layouts[0]
     (looped,) = [s for s in layouts.rows if s.looping_prompts]
     assert looped.without_loops is not None
@@ -261,8 +279,8 @@ def test_lengths_of_texts_that_loop_stand_beside_those_of_the_others(subjects: S
     assert row[4].startswith(f"{looped.without_loops.value:.2f} (")
 
 
-def test_rows_of_planted_acceptance_say_so(subjects: Subjects) -> None:
-    shown = plugins.view("acceptance").render(subjects.acceptance, "plain")
+def test_rows_of_planted_acceptance_say_so(rendered: Rendered) -> None:
+    shown = rendered("acceptance", "plain")
     assert "note: Acceptance is planted and real" in shown
     assert "demo (spec-3, planted)" in shown
 
@@ -274,18 +292,16 @@ def test_a_position_that_no_engine_counts_is_said(subjects: Subjects) -> None:
     assert "Not counted by position: demo, spec-2, planted." in plugins.view("acceptance").render(changed, "plain")
 
 
-def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> None:
-    a, b = store(tmp_path / "a"), store(tmp_path / "b", change=corrupt)
-    shown = plugins.view("builds").render(contrast(a, b), "plain")
+def test_wrong_tokens_make_a_contrast_invalid_and_say_where(one: Path, tmp_path: Path) -> None:
+    shown = plugins.view("builds").render(contrast(one, store(tmp_path / "b", change=corrupt)), "plain")
     assert shown.splitlines()[-1].startswith(
         "INVALID: decode-speed-up on 64 tokens · batch 1 · spec-3: no ratio: token mismatch"
     )
     assert "8 differ" in shown and UNPAIRED in shown
 
 
-def test_a_comparison_says_of_its_times_that_the_spread_between_processes_is_assumed(tmp_path: Path) -> None:
-    a, b = store(tmp_path / "a"), store(tmp_path / "b")
-    shown = plugins.view("builds").render(contrast(a, b), "plain")
+def test_a_comparison_says_of_its_times_that_the_spread_between_processes_is_assumed(one: Path, tmp_path: Path) -> None:
+    shown = plugins.view("builds").render(contrast(one, store(tmp_path / "b")), "plain")
     times = next(line for line in shown.splitlines() if line.lstrip().startswith("step_ms"))
     lengths = next(line for line in shown.splitlines() if line.lstrip().startswith("acceptance_length"))
     assert "process to process 0.56 % assumed in A and B" in times
