@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from specgate.analysis.draws.fit_tests import LEAST_DRAWS, MOST_LAWS, check_draws, often_drawn
 from specgate.contract import BASELINE, Role, Sampling
 from specgate.contract.draws import Allowance, DrawCheck, DrawnTexts, TokenLaw
-from specgate.sampling.keys import Floats, Integers, Keys
+from specgate.sampling.keys import Floats, Keys
 from specgate.sampling.rejection import verify_by_rejection
 from tests.sampling.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
 
@@ -22,30 +23,50 @@ TARGET, DRAFT = SOURCE.dirichlet(np.full(V, 0.5), V), SOURCE.dirichlet(np.full(V
 DRAFT = (2 * TARGET + DRAFT) / 3
 
 
+def of_bfloat16(logits: Floats) -> Floats:
+    """Rows that an engine has whose logits are rounded to bfloat16."""
+    rounded = torch.tensor(logits).bfloat16().double()
+    shares: Floats = torch.softmax(rounded, -1).numpy()
+    return shares
+
+
+LOGITS = 40 + SOURCE.normal(0, 1, (V, V))
+ROWS = {
+    "target": TARGET,
+    "own": of_bfloat16(LOGITS),
+    "another's": of_bfloat16(LOGITS + SOURCE.normal(0, 0.15, (V, V))),
+    "half the temperature": of_bfloat16(40 + 2 * (LOGITS - 40)),
+}
+ALLOWED = Allowance(another=4)
+
+
 def keys(seed: int) -> Keys:
     return Keys(seed, np.arange(DRAWS, dtype=np.uint64), np.zeros(DRAWS, np.int64))
 
 
-def as_counts(texts: Integers) -> tuple[tuple[tuple[int, ...], int], ...]:
+@cache
+def counts(rows: str, verify: Verify | None) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Text → how often it is drawn from these rows: by plain sampling, if there is no verify."""
+    if verify:
+        texts, _ = speculative_texts(ROWS[rows], DRAFT, 0, 4, keys(1), 3, verify)
+    else:
+        texts = plain_texts(ROWS[rows], 0, 4, keys(2))
     return tuple(sorted(Counter(map(tuple, texts.tolist())).items()))
 
 
-def laws(texts: DrawnTexts, target: Floats, least: float = 0.0) -> tuple[TokenLaw, ...]:
+def laws(texts: DrawnTexts, rows: str, least: float = 0.0) -> tuple[TokenLaw, ...]:
     values = []
     for given in often_drawn(texts.texts):
-        row = target[given[-1] if given else 0]
+        row = ROWS[rows][given[-1] if given else 0]
         kept = np.flatnonzero(row > least)
         values.append(TokenLaw(given, tuple(kept.tolist()), tuple(row[kept].tolist())))
     return tuple(values)
 
 
-def drawn(verify: Verify, *, with_laws: bool = True, target: Floats = TARGET) -> DrawnTexts:
-    spec, _ = speculative_texts(target, DRAFT, 0, 4, keys(1), 3, verify)
-    texts = {BASELINE.name: as_counts(plain_texts(target, 0, 4, keys(2))), SPEC.name: as_counts(spec)}
-    drawn_texts = DrawnTexts("p", (0,), texts, (), None, "nobody was asked", None, (0, 1))
-    if not with_laws:
-        return drawn_texts
-    return DrawnTexts("p", (0,), texts, laws(drawn_texts, target), "reference", None, None, (0, 1))
+def drawn(verify: Verify, *, with_laws: bool = True, rows: str = "target") -> DrawnTexts:
+    texts = {BASELINE.name: counts(rows, None), SPEC.name: counts(rows, verify)}
+    made = DrawnTexts("p", (0,), texts, (), None, "nobody was asked", None, (0, 1))
+    return replace(made, laws=laws(made, rows), law_engine="reference", unshown=None) if with_laws else made
 
 
 @pytest.mark.parametrize("with_laws", [True, False])
@@ -71,8 +92,7 @@ def test_the_baseline_is_held_against_the_law_alone() -> None:
 
 def test_unlisted_tokens_are_one_bin() -> None:
     texts = drawn(by_coupling)
-    few = DrawnTexts("p", (0,), texts.texts, laws(texts, TARGET, least=0.05), "reference", None, None, (0, 1))
-    check = check_draws(few, SPEC)
+    check = check_draws(replace(texts, laws=laws(texts, "target", least=0.05)), SPEC)
     assert check.p > 1e-3
     assert check.tests[0].freedom < check_draws(texts, SPEC).tests[0].freedom
 
@@ -116,23 +136,11 @@ def test_the_chance_counts_every_test() -> None:
     assert check.p == pytest.approx(min(1.0, len(check.tests) * check.worst.p))
 
 
-def of_bfloat16(logits: Floats) -> Floats:
-    """Rows that an engine has whose logits are rounded to bfloat16."""
-    rounded = torch.tensor(logits).bfloat16().double()
-    shares: Floats = torch.softmax(rounded, -1).numpy()
-    return shares
-
-
-LOGITS = 40 + SOURCE.normal(0, 1, (V, V))
-OWN, ANOTHERS = of_bfloat16(LOGITS), of_bfloat16(LOGITS + SOURCE.normal(0, 0.15, (V, V)))
-ALLOWED = Allowance(another=4)
-
-
-def rounding(target: Floats = OWN, shown: Floats | None = OWN, *, verify: Verify = by_coupling) -> DrawnTexts:
-    """Texts of an engine whose target is `target` and that shows `shown`, with another's distribution beside them."""
-    texts = drawn(verify, with_laws=False, target=target)
+def rounding(rows: str = "own", shown: str | None = "own", *, verify: Verify = by_coupling) -> DrawnTexts:
+    """Texts of an engine whose target has `rows` and that shows `shown`, with another's distribution beside them."""
+    texts = drawn(verify, with_laws=False, rows=rows)
     own = () if shown is None else laws(texts, shown)
-    return replace(texts, laws=laws(texts, ANOTHERS), law_engine="reference", own_laws=own, own_engine="this one")
+    return replace(texts, laws=laws(texts, "another's"), law_engine="reference", own_laws=own, own_engine="this one")
 
 
 def test_an_engine_that_rounds_otherwise_fits_where_the_policy_allows_for_it_and_only_there() -> None:
@@ -146,27 +154,26 @@ def test_an_engine_that_rounds_otherwise_fits_where_the_policy_allows_for_it_and
 
 def test_what_an_engine_shows_itself_is_held_to_its_draws_exactly() -> None:
     """It may round as it likes, but it draws from what it shows."""
-    check = check_draws(rounding(shown=ANOTHERS), SPEC, Sampling(), ALLOWED)
+    check = check_draws(rounding(shown="another's"), SPEC, Sampling(), ALLOWED)
     assert check.worst is not None and (check.worst.against, check.p < 1e-9) == ("own", True)
 
 
 def test_an_engine_whose_logits_are_another_models_is_seen_though_it_draws_from_what_it_shows() -> None:
-    other = of_bfloat16(40 + 2 * (LOGITS - 40))  # half the temperature
-    check = check_draws(rounding(other, other), SPEC, Sampling(), ALLOWED)
+    check = check_draws(rounding("half the temperature", "half the temperature"), SPEC, Sampling(), ALLOWED)
     assert check.worst is not None and (check.worst.against, check.p < 1e-9) == ("target", True)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("shown", [True, False])
 def test_a_faulty_verify_is_seen_beside_what_is_allowed(fault: str, shown: bool) -> None:
-    texts = rounding(shown=OWN if shown else None, verify=FAULTS[fault])
+    texts = rounding(shown="own" if shown else None, verify=FAULTS[fault])
     assert check_draws(texts, SPEC, Sampling(), ALLOWED).p < 1e-9
 
 
 def test_an_engine_that_does_not_repeat_its_bits_has_an_allowance_of_its_own() -> None:
-    texts = rounding(ANOTHERS, OWN)
+    texts = rounding("another's", "own")
     assert check_draws(texts, SPEC, Sampling(), Allowance(4, 4)).p > 1e-3
-    nothing_shown = rounding(ANOTHERS, None)
+    nothing_shown = rounding("another's", None)
     check = check_draws(nothing_shown, SPEC, Sampling(), Allowance(4, 4))
     assert {test.against: test.slack for test in check.tests} == {"target": 0.5, "baseline": 0.5}
 
