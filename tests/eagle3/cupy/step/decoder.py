@@ -26,6 +26,7 @@ from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompt
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.specpv import PartialPlan
+from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import mixture
 from specgate.checkpoints.geometry import ExpertGeometry
@@ -36,6 +37,8 @@ from tests.eagle3.lib.planted.drafts import made_draft
 
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4]
 """Prompts that end before a block, at its end, and at the end of a chunk."""
+TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
+"""One for all whole steps, since kernels are compiled for the tree that they run on."""
 
 
 def made_pair(

@@ -13,17 +13,14 @@ from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.rope import cos_sin_table
-from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.checkpoints.geometry import RopeSpec
 from tests.eagle3.cupy.engine.tracing import check_common_rows, reference_logits, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.test_prefill_kernels import FUSED, PLAIN
-from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, made_pair
+from tests.eagle3.cupy.step.decoder import LENGTHS, TREE, Decoder, made_pair
 
 pytestmark = pytest.mark.usefixtures("whole_steps")
-
-TREE = TreeShape.of([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,10 @@ from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Held, Role, Sampling
 from specgate.contract.samples.spans import ShownSpans, StepSpans
 from tests.eagle3.cupy.engine.tracing import block_of, check_common_rows, same_prefixes
-from tests.eagle3.cupy.step.decoder import LENGTHS, Decoder, cached, check_fewer_slots
+from tests.eagle3.cupy.step.decoder import LENGTHS, TREE, Decoder, cached, check_fewer_slots
 
 pytestmark = pytest.mark.usefixtures("whole_steps")
 
-TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
 CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
 DYNAMIC = DynamicGrowth(3, 3, 10)
 """It runs the draft on six nodes beside the root's."""

@@ -39,37 +39,28 @@ def test_the_kernels_and_the_format_agree_on_sizes(kv: KvMode) -> None:
         assert pages - OUTER_BYTES * kv_heads * (kv == "nvfp4") == BLOCK * heads.position_bytes
 
 
-@crossed(kv=CODES, heads=HEADS, rows=(1, 4, 7))
-def test_it_agrees_with_float64_over_what_the_reference_engine_would_have_cached(
-    device: str, kv: KvMode, heads: tuple[int, int, int], rows: int
-) -> None:
-    cache = Cache(Heads(*heads, POSITIONS, kv), len(EDGES), device)
-    qkv = cache.qkv(len(EDGES) * rows)
-    got = cache.attend(qkv, EDGES, rows)
-    queries = cache.append(qkv, EDGES, rows)
-    assert cache.holds_what_it_should()
-    assert relative_error(got, cache.oracle(queries, EDGES)) < ROUNDED + 2e-3  # what leaves is bfloat16
-
-
 @crossed(kv=CODES, heads=HEADS, window=(None, 100))
-def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
+def test_it_agrees_with_float64_over_what_the_reference_engine_would_have_cached_and_a_rows_bits_are_its_own(
     device: str, kv: KvMode, heads: tuple[int, int, int], window: int | None
 ) -> None:
-    """Positions 61 + 7 and 127 + 7 lie in other scales' blocks than the rows before them."""
+    """Rows together are held against float64, and rows in steps of fewer against them. Positions 61 + 7 and 127 + 7
+    lie in other scales' blocks than the rows before them.
+    """
     sizes, most = Heads(*heads, POSITIONS, kv), 8
     together = Cache(sizes, len(EDGES), device)
     qkv = together.qkv(len(EDGES) * most).view(len(EDGES), most, -1)
-    whole = together.attend(qkv.flatten(0, 1), EDGES, most, window).view(len(EDGES), most, -1)
-    for rows in (1, 3):
+    whole = together.attend(qkv.flatten(0, 1), EDGES, most, window)
+    queries = together.append(qkv.flatten(0, 1), EDGES, most)
+    assert together.holds_what_it_should()
+    assert relative_error(whole, together.oracle(queries, EDGES, window)) < ROUNDED + 2e-3  # what leaves is bfloat16
+    for rows in (3, 1):
         apart = Cache(sizes, len(EDGES), device)
         for first in range(0, most - rows + 1, rows):
             part = qkv[:, first : first + rows].flatten(0, 1).contiguous()
             got = apart.attend(part, [p + first for p in EDGES], rows, window)
-            assert torch.equal(got.view(len(EDGES), rows, -1), whole[:, first : first + rows])
-    for of in ("k_pages", "v_pages", "scales"):
-        apart = Cache(sizes, len(EDGES), device)
-        for first in range(most):
-            apart.attend(qkv[:, first].contiguous(), [p + first for p in EDGES], 1, window)
+            of_whole = whole.view(len(EDGES), most, -1)[:, first : first + rows]
+            assert torch.equal(got.view(len(EDGES), rows, -1), of_whole)
+    for of in ("k_pages", "v_pages", "scales"):  # row after row they become the same
         assert torch.equal(getattr(apart, of), getattr(together, of))
 
 

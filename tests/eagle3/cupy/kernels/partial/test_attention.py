@@ -154,31 +154,6 @@ def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queri
         cache.k.copy_(after)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
-def test_rows_of_a_full_pass_have_the_keys_and_values_that_the_usual_attention_gives_them(
-    device: str, heads: int, kv_heads: int, head_dim: int
-) -> None:
-    shape, first, rows = Heads(heads, kv_heads, head_dim, POSITIONS), [5, 120, 250], 8
-    cache, slots = Paged(shape, len(first), device), len(first)
-    before = cache.k.clone(), cache.v.clone()
-    qkv = normal(slots, rows, shape.qkv_width, dtype=torch.float32, device=device)
-    config = FmhaConfig(kv_tile=128, warps=4, stages=2)
-    usual = cache.attend(qkv, Attention(shape, rows, config=config), first)
-    pages = cache.k.clone(), cache.v.clone()
-    cache.restored(before)
-    kernel = WideAttention(shape, rows, rows, config)
-    out = torch.full((slots * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
-    queries = torch.zeros(slots, rows, heads, head_dim, dtype=torch.bfloat16, device=device)
-    kernel(
-        *(out, qkv.flatten(0, 1), rows_of(range(slots), rows, slots, device), workspace(kernel, slots, device)),
-        *(LayerPages(cache.k, cache.v), cache.rope, Standing(cache.table, counted(first, device))),
-        first=counted(first, device),
-        asked=queries,
-    )
-    assert torch.equal(cache.k, pages[0]) and torch.equal(cache.v, pages[1])
-    assert relative_error(out.view(usual.shape), usual) < 6e-3
-
-
 class Choosing:
     """Bounds, scores and choices of two layers' random keys."""
 
