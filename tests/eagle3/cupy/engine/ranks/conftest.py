@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.peers import launchers
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, kernels_from_source
@@ -16,8 +15,6 @@ from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, kernels_from_so
 def four(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     made = Ranks(4, tmp_path_factory.mktemp("ranks"), host)
     with kernels_from_source(host), pytest.MonkeyPatch.context() as patch:
-        for module in (launchers, launchers):
-            patch.setattr(module, "LIMIT_MS", 120_000)  # another rank may still compile
-        patch.setattr(expert_config, "PROCESSORS", 3)  # a launch of experts has so few blocks, which run in turn
+        patch.setattr(launchers, "LIMIT_MS", 120_000)  # another rank may still compile
         yield made
     made.close()

@@ -23,10 +23,9 @@ from tests.eagle3.cupy.gpu_pairs import RECIPE_A, RECIPE_EXPERTS, random_prompts
 from tests.eagle3.cupy.kernels.device import relative_error
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks
 
-PAIR = replace(shape(8, 4, 64, hidden=128), draft=shape(2, 1, 64, hidden=128).draft)
-RECIPE = replace(RECIPE_A, signal=0.95)
-OF_DRAFTS = replace(PAIR, draft=shape(4, 2, 64, hidden=128).draft)
+PAIR = replace(shape(8, 4, 64, hidden=128), draft=shape(4, 2, 64, hidden=128).draft)
 """With a draft that can be split between two, too."""
+RECIPE = replace(RECIPE_A, signal=0.95)
 OF_EXPERTS = mixture(
     dense(4, 128, 128, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=4096),
     ExpertGeometry(8, 2, mxfp4=True),
@@ -63,10 +62,10 @@ def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: R
     check_split(PAIR, RECIPE, four, alone, ranks)
 
 
-def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks) -> None:
-    alone = decoded_alone(OF_DRAFTS, RECIPE, four)
+@pytest.mark.parametrize("alone", [AS_COMPUTED], indirect=True, ids=["bf16"])
+def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks, alone: Alone) -> None:
     whole, _ = decode(alone[0], four, 3, 4)
-    split = check_split(OF_DRAFTS, RECIPE, four, alone, 2, draft_ranks=2)
+    split = check_split(PAIR, RECIPE, four, alone, 2, draft_ranks=2)
     assert split.accepted == whole.accepted and split.tokens == whole.tokens
 
 

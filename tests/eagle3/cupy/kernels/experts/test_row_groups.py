@@ -107,8 +107,7 @@ def test_many_rows_have_the_same_bits_as_blocks_of_sm_120_share_them_out(
     def of_sm_120(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
         return {**constants_of(experts, config, rows), "__cuda_arch__": 1200}
 
-    for module in (launchers, launchers):
-        monkeypatch.setattr(module, "constants_of", of_sm_120)
+    monkeypatch.setattr(launchers, "constants_of", of_sm_120)
     got = made.run(stream, made.listed(range(len(first))), logits=logits)
     assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
     assert not got.finished.any()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
+from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.launches import without_cupy
@@ -71,13 +72,16 @@ class Ranks:
 
 @contextmanager
 def kernels_from_source(host: Host) -> Iterator[None]:
-    """Every launch runs in the calling thread: a rank's by its own libraries, others by those of `host`."""
+    """Every launch runs in the calling thread: a rank's by its own libraries, others by those of `host`. One of experts
+    has few blocks, which run one after the other.
+    """
 
     def enqueue(*arguments: Any, **keywords: Any) -> None:
         getattr(RUNNING, "host", host).enqueue(*arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(Kernel, "enqueue", enqueue)
+        patch.setattr(expert_config, "PROCESSORS", 3)
         without_cupy(patch)
         yield
 
