@@ -82,6 +82,8 @@ def _source_files(root: str) -> Iterator[_SourceFile]:
     """Plain strings, because `Path` objects take three times as long."""
     # os.walk with followlinks, because four sub-packages are links to folders.
     for folder, _, names in os.walk(root, followlinks=True):
+        if any(name.endswith(".safetensors") for name in names):
+            continue  # A checkpoint has hashes of its own. A copy for another machine may lack it.
         inner = folder[len(root) :].split(os.sep)[1:]
         for name in names:
             if name.endswith(_SOURCE_SUFFIXES):

@@ -50,6 +50,11 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
         before = after
     changed = {name for name, tree in inventory.backend_trees().items() if tree != engines[name]}
     assert changed == {"eagle3"} and len(engines) > 3
+    checkpoint = copy / "backends/eagle3/pairs/more"
+    checkpoint.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (checkpoint / name).touch()
+    assert inventory.source_tree_sha256() == before  # a checkpoint has hashes of its own
     file = copy / "errors.py"
     was = file.stat()
     file.write_text(file.read_text().replace("e", "f", 1))
