@@ -17,7 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.record import Part, Record, declared, filled
+from bench.record import Machine, Part, Record, declared, filled
 from bench.record import __main__ as command
 from specgate.backends.eagle3.cupy.engine.open import OPTIONS
 from specgate.machine import inventory
@@ -30,7 +30,8 @@ from tests.test_command_lines import faults
 pytestmark = pytest.mark.engine
 
 PARTS = declared().parts
-SCRIPTS = {part.name: part.run for part in PARTS} | dict(declared().made)
+RUNS = {run.name: run.command for part in PARTS for run in part.runs if not run.repeat}
+SCRIPTS = RUNS | dict(declared().made)
 LONGEST = 9
 """Minutes of a part."""
 
@@ -87,6 +88,34 @@ def test_the_slowed_build_changes_the_kernel_that_micro_32k_runs() -> None:
     assert edit[1] in (ROOT / edit[3]).read_text(encoding="utf-8")
 
 
+def words_of(run: str) -> list[str]:
+    return [word for words in statements(RUNS[run]) for word in words]
+
+
+def test_gpu_tests_are_part_of_the_record() -> None:
+    """Those of tuning have a part of their own."""
+    paths = [word for word in words_of("gpu-tests") if re.match(r"(tests|bench)/", word)]
+    files = (file for folder in ("tests", "bench") for file in (ROOT / folder).rglob("test_*.py"))
+    texts = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
+    marked = {file for file, text in texts.items() if re.search(r"^@pytest\.mark\.gpu", text, re.MULTILINE)}
+    assert marked and not {file for file in marked if not file.startswith(tuple(f"{path}/" for path in paths))}
+    assert words_of("gpu-tests-tuning")[-1] == paths[-1]  # what --ignore leaves out
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+def test_a_sanitizer_sees_every_test_of_kernels_once(tool: str) -> None:
+    """In a new file? Put it into a group of `lists: kernels`, or below, if none of its tests needs a GPU."""
+    folder = "tests/eagle3/cupy/kernels"
+    without = ("compiled/", "peers/", "test_crossed.py", "test_fmha_config.py", "test_launches.py")
+    files = {file.relative_to(ROOT / folder).as_posix() for file in (ROOT / folder).rglob("test_*.py")}
+    seen = []
+    for run in (run for part in PARTS if part.name == tool for run in part.runs):
+        taken, _, ignored = filled(run.command, {}).partition(" --ignore ")
+        paths = [word.removeprefix(f"{folder}/") for word in taken.split() if word.startswith(folder)]
+        seen += [f for f in files if f.startswith(tuple(paths)) and f != ignored.removeprefix(f"{folder}/")]
+    assert sorted(seen) == sorted(file for file in files if not file.startswith(without))
+
+
 def test_every_stored_file_is_the_evidence_of_a_claim() -> None:
     stored = {file.relative_to(RESULTS).as_posix() for file in RESULTS.rglob("*") if file.is_file()} - {"README.md"}
     assert {file for part in PARTS for file in part.stored} == stored
@@ -134,11 +163,14 @@ def part(name: str, run: str, **keys: object) -> Part:
     return Part(name, "cpu", 1, f"claim of {name}", run, **keys)  # type: ignore[arg-type]
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, out: Path, *parts: Part, options: tuple[str, ...] = ()) -> Result:
+def measure(
+    monkeypatch: pytest.MonkeyPatch, out: Path, *parts: Part, options: tuple[str, ...] = (), machine: str = "cpu"
+) -> Result:
     made = {"pair": "mkdir {pair} && echo made >> {work}/makes"}
-    record = Record({"cpu": "no GPU", "gpu": "one"}, (), made, parts)
+    machines = {"cpu": Machine(0, "no GPU"), "gpu": Machine(1, "one H200")}
+    record = Record(machines, (), made, parts)
     monkeypatch.setattr(command, "declared", lambda: record)
-    return CliRunner().invoke(command.main, ["cpu", "--out", str(out), "--work", str(out / "work"), *options])
+    return CliRunner().invoke(command.main, [machine, "--out", str(out), "--work", str(out / "work"), *options])
 
 
 def lines_of(done: Result) -> dict[str, str]:
@@ -171,6 +203,46 @@ def test_all_that_is_measured_ends_with_0(monkeypatch: pytest.MonkeyPatch, tmp_p
     )
     output = (tmp_path / "a" / "output.txt").read_text()
     assert output.startswith("record: a, 2") and "\n$ specgate --version" in output and "Traceback" not in output
+
+
+def test_packages_that_lie_on_pythonpath_alone_are_there_for_a_part(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "only_there.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    done = measure(monkeypatch, tmp_path, part("a", "python -c 'import only_there, bench.record'"))
+    assert done.exit_code == 0, (tmp_path / "a" / "output.txt").read_text()
+
+
+def test_on_a_machine_of_fewer_gpus_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests that are skipped for want of a GPU would count as a result."""
+    one = Part("one", "gpu", 1, "a claim", "touch {out}/begun")
+    monkeypatch.setattr(inventory, "gpus", list)
+    done = measure(monkeypatch, tmp_path, one, machine="gpu")
+    assert done.exit_code == 4 and "gpu: one H200; here are 0 GPUs" in done.output
+    assert measure(monkeypatch, tmp_path, one, machine="gpu", options=("--list",)).exit_code == 3
+    assert not (tmp_path / "one").exists()
+    monkeypatch.setattr(inventory, "gpus", lambda: [{"name": "a GPU"}])
+    assert measure(monkeypatch, tmp_path, one, machine="gpu").exit_code == 0
+    assert (tmp_path / "one" / "begun").exists()
+
+
+def test_repeats_come_after_the_first_runs_of_all_parts_and_what_is_named_in_the_order_of_its_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parts = (
+        part("a", "echo a >> {work}/order", times=2),
+        part("b", "echo {each} >> {work}/order", each=("b one", "b two")),
+    )
+    assert measure(monkeypatch, tmp_path / "all", *parts).exit_code == 0
+    assert (tmp_path / "all/work/order").read_text().splitlines() == ["a", "b one", "b two", "a"]
+    options = ("--only", "b-2", "--only", "a")
+    assert list(lines_of(measure(monkeypatch, tmp_path / "some", *parts, options=options))) == ["b-2", "a-1", "a-2"]
+
+
+def test_a_part_that_takes_all_the_minutes_is_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert measure(monkeypatch, tmp_path, part("one", "true"), options=("--minutes", "1")).exit_code == 0
 
 
 def test_what_a_machine_lacks_is_listed_and_run_once_it_is_given(
@@ -240,9 +312,9 @@ def test_a_run_folder_is_packed_and_a_part_that_takes_too_long_is_cut(
 def test_a_part_ends_with_the_runner_that_began_it(tmp_path: Path) -> None:
     os.mkfifo(begun := tmp_path / "begun")
     script = f"""
-from bench.record import Part, Record, __main__ as command
+from bench.record import Machine, Part, Record, __main__ as command
 part = Part("one", "cpu", 1, "a claim", "echo $$ > {begun}; exec tail -f /dev/null")
-command.declared = lambda: Record({{"cpu": ""}}, (), {{}}, (part,))
+command.declared = lambda: Record({{"cpu": Machine(0, "")}}, (), {{}}, (part,))
 command.main(["cpu", "--out", "{tmp_path / "out"}", "--work", "{tmp_path / "work"}"])
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL) as runner:
@@ -259,14 +331,14 @@ def test_a_part_that_is_being_started_ends_with_its_runner(tmp_path: Path) -> No
     os.mkfifo(begun := tmp_path / "begun")
     script = f"""
 import os, pathlib, signal, subprocess
-from bench.record import Part, Record, __main__ as command
+from bench.record import Machine, Part, Record, __main__ as command
 class Popen(subprocess.Popen):
     def __init__(self, *words, **keys):
         super().__init__(*words, **keys)
         pathlib.Path("{tmp_path / "part"}").write_text(pathlib.Path("{begun}").read_text())
         os.kill(os.getpid(), signal.SIGTERM)
 part = Part("one", "cpu", 1, "a claim", "echo $$ > {begun}; exec tail -f /dev/null")
-command.declared = lambda: Record({{"cpu": ""}}, (), {{}}, (part,))
+command.declared = lambda: Record({{"cpu": Machine(0, "")}}, (), {{}}, (part,))
 command.heading = lambda name: name
 subprocess.Popen = Popen
 command.main(["cpu", "--out", "{tmp_path / "out"}", "--work", "{tmp_path / "work"}"])

@@ -3,6 +3,7 @@
     bench/record.sh gpu --out FOLDER                    # measure what is missing there; stops where time ends
     bench/record.sh gpu --out FOLDER --minutes 9 --with vllm=/opt/vllm/bin/vllm
     bench/record.sh two-gpus --out FOLDER --list        # what is done, and what is missing and why
+    PYTHON=python3 bench/record.sh gpu --out FOLDER     # without .venv; packages may lie on PYTHONPATH
 
 parts.yaml   the parts: claim, machine, minutes, command, stored evidence
 __main__.py  measure the parts of one machine
@@ -25,6 +26,23 @@ PLACEHOLDER = re.compile(r"\{([a-z][\w-]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """A kind of machine: how many GPUs it has at least, and in words."""
+
+    gpus: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a part. `repeat`: how many runs of the same command come before it."""
+
+    name: str
+    command: str
+    repeat: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One measurement. The keys are described in parts.yaml."""
 
@@ -34,25 +52,29 @@ class Part:
     claim: str
     run: str
     times: int = 1
+    each: tuple[str, ...] = ()
     ends: tuple[int, ...] = (0,)
     engine: str = "built-in"
     stored: tuple[str, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of its runs, one for each time."""
-        return (self.name,) if self.times == 1 else tuple(f"{self.name}-{n}" for n in range(1, self.times + 1))
+    def runs(self) -> tuple[Run, ...]:
+        """Its runs: so many `times`, or one for each value of `each`."""
+        commands = [filled(self.run, {"each": value}) for value in self.each] or [self.run] * self.times
+        if len(commands) == 1:
+            return (Run(self.name, commands[0]),)
+        return tuple(Run(f"{self.name}-{n}", c, 0 if self.each else n - 1) for n, c in enumerate(commands, 1))
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset(PLACEHOLDER.findall(self.run))
+        return frozenset(PLACEHOLDER.findall(self.run)) - {"each"}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """The declaration. `made`: placeholder → the command that makes its folder."""
 
-    machines: Mapping[str, str]
+    machines: Mapping[str, Machine]
     awaiting: tuple[str, ...]
     made: Mapping[str, str]
     parts: tuple[Part, ...]
@@ -62,14 +84,16 @@ class Record:
 def declared() -> Record:
     """Return what parts.yaml declares."""
     data: Mapping[str, Any] = load(FILE).data
-    parts = tuple(part_of(keys, data["words"]) for keys in data["parts"])
-    return Record(data["machines"], tuple(data["awaiting"]), data["made"], parts)
+    machines = {name: Machine(**keys) for name, keys in data["machines"].items()}
+    parts = tuple(part_of(keys, data["words"], data["lists"]) for keys in data["parts"])
+    return Record(machines, tuple(data["awaiting"]), data["made"], parts)
 
 
-def part_of(keys: Mapping[str, Any], words: Mapping[str, str]) -> Part:
-    """Return a part, with the words that commands share filled in."""
+def part_of(keys: Mapping[str, Any], words: Mapping[str, str], lists: Mapping[str, list[str]]) -> Part:
+    """Return a part, with the words and lists that commands share filled in."""
+    each = {"each": tuple(lists[keys["each"]])} if "each" in keys else {}
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()}
-    return Part(**{**values, "run": filled(values["run"], words)})
+    return Part(**{**values, **each, "run": filled(values["run"], words)})
 
 
 def filled(command: str, values: Mapping[str, object]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from typing import Final
 
 import click
 
-from bench.record import Part, declared, filled
+from bench.record import Part, Run, declared, filled
 from specgate.errors import ExitCode
 from specgate.machine import inventory
 
@@ -56,19 +57,19 @@ class Session:
 
 
 class NoPlace(click.ClickException):
-    """A folder that cannot be written."""
+    """A machine that has too few GPUs, or a folder that cannot be written."""
 
     exit_code = ExitCode.ENV_REJECTED
 
 
-@click.command(epilog="\n".join(["\b", *(f"{name}: {what}" for name, what in declared().machines.items())]))
+@click.command(epilog="\n".join(["\b", *(f"{name}: {machine.words}" for name, machine in declared().machines.items())]))
 @click.argument("machine", type=click.Choice(list(declared().machines)), metavar="MACHINE")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Results; what is there is not run again.")
 @click.option(
     "--work", type=click.Path(path_type=Path), default="/dev/shm/record", show_default=True, help="Large files."
 )
 @click.option("--with", "given", multiple=True, metavar="NAME=VALUE", help="A program or folder that a command names.")
-@click.option("--only", multiple=True, metavar="PART", help="No other part; may be given again.")
+@click.option("--only", multiple=True, metavar="PART", help="No other part or run; may be given again, in that order.")
 @click.option("--minutes", type=float, default=1e6, help="Begin no part that takes longer than what is left of them.")
 @click.option("--list", "listed", is_flag=True, help="Run nothing.")
 def main(
@@ -79,22 +80,36 @@ def main(
         raise click.UsageError(f"--with {wrong[0]}: NAME=VALUE is meant")
     ours = [part for part in declared().parts if part.machine == machine]
     needs = {need for part in ours for need in part.needs} - FOLDERS
+    runs = [(part, run) for part in ours for run in part.runs]
     refuse_unknown("--with", (each.partition("=")[0] for each in given), needs)
-    refuse_unknown("--only", only, {part.name for part in ours})
-    parts = [part for part in ours if not only or part.name in only]
+    refuse_unknown("--only", only, dict.fromkeys(name for part, run in runs for name in (part.name, run.name)))
+    if not listed and len(inventory.gpus()) < declared().machines[machine].gpus:
+        raise NoPlace(f"{machine}: {declared().machines[machine].words}; here are {len(inventory.gpus())} GPUs")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that a part ends with its runner
     session = Session(out.resolve(), work.resolve(), dict(each.split("=", 1) for each in given))
     deadline = time.monotonic() + 60 * minutes
-    named = [(name, part) for part in parts for name in part.names]
     missing = 0
-    for name, part in sorted(named, key=lambda pair: session.ended(pair[0]) is not None):  # what failed comes last
-        why = reason(session, part, name, listed, deadline)
-        if why is None and session.ended(name) not in part.ends:
+    for part, run in in_order(session, runs, only):
+        why = reason(session, part, run.name, listed, deadline)
+        if why is None and session.ended(run.name) not in part.ends:
             with refusing():
-                why = measured(session, part, name, min(MOST_S, deadline - time.monotonic()))
+                why = measured(session, part, run, min(MOST_S, deadline - time.monotonic()))
         missing += why is not None
-        click.echo(f"{name:20} {'done' if why is None else f'missing: {why}'}    {part.claim}")
+        click.echo(f"{run.name:20} {'done' if why is None else f'missing: {why}'}    {part.claim}")
     sys.exit(3 if missing else 0)
+
+
+def in_order(session: Session, runs: Iterable[tuple[Part, Run]], only: Sequence[str]) -> list[tuple[Part, Run]]:
+    """Return the runs that are meant, in the order that they are named in, else declared in. Repeats come after the
+    first runs of all parts, and what failed comes last.
+    """
+
+    def place(named: tuple[Part, Run]) -> tuple[bool, int]:
+        part, run = named
+        order = min(only.index(name) for name in (part.name, run.name) if name in only) if only else run.repeat
+        return session.ended(run.name) is not None, order
+
+    return sorted(((part, run) for part, run in runs if not only or {part.name, run.name} & set(only)), key=place)
 
 
 def refuse_unknown(option: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -123,21 +138,22 @@ def reason(session: Session, part: Part, name: str, listed: bool, deadline: floa
         return "needs " + " ".join(f"--with {each}=…" for each in lacking)
     if listed:
         return f"{part.minutes:g} min" + (f", ended with {code}" if code is not None else "")
-    if deadline - time.monotonic() < 60 * part.minutes:
+    if math.ceil(deadline - time.monotonic()) < 60 * part.minutes:  # of nine minutes, all are left at first
         return f"takes {part.minutes:g} min, less are left"
     return None
 
 
-def measured(session: Session, part: Part, name: str, seconds: float) -> str | None:
+def measured(session: Session, part: Part, one: Run, seconds: float) -> str | None:
     """Run a part, keep its output and its run folders. Return what went wrong, if anything did."""
-    values = session.values(name)
+    name, values = one.name, session.values(one.name)
     folder, runs = session.out / name, session.out / "runs"
     for each in (folder, runs, session.work):
         each.mkdir(parents=True, exist_ok=True)
     before, began = set(runs.iterdir()), time.monotonic()
-    script = "\n".join([*makes(part, values), filled(part.run, values)])
+    command = filled(one.command, values)
+    script = "\n".join([*makes(part, values), command])
     with (folder / "output.txt").open("w", encoding="utf-8") as output:
-        output.write(f"{heading(name)}\n$ {filled(part.run, values)}\n")
+        output.write(f"{heading(name)}\n$ {command}\n")
         output.flush()
         code = run(script, programs(session.out / "bin"), output.fileno(), seconds)
     made = sorted(run for run in set(runs.iterdir()) - before if (run / "run.json").is_file())
@@ -173,7 +189,9 @@ def programs(folder: Path) -> Path:
 
 def run(script: str, programs: Path, output: int, seconds: float) -> int:
     """Run a shell script in the checkout. Whatever is left of it when it ends, or time does, is killed."""
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    packages = os.environ.get("PYTHONPATH")  # a machine may have them there alone
+    path = os.pathsep.join([str(ROOT), *([packages] if packages else [])])
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": path}
     process = None
     try:
         with holding_back(signal.SIGTERM), holding_back(signal.SIGINT):

@@ -78,5 +78,6 @@ def record() -> Iterator[tuple[str, str]]:
     ]
     yield "record", markdown(("claim", "stored", "verdict, speed-up (95 %)", "tree", "date", "part"), rows)
     rest = [part for part in declared().parts if not part.stored]
-    missing = [(part.claim, declared().machines[part.machine], f"`{part.machine} --only {part.name}`") for part in rest]
+    machines = declared().machines
+    missing = [(part.claim, machines[part.machine].words, f"`{part.machine} --only {part.name}`") for part in rest]
     yield "not measured", markdown(("claim", "needs", "`bench/record.sh`"), missing)
