@@ -88,13 +88,13 @@ def test_a_tuned_weight_lacks_products_by_wgmma_where_steps_have_many_rows_on_a_
 
 def test_a_search_compiles_all_that_it_launches_before_it_launches_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, by all CPUs. A launch would compile for itself, and the GPU would wait."""
-    told, launched = list[Spec](), list[Spec]()
+    compiled, launched = list[Spec](), list[Spec]()
 
     class Told(Compiler):
         def compile(self, specs: Iterable[Spec]) -> Mapping[Spec, str | None]:
             assert not launched
-            told.extend(specs)
-            return dict.fromkeys(told)
+            compiled.extend(specs)
+            return dict.fromkeys(compiled)
 
     def timed(launch: Callable[[int], object], inputs: int, stream: None) -> Timing:
         launch(inputs - 1)
@@ -109,7 +109,7 @@ def test_a_search_compiles_all_that_it_launches_before_it_launches_any(monkeypat
     no_stream: Any = None
     with torch.inference_mode(), ProcessPoolExecutor(1) as unused:
         result = searched(GemmWeight(128, 128, ("TARGET_O",), 64), gemm(128, 128), Told(unused), no_stream, 132)
-    assert result is not None and {*launched} <= {*told}
+    assert result is not None and {*launched} <= {*compiled}
     assert {spec.stem for spec in launched} > {"matmul_wgmma"}
 
 
