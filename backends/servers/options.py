@@ -238,7 +238,8 @@ def check_url(key: str, url: str, remote: bool) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise UsageError(f"option {key}: not a URL: {error}") from error
+        hint = "http://HOST:PORT; several with commas between them"
+        raise UsageError(f"option {key}: not a URL: {error}", hint=hint) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"option {key} = {url}: not a URL of a server", hint="http://127.0.0.1:8000")
     if not remote and not is_loopback(parts.hostname):

@@ -95,7 +95,8 @@ def take_sides(options: dict[str, Any]) -> None:
             hint="specgate ab OLD_URL NEW_URL; each may be URL,URL with its baseline",
         )
     given = options["options"]
-    old, new = (completed(options, urls, given, sides=True) for urls in sides)
+    shown = set[str]()
+    old, new = (completed(options, urls, given, sides=True, shown=shown) for urls in sides)
     if (old.backend, old.spec, old.baseline) != (new.backend, new.spec, new.baseline):
         raise UsageError(
             f"{sides[0][0]} and {sides[1][0]} differ in engine, draft length or baseline",
@@ -118,17 +119,21 @@ def completed(
     *,
     smoke: bool = False,
     sides: bool = False,
+    shown: set[str] | None = None,
 ) -> Servers:
-    """The part of a command line that servers decide on, completed by what they tell, which is printed."""
+    """The part of a command line that servers decide on, completed by what they tell, which is printed, but for what
+    is `shown` already. That is added to it.
+    """
     from specgate.planning.attached_servers import Servers, with_servers
 
+    of_smoke = ("context",) if smoke else ()
     line, lines = with_servers(
         Servers(
             urls=tuple(urls),
             backend=options["backend"],
             options=given,
             pair=names_pair(options),
-            named=any(options.get(key) for key in ("scenarios", "only", "text", "ids", *(["context"] * smoke))),
+            named=any(options.get(key) not in (None, ()) for key in ("scenarios", "only", "text", "ids", *of_smoke)),
             smoke=smoke,
             sides=sides,
             format=options["format_"],
@@ -137,8 +142,11 @@ def completed(
             **{key: options.get(key) for key in ("spec", "batch", "tokenizer", "chat", "prompts")},
         )
     )
+    shown = set() if shown is None else shown
     for text in lines:
-        echo(text, err=True)
+        if text not in shown:
+            echo(text, err=True)
+    shown.update(lines)
     return line
 
 

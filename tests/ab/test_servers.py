@@ -64,6 +64,7 @@ def test_own_prompts_on_one_running_server_a_side_are_compared_without_a_baselin
     assert done.returncode in (1, 3), done.stdout + done.stderr
     assert min(ratios(result(cli)).values()) > 2 and ratios(result(cli)).keys() == {"spec-3"}
     assert f"old: {old} · new: {new}" in done.stdout and "prompts from mine.jsonl" in done.stdout
+    assert done.stderr.count("tokenizer: ") == 1, "of both sides"
 
 
 @pytest.mark.slow("starts twelve servers")

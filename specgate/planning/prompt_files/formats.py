@@ -315,10 +315,12 @@ class Recognised(NamedTuple):
 
 
 def recognise(path: Path, stated: FormatName) -> Recognised:
-    """The file's hash, and its format: the one that is `asked` for, or with `auto` the one that its first record tells.
+    """The file's hash, and its format: the one that is `stated`, or with `auto` the one that its first record tells.
 
-    Raises UsageError where it cannot be read, has no record, or its first record is of no known format.
+    Raises UsageError where it cannot be read, has no record, or the format is none that is known.
     """
+    if stated != "auto" and stated not in FORMATS:
+        raise UsageError(f"{path}: format {stated!r} is not known", hint=f"one of {', '.join(FORMATS)}")
     content = content_of(path)
     sha256 = sha256_of(content)
     if stated != "auto":

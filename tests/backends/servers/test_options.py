@@ -16,7 +16,7 @@ from specgate.plugins import backend
         ({"urll": "x"}, r"did you mean url\?"),
         ({"url": "127.0.0.1:8000"}, "not a URL of a server"),
         ({"url": "ftp://127.0.0.1"}, "not a URL of a server"),
-        ({"url": "http://127.0.0.1:99999"}, "not a URL"),
+        ({"url": "http://127.0.0.1:99999"}, r"(?s)not a URL.*HOST:PORT; several with commas"),
         ({"url": "http://example.org:8000"}, "is not this machine"),
         ({"url": "http://127.0.0.1.example.org"}, "is not this machine"),
         ({"url": "http://me:pw@127.0.0.1:8000"}, "would be written into the run folder"),

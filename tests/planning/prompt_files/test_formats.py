@@ -336,6 +336,12 @@ def test_a_bad_line_is_named_with_file_line_key_and_value(record: Any, says: str
     assert str(caught.value).startswith(f"{file}:3: ") and says in str(caught.value)
 
 
+def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    file = written(tmp_path, {"prompt": "p"})
+    with pytest.raises(UsageError, match=r"format 'gsm9k' is not known\n  one of .*\bgsm8k\b"):
+        recognise(file, "gsm9k")  # type: ignore[arg-type]  # as a command line may have it
+
+
 @pytest.mark.parametrize(
     ("format_", "change", "says"),
     [
