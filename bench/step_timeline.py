@@ -20,7 +20,7 @@ from typing import Any
 import click
 import torch
 
-from specgate.backends.eagle3.cupy.bench.stage import Stage, random_stages
+from specgate.backends.eagle3.cupy.bench.stage import Stage, stages_at
 from specgate.backends.eagle3.cupy.device import first_gpu
 from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
@@ -47,7 +47,7 @@ def main(pair: str, context: int, batch: int, spec: int, around: int, without: t
     device, stream, role = first_gpu(), Stream(), Role(spec)
     tuned = Tuned.on(torch.cuda.get_device_name(), None)
     with torch.inference_mode(), stream.current():
-        stage = random_stages(resolve_pair(pair, None, None), context, batch, [role], tuned, device)[role]
+        stage = stages_at(resolve_pair(pair, None, None), [(context, batch)], [role], tuned, device)[0][role]
         stage.fill()
         whole = step_latency_us(stage, stream, rounds=3)
         spans = timeline(stage, stream)

@@ -13,7 +13,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.bench.accounts import Account, account
 from specgate.backends.eagle3.cupy.bench.peers import peers_of, timed
-from specgate.backends.eagle3.cupy.bench.stage import Stage, random_stages
+from specgate.backends.eagle3.cupy.bench.stage import Stage, stages_at
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.bench.timing import LAUNCHES, inputs_to_rotate, read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
@@ -139,7 +139,8 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     torch.cuda.empty_cache()  # what was read to measure the bandwidth
     with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():
         tuned = Tuned.on(torch.cuda.get_device_name(), None)
-        stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device, kv, tree)
+        point = request.context, request.batch
+        (stages,) = stages_at(request.pair, [point], request.roles, tuned, device, kv, tree)
         with compiler() as compiling:
             specs = (kernel.spec for stage in stages.values() for kernel in stage.cycle.kernels().values())
             if complaints := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:

@@ -119,25 +119,6 @@ def noise_like(cached: Tensor, kv: KvMode) -> Tensor:
     return fp8.encoded(noise, torch.ones((), device=cached.device)) if kv == "fp8" else noise
 
 
-def random_stages(
-    pair: PairRef,
-    context: int,
-    batch: int,
-    roles: Sequence[Role],
-    tuned: Configurations,
-    device: torch.device,
-    kv: KvModes = AS_COMPUTED,
-    tree: DraftTree | None = None,
-) -> dict[Role, Stage]:
-    """Steps of `roles` over the same buffers, `pair`'s geometry with random weights. `kv`: the formats of the caches.
-    `tree`: what the longest role drafts, if no chain.
-
-    Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded.
-    """
-    (stages,) = stages_at(pair, [(context, batch)], roles, tuned, device, kv, tree)
-    return stages
-
-
 def stages_at(
     pair: PairRef,
     points: Sequence[tuple[int, int]],
@@ -147,7 +128,12 @@ def stages_at(
     kv: KvModes = AS_COMPUTED,
     tree: DraftTree | None = None,
 ) -> list[dict[Role, Stage]]:
-    """As `random_stages` has them, for every (context, batch) of `points`, with the same weights."""
+    """Steps of `roles` for every (context, batch) of `points`: those of a point over the same buffers, and all with the
+    same random weights of `pair`'s geometry. `kv`: the formats of the caches. `tree`: what the longest role drafts, if
+    no chain.
+
+    Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded.
+    """
     most = max(role.k for role in roles)
     geometry = Geometry.of(pair, drafts=most > 0)
     sizes = [sizes_of(geometry.target, context, batch, most, kv, tree) for context, batch in points]

@@ -45,21 +45,13 @@ def read_memory(repeats: int) -> MemoryReads:
     words = torch.empty(size // 4, dtype=torch.int32, device=device).random_()
     out = torch.empty(size // 4 // WARP_WORDS, dtype=torch.int32, device=device)
     kernel, stream = ReadMemory(), Stream()
-    event_type: Any = torch.cuda.Event
-    events = [event_type(enable_timing=True) for _ in range(repeats + 1)]
     with stream.current():
-        for _ in range(READ_WARM_UP):
-            kernel(out=out, words=words)
-        events[0].record(stream.torch)
-        for event in events[1:]:
-            kernel(out=out, words=words)
-            event.record(stream.torch)
-        stream.wait()
+        each = elapsed_ms(lambda: kernel(out=out, words=words), READ_WARM_UP, repeats, stream)
     return MemoryReads(
         device=torch.cuda.get_device_name(),
         gpu_uuid=f"GPU-{torch.cuda.get_device_properties(device).uuid}",
         size=size,
-        elapsed_ns=tuple(round(events[i].elapsed_time(events[i + 1]) * 1e6) for i in range(repeats)),
+        elapsed_ns=tuple(round(ms * 1e6) for ms in each),
     )
 
 
@@ -104,24 +96,24 @@ def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) 
             launch(i % inputs)
 
     graph = captured(launches, stream)
-    events = [timed_event() for _ in range(REPLAYS + 1)]
     with stream.current():
-        for _ in range(WARM_UP):
-            graph.launch(stream.cupy)
-        events[0].record(stream.torch)
-        for event in events[1:]:
-            graph.launch(stream.cupy)
-            event.record(stream.torch)
-        stream.wait()
-    each = [events[i].elapsed_time(events[i + 1]) * 1e3 / count for i in range(REPLAYS)]
+        each = [ms * 1e3 / count for ms in elapsed_ms(lambda: graph.launch(stream.cupy), WARM_UP, REPLAYS, stream)]
     low, median, high = statistics.quantiles(each, n=4)
     return Timing(median, (high - low) / median)
 
 
-def timed_event() -> Any:
-    """A CUDA event that has a time."""
+def elapsed_ms(launch: Callable[[], object], warm_up: int, repeats: int, stream: Stream) -> list[float]:
+    """Milliseconds of each of `repeats` launches on `stream`, which is current, behind `warm_up` more."""
     made: Any = torch.cuda.Event  # torch gives no types
-    return made(enable_timing=True)
+    events = [made(enable_timing=True) for _ in range(repeats + 1)]
+    for _ in range(warm_up):
+        launch()
+    events[0].record(stream.torch)
+    for event in events[1:]:
+        launch()
+        event.record(stream.torch)
+    stream.wait()
+    return [events[i].elapsed_time(events[i + 1]) for i in range(repeats)]
 
 
 def read_bandwidth() -> float:

@@ -80,7 +80,7 @@ def by_wgmma(gemm: TunedGemm, largest_step: int) -> WgmmaConfig | None:
     sums of its steps are those of `mma`.
     """
     wgmma = gemm.wgmma
-    return WgmmaConfig.from_stored(wgmma.config) if wgmma and largest_step >= wgmma.from_rows else None
+    return WgmmaConfig(**wgmma.config) if wgmma and largest_step >= wgmma.from_rows else None
 
 
 def identity(config: GemmConfig | ExpertConfig | WgmmaConfig) -> str:
@@ -200,7 +200,7 @@ def stale_wgmma(gemm: TunedGemm, wgmma: TunedWgmma) -> str | None:
     known = WgmmaConfig().stored()
     if wgmma.config.keys() != known.keys():
         return f"has configurations of {', '.join(sorted(wgmma.config))}; {kernel} takes {', '.join(sorted(known))}"
-    if not WgmmaConfig.from_stored(wgmma.config).possible(gemm.n, gemm.k):
+    if not WgmmaConfig(**wgmma.config).possible(gemm.n, gemm.k):
         return f"wgmma of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(wgmma.config)}"
     return None
 

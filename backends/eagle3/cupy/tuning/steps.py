@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import torch
 
 from specgate.backends.eagle3.cupy.bench.stage import Stage, stages_at
-from specgate.backends.eagle3.cupy.bench.timing import timed_event
+from specgate.backends.eagle3.cupy.bench.timing import elapsed_ms
 from specgate.backends.eagle3.cupy.engine.decode_run import captured
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
@@ -128,12 +128,5 @@ def step_latency_us(stage: Stage, stream: Stream, rounds: int) -> float:
 def replayed_us(graph: Any, stage: Stage, stream: Stream) -> float:
     """Microseconds per step: the median over `REPLAYS` replays."""
     stage.reset()
-    events = [timed_event() for _ in range(REPLAYS + 1)]
-    graph.launch(stream.cupy)  # the first finds the caches as the reset has left them
-    events[0].record(stream.torch)
-    for after in events[1:]:
-        graph.launch(stream.cupy)
-        after.record(stream.torch)
-    stream.wait()
-    each: list[float] = [events[i].elapsed_time(events[i + 1]) * 1e3 for i in range(REPLAYS)]
-    return statistics.median(each)
+    # The first finds the caches as the reset has left them.
+    return statistics.median(elapsed_ms(lambda: graph.launch(stream.cupy), 1, REPLAYS, stream)) * 1e3

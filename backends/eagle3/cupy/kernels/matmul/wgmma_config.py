@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from specgate.backends.eagle3.cupy.device import Multiprocessors
@@ -36,11 +35,6 @@ class WgmmaConfig:
     cluster: int = 1
     chain: int = 8
     delay_dependents: int = 0
-
-    @classmethod
-    def from_stored(cls, stored: Mapping[str, int]) -> WgmmaConfig:
-        """The inverse of `stored`. Raises KeyError for a missing name."""
-        return cls(**{field.name: stored[field.name] for field in fields(cls)})
 
     def stored(self) -> dict[str, int]:
         return asdict(self)
