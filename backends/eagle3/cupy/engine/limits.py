@@ -136,11 +136,7 @@ def plan(
         prefill = expert_workspace_bytes(
             target, draft, sizes.positions, sizes.slots, fused=fused, packed_rows=packed_rows
         )
-    return {
-        "key/value cache": pages,
-        "buffers of a step": bytes_of(buffers) - pages,
-        "prefill workspace": prefill,
-    }
+    return {"key/value cache": pages, "buffers of a step": bytes_of(buffers) - pages, "prefill workspace": prefill}
 
 
 def require(plan: Mapping[str, int], sizes: Sizes, device: torch.device) -> None:

@@ -100,11 +100,7 @@ def graphs_of(kinds: Sequence[Kind]) -> list[tuple[Kind, ...]]:
 
 
 def counters_of(
-    plan: PartialPlan,
-    kinds: Sequence[Kind],
-    accepted: Sequence[Sequence[int]],
-    lengths: Sequence[int],
-    overruled: int,
+    plan: PartialPlan, kinds: Sequence[Kind], accepted: Sequence[Sequence[int]], lengths: Sequence[int], overruled: int
 ) -> dict[str, int]:
     """Counters of a run of steps of these `kinds` that accepted so many drafts per step and slot (negative: the slot
     did not run), behind prompts of these `lengths`. `overruled`: the tokens that full verifications would not have

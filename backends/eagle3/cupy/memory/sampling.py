@@ -78,14 +78,7 @@ class SamplingBuffers(Arrays):
 
     @classmethod
     def allocate(
-        cls,
-        sampling: Sampling,
-        vocab: int,
-        slots: int,
-        rows: int,
-        device: torch.device | str,
-        *,
-        draft_vocab: int = 0,
+        cls, sampling: Sampling, vocab: int, slots: int, rows: int, device: torch.device | str, *, draft_vocab: int = 0
     ) -> SamplingBuffers:
         """`draft_vocab`: columns of the draft; 0 where there is none, which nothing is rejected of."""
         weighed, filtered = (rows if needs(sampling, vocab) else 0 for needs in (weighs, filters))

@@ -157,9 +157,7 @@ class TreeBuffers(Arrays):
     def with_scales(self, layers: int, target: Heads, draft: Heads) -> TreeBuffers:
         """The same for caches of these heads, the target's of so many layers."""
         return replace(
-            self,
-            scales=node_scales(target, layers, self.masks),
-            forest_scales=node_scales(draft, 1, self.forest),
+            self, scales=node_scales(target, layers, self.masks), forest_scales=node_scales(draft, 1, self.forest)
         )
 
     @classmethod

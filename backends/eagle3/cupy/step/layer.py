@@ -190,15 +190,7 @@ class Layer:
         self.down(out, b.mlp, w.down, rows, norm=norm)
         self.reduced(b, next_norm, rows)
 
-    def _attend(
-        self,
-        b: LayerBuffers,
-        w: AnyWeights,
-        pages: Pages,
-        index: int,
-        rows: Rows,
-        at: RowPositions,
-    ) -> None:
+    def _attend(self, b: LayerBuffers, w: AnyWeights, pages: Pages, index: int, rows: Rows, at: RowPositions) -> None:
         p, attention = at.part, self.attention[self.windows[index]]
         groups = b.partial, pages.of_layer(index), *at.of_layer(index)
         if isinstance(attention, WideAttention):

@@ -77,13 +77,7 @@ class TokenDraw:
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order; only those that run."""
-        of = {
-            "bias": self.bias,
-            "penalise": self.penalise,
-            "weigh": self.weigh,
-            "cut": self.cut,
-            "draw": self.draw,
-        }
+        of = {"bias": self.bias, "penalise": self.penalise, "weigh": self.weigh, "cut": self.cut, "draw": self.draw}
         return {name: kernel for name, kernel in of.items() if kernel is not None}
 
     def __call__(self, rows: Rows, b: SamplingBuffers, *groups: object, **operands: Any) -> None:

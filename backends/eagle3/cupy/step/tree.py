@@ -31,9 +31,7 @@ class TreeLevel(ABC):
         g = draft.geometry
         self.draft, self.level = draft, level
         self.lm_head = gemms(
-            *("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources),
-            scaled=True,
-            maxima=maxima,
+            *("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources), scaled=True, maxima=maxima
         )
         self.layer = (
             draft_layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
@@ -49,11 +47,7 @@ class TreeLevel(ABC):
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""
         layer = self.layer.kernels() if self.layer else {}
-        return {
-            "lm_head": self.lm_head,
-            **self.own,
-            **{f"layer.{name}": kernel for name, kernel in layer.items()},
-        }
+        return {"lm_head": self.lm_head, **self.own, **{f"layer.{name}": kernel for name, kernel in layer.items()}}
 
     def groups(self, b: Buffers, before: LayerBuffers, rows: Rows) -> tuple[object, ...]:
         """Return what has the operands of a level's kernels."""

@@ -126,13 +126,7 @@ class Product(OnRandom[AnyConfig]):
 
     @classmethod
     def random(
-        cls,
-        n: int,
-        k: int,
-        epilogue: Epilogue,
-        copies: int,
-        device: torch.device | str = "cuda",
-        rows: int = MOST,
+        cls, n: int, k: int, epilogue: Epilogue, copies: int, device: torch.device | str = "cuda", rows: int = MOST
     ) -> Product:
         """Random operands, whose sums have a variance of about one. Raises ValueError for half a gate and up pair."""
         if n % parts(epilogue):

@@ -64,12 +64,7 @@ class ManyConfig:
 
     @classmethod
     def of(
-        cls,
-        config: GemmConfig,
-        weight: tuple[int, int],
-        rows: int,
-        room: int,
-        gpu: Multiprocessors | None,
+        cls, config: GemmConfig, weight: tuple[int, int], rows: int, room: int, gpu: Multiprocessors | None
     ) -> ManyConfig | None:
         """For `rows` rows and a weight [N, K] whose k is split as `config` says; None where `matmul_rows.cu` does it.
 
