@@ -180,9 +180,7 @@ def accept(kernel: Accept, named: Mapping[str, Any], context: int) -> Mapping[st
 
 
 def commit(kernel: Commit, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
-    """Per slot, where no draft was accepted: a token read, and written twice; seven words read and written; four words
-    more.
-    """
+    """Per slot, no draft accepted: a token read, and written twice; seven words read and written; four more."""
     return {"commit": Account(f"{kernel.slots} slots", kernel.slots * (3 + 2 * 7 + 4) * INT)}
 
 

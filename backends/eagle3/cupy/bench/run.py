@@ -165,9 +165,7 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
 
 
 def chosen_kv(request: KernelBenchRequest) -> KvModes:
-    """The formats of the caches. Raises UsageError for names that are none, and for other options: random weights need
-    none.
-    """
+    """The formats of the caches. Raises UsageError for unknown names and for other options: weights are random."""
     if other := [name for name in request.options if name not in KNOWN]:
         raise UsageError(f"option {other[0]}: not of the benchmark of kernels", hint=f"known: {', '.join(KNOWN)}")
     refuse_pairs(request.options, "cupy")

@@ -110,9 +110,7 @@ class Stage:
 
 
 def noise_like(cached: Tensor, kv: KvMode) -> Tensor:
-    """Normal numbers, in E4M3 as the codes of these over a scale of one, which is what pages begin with; in NVFP4 any
-    codes.
-    """
+    """Normal numbers; in E4M3 as codes over a scale of one, with which pages begin; in NVFP4 any codes."""
     if kv == "nvfp4":
         return torch.randint_like(cached, 256)
     noise = torch.randn(cached.shape, device=cached.device)

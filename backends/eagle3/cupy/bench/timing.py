@@ -23,9 +23,7 @@ from specgate.contract.protocols import MemoryReads
 from specgate.errors import EnvironmentRefused
 
 SIZES: Final = (8 << 30, 4 << 30)
-"""Bytes to read: the first of these that fits. Both are far larger than any cache, and take much longer to read than a
-launch costs.
-"""
+"""Bytes to read: the first that fits. Both are far larger than any cache, and outlast what a launch costs."""
 READ_WARM_UP: Final = 3
 
 
@@ -68,18 +66,14 @@ READS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`latency_us`: microseconds per launch, the median over replays; `spread`: between their quartiles, as a share of
-    it.
-    """
+    """`latency_us`: microseconds per launch, the median over replays; `spread`: between quartiles, as a share."""
 
     latency_us: float
     spread: float
 
 
 def inputs_to_rotate(size: int, l2_bytes: int) -> int:
-    """Return how many inputs of `size` bytes must take turns, so that none is still in the cache when it is
-    read again.
-    """
+    """Return how many inputs of `size` bytes must take turns, so that none is read again from the cache."""
     return max(2, -(-TIMES_L2 * l2_bytes // size))
 
 

@@ -110,9 +110,7 @@ class ForensicEngine(TileCountingEngine):
         return tuple(dict.fromkeys(stated))
 
     def _rows_run_again(self, kind: Kind) -> Tensor | None:
-        """Return how many rows [S] of the next step come before that of the newest token; None of one that runs none
-        again.
-        """
+        """Return how many rows [S] of the next step come before the newest token's; None if it runs none again."""
         if kind != FULL or self.b.partial is None:
             return None
         return self.b.slots.length - self.b.partial.verified

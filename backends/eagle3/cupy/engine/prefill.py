@@ -338,9 +338,7 @@ def cache_heads(
 def rotated(
     qkv: Tensor, table: tuple[Tensor, Tensor], rows: slice, heads: Heads, norms: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v [R, heads, D] of a packed projection bfloat16 [R, (N + 2G)·D]; q and k normed and rotated in
-    float32.
-    """
+    """q, k and v [R, heads, D] of a projection bfloat16 [R, (N + 2G)·D]; q and k normed and rotated in float32."""
     q, k, v = split_heads(qkv, heads)
     q, k = q.float(), k.float()
     if norms is not None:

@@ -130,9 +130,7 @@ class Told:
 
 
 class Groups:
-    """Numbers of pairs of each part that go to each expert: on the device, and on the host as soon as that is
-    needed.
-    """
+    """Numbers of pairs of each part that go to each expert: on the device, and on the host once it is needed."""
 
     def __init__(self, routings: Sequence[Routing]) -> None:
         self.routings = routings
@@ -294,9 +292,7 @@ def decoded(weight: PackedExperts, room: Tensor, groups: Groups, mode: PrefillMo
 def product(
     x: Tensor, weights: Tensor, bounds: Sequence[int], routing: Routing, some: range, mode: PrefillMode
 ) -> Tensor:
-    """The pairs of the experts `some`, x bfloat16 [R, K], each by the matrix of its expert, of `weights` bfloat16
-    [n, N, K]: [R, N].
-    """
+    """The pairs of the experts `some`, x bfloat16 [R, K], by their `weights` bfloat16 [n, N, K]: [R, N]."""
     if mode.grouped:
         ends = routing.ends[some.start : some.stop] - bounds[0]
         return F.grouped_mm(x, weights.transpose(1, 2), offs=ends)

@@ -39,9 +39,7 @@ def by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def beside_sinks(out: Tensor, sums: Tensor, sinks: Tensor) -> Tensor:
-    """`out` [P, N, D] without sinks, and its `sums` as of `by_flash` → [P, N·D] beside the logits `sinks` [N]. `out` is
-    overwritten.
-    """
+    """`out` [P, N, D] and `sums`, as of `by_flash` → [P, N·D] beside the logits `sinks` [N]; `out` is overwritten."""
     share = torch.sigmoid(sums.t() - sinks.float())
     return out.mul_(share[..., None]).flatten(1)
 

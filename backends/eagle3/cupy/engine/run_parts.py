@@ -38,9 +38,7 @@ class DecodeRun:
 
 
 class RunPart:
-    """A feature that does nothing. Each call is made for every feature in turn; those with buffers may copy from the
-    host.
-    """
+    """A feature that does nothing. Each call is made for every feature; those with buffers may copy from the host."""
 
     def meet(self, prompts: Sequence[Sequence[int]]) -> None:
         """These are the next prompts. Called before they are prefilled."""

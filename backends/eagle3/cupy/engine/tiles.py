@@ -22,9 +22,7 @@ from specgate.errors import BackendError, UsageError
 
 
 class TileCountingEngine(DecodingEngine):
-    """An engine that counts the tiles of attention after each decode run if `counts_tiles` is set. Such a run cannot be
-    extended.
-    """
+    """An engine that, if `counts_tiles`, counts attention's tiles after each decode run, which cannot be extended."""
 
     counts_tiles = False
 

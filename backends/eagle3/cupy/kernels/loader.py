@@ -99,9 +99,7 @@ class Kernel:
 
     @property
     def constants(self) -> dict[str, int | float]:
-        """Return what the file may be compiled with: the fields, without those that are None, and the `constants` of
-        those that have some.
-        """
+        """Return what the file may be compiled with: the fields that are not None, or the `constants` of these."""
         made = dict[str, int | float]()
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)

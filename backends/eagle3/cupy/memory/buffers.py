@@ -267,9 +267,7 @@ def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device 
 
 
 def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> DraftBuffers:
-    """The draft attends with one row per slot only, the newest, or with those of a tree's level; the others just fill
-    its cache.
-    """
+    """The draft attends with its newest row per slot, or with a tree's level; other rows just fill its cache."""
     attention, slots, rows = draft_attention(geometry, sizes), sizes.slots, sizes.rows
     width = geometry.features * geometry.target_hidden
     of = {"S": slots, "T": sizes.max_rows, "R": rows, "H": geometry.hidden, "WIDTH": width}

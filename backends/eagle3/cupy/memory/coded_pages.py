@@ -110,9 +110,7 @@ NO_NUMBER = 0x7F
 
 
 def made_pages(kv: KvMode, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(keys' pages, values' pages, scales) of a text's `keys` and `values` from position 0 on, [blocks, …] each as
-    `Heads` has them.
-    """
+    """Pages of keys, of values, and scales: of a text's `keys` and `values` from position 0 on, [blocks, …]."""
     if kv == "nvfp4":
         made = [nvfp4_blocks(rows) for rows in (keys, values)]
         codes = [by_head(codes) for codes, _, _ in made]
@@ -125,9 +123,7 @@ def made_pages(kv: KvMode, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor
 
 
 def held(kv: KvMode, k_pages: Tensor, v_pages: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the contents of the pages of one slot's blocks, in order: keys and values float32 [blocks, BLOCK,
-    G, D].
-    """
+    """Return what the pages of one slot's blocks, in order, hold: keys and values float32 [blocks, BLOCK, G, D]."""
     if kv == "nvfp4":
         codes = key_codes(k_pages), value_codes(v_pages)
         outer = outer_of(scales[0])  # [G, 2]

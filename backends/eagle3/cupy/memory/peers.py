@@ -41,9 +41,7 @@ def with_mailboxes(
 
 
 def mailboxes(faults: Sequence[Tensor], rows: int, hidden: int) -> tuple[Mailboxes, ...]:
-    """Of each rank, for steps of up to `rows` rows. They begin at exchange 0. `faults`: of each rank's slots, on its
-    device.
-    """
+    """Of each rank, for steps of up to `rows` rows, at exchange 0. `faults`: of its slots, on its device."""
     ranks, devices = len(faults), [fault.device for fault in faults]
     sums = [reachable(sums_shape(ranks, rows, hidden), device) for device in devices]
     choices = [reachable(choices_shape(ranks, rows), device) for device in devices]

@@ -33,16 +33,12 @@ def penalises(sampling: Sampling | None) -> bool:
 
 
 def rejects(sampling: Sampling | None) -> bool:
-    """Return whether drafts are verified by rejection. At temperature 0 both ways compare single tokens, as
-    greedily.
-    """
+    """Return whether drafts are verified by rejection. At temperature 0 both methods compare single tokens."""
     return draws(sampling) and sampling is not None and sampling.method == "rejection"
 
 
 def weighs(sampling: Sampling, vocab: int) -> bool:
-    """Return whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no
-    filter.
-    """
+    """Return whether a filter needs the mass or number of a row's larger logits. Top-k of all is no filter."""
     return draws(sampling) and (0 < sampling.top_k < vocab or sampling.top_p < 1)
 
 

@@ -21,9 +21,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED
 
 
 def drafting_of(draft: Draft | None, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> Drafting:
-    """Return what spec-`k` drafts: nothing, a chain, or the first k levels of the sizes' tree. Raises ValueError for K
-    without a draft.
-    """
+    """Return what spec-`k` drafts: nothing, a chain, or a tree's first levels. Raises ValueError without a draft."""
     if not k:
         return Drafting()
     if draft is None:

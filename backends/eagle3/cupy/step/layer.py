@@ -202,9 +202,7 @@ class Layer:
         attention(b.attended, b.qkv, rows, *groups, length=at.begins, **part, **joined, **self.of_heads(b, w))
 
     def sum_of(self, b: LayerBuffers, norm: Tensor) -> tuple[Tensor, tuple[PreNormRows, Tensor] | None]:
-        """Return the stream that a product adds to, and the norm that it prepares; or the buffer of its partial
-        sums.
-        """
+        """Return the stream that a product adds to, and the norm that it prepares; or its buffer of partial sums."""
         if self.reduce is None:
             return b.stream, (b.pre_norm, norm)
         assert b.mailboxes is not None

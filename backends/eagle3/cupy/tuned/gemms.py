@@ -48,9 +48,7 @@ class Lookup:
 
     @property
     def searched(self) -> bool:
-        """Whether a search knows products of so many rows: a rule divides the work of more than MANY_ROWS, but by
-        wgmma.
-        """
+        """Whether a search knows products of so many rows. Without wgmma, a rule divides more than MANY_ROWS."""
         return bool(self.shape.experts) or self.shape.m <= MANY_ROWS or self.by_wgmma
 
     @property

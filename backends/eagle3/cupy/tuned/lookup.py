@@ -63,9 +63,7 @@ class WeightConfig(Generic[Config]):
         return cast(Config, self.config.at(rows)) if isinstance(self.config, GemmConfig) else self.config
 
     def identity(self) -> str:
-        """Return the text that `Tuned.sha256` hashes. Stored runs carry such hashes, so names in this text stay as they
-        once were.
-        """
+        """Return the text that `Tuned.sha256` hashes. Stored runs carry such hashes: names in it stay as they were."""
         at_rows = ", ".join(f"{rows}: {identity(config)}" for rows, config in self.at_rows.items())
         return f"Cuts(config={identity(self.config)}, at_rows={{{at_rows}}})"
 

@@ -31,9 +31,7 @@ StepTimes = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place where a product with some weight is launched: in which step, and by which launcher, before anything was
-    tried.
-    """
+    """Place of a product with some weight: its step, and its launcher before anything was tried."""
 
     step: str
     kernel: Launcher

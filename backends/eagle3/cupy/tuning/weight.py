@@ -75,9 +75,7 @@ class Weight(ABC, Generic[Config]):
         return all(product.fault(config) is None for product in self.products(1))
 
     def same_bits(self, config: Config, moved: Config, rows: int) -> bool:
-        """Return whether `moved` makes of `rows` rows what it should, and, bit for bit, what `config` makes of
-        a few.
-        """
+        """Return whether `moved` makes of `rows` rows what it should, bit for bit what `config` makes of a few."""
         for many in self.products(1, rows):
             if many.fault(moved) is not None:
                 return False

@@ -99,9 +99,7 @@ class FirstRouter:
 
 
 class ExpertPrefill:
-    """Prefills prompts of a target with experts on all `ranks`. Of the GPUs it awaits only how many rows go to which
-    experts, once per layer.
-    """
+    """Prefills prompts of a target with experts on `ranks`. It awaits how many rows experts have, once per layer."""
 
     def __init__(self, ranks: Sequence[OneOfRanks], sums: PartialSums) -> None:
         self.ranks, self.sums, self.chunk = ranks, sums, ranks[0].mode.chunk

@@ -91,9 +91,7 @@ class LayerPages:
 
 
 def joining_warps(chunks: int) -> int:
-    """Return how many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most
-    rows are read in one go.
-    """
+    """Return how many warps join the chunks of a row, a power of two. Each reads eight chunks at once."""
     return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
 
 

@@ -60,9 +60,7 @@ class FmhaConfig:
         return replace(self, stages=min(self.stages, max(1, most)))
 
     def blocks_per_sm(self, head_dim: int, shared_memory: int, *, kv: KvMode = "bf16") -> int:
-        """Return how many blocks an SM with `shared_memory` bytes holds at once. Their registers have to fit as
-        well.
-        """
+        """Return how many blocks an SM with `shared_memory` bytes holds at once. Registers have to fit, too."""
         by_memory = shared_memory // (self.ring_bytes(head_dim, kv=kv) + STATIC_SHARED_BYTES + RESERVED_SHARED)
         return max(1, min(by_memory, SM_REGISTERS // (32 * self.warps * REGISTERS[head_dim])))
 

@@ -71,18 +71,14 @@ class ExpertConfig:
         return -(-slab_count(self.columns) // self.warps)
 
     def possible(self, tiles_of_expert: int) -> bool:
-        """Return whether the kernels can work on matrices of `tiles_of_expert` tiles like this; whether that fits a GPU
-        is not asked.
-        """
+        """Return whether the kernels can work on matrices of so many tiles like this; the GPU's limits do not count."""
         splits = self.warps in WARPS and 0 < self.ring <= MOST_SLABS and self.each % self.ring == 0
         moves = self.tiles in TILES and tiles_of_expert % self.tiles == 0
         return splits and moves and self.room in ROOMS and self.blocks_per_sm in ROOMS
 
     @classmethod
     def usual(cls, columns: int, tiles_of_expert: int, tiles: int) -> ExpertConfig:
-        """For matrices of `columns` columns and `tiles_of_expert` tiles, of which a block takes `tiles` at a time where
-        they divide.
-        """
+        """For matrices of so many columns and tiles, of which a block takes `tiles` at a time where they divide."""
         slabs = slab_count(columns)
         warps = min(WARPS, key=lambda count: -(-slabs // count) * count)
         each = -(-slabs // warps)
@@ -90,9 +86,7 @@ class ExpertConfig:
         return cls(warps, columns, ring, tiles if tiles_of_expert % tiles == 0 else 1)
 
     def fitted(self) -> ExpertConfig:
-        """The same arithmetic within the shared memory of the current GPU. Raises ValueError where a single tile is too
-        much for it.
-        """
+        """The same arithmetic within this GPU's shared memory. Raises ValueError if one tile is too much for it."""
         limit = shared_memory_limit() - ROUTING_BYTES
         fitting = self if self.shared_bytes <= limit else replace(self, tiles=1)
         if fitting.shared_bytes > limit:
@@ -101,9 +95,7 @@ class ExpertConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a block: of every warp the slabs of a turn, the scales of two, and two
-        sets of its sums.
-        """
+        """Bytes of dynamic shared memory of a block: each warp has a turn's slabs, two turns' scales and two sums."""
         return self.warps * self.tiles * (self.ring * (NUMBERS + 2 * SCALES) + 2 * SUM_BYTES)
 
     @property

@@ -12,9 +12,7 @@ from specgate.checkpoints.geometry import ExpertGeometry
 WARPS: Final = 4
 """Experts of a block."""
 ROW_GROUPS: Final = 4
-"""Groups of rows that are multiplied side by side, each by blocks of its own: the router is read once, and then comes
-from the L2 cache.
-"""
+"""Groups of rows, each multiplied by blocks of its own: the router is read once, and then from the L2 cache."""
 
 
 class Route(Kernel):

@@ -85,9 +85,7 @@ class GemmConfig:
         return self.warps, self.k_chunks
 
     def possible(self, n_out: int, k_in: int) -> bool:
-        """Return whether the kernel can work on a weight [n_out, k_in] like this; whether that fits a GPU is
-        not asked.
-        """
+        """Return whether the kernel can work on a weight [n_out, k_in] like this; the GPU's limits do not count."""
         splits = self.warps in WARPS and self.k_chunks in K_CHUNKS and self.warps * self.k_chunks <= most_chunks(k_in)
         moves = self.stages in STAGES and self.tiles in TILES and self.delay_dependents in (0, 1)
         groups = -(-n_out // (16 * self.tiles)) if moves else 0

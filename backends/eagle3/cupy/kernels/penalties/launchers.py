@@ -7,9 +7,7 @@ from specgate.backends.eagle3.cupy.kernels.sampling.launchers import Divided
 
 
 class CountTokens(Kernel):
-    """Counts in `history` the newest tokens of every active slot, which are those that the draft has yet to extend
-    over.
-    """
+    """Counts in `history` the newest tokens of every active slot, which the draft has yet to extend over."""
 
     vocab: int
     max_rows: int

@@ -12,9 +12,7 @@ from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Rows that begin with tokens which were emitted before: of chains of `drafts` tokens; a text has up to `capacity`
-    tokens.
-    """
+    """Rows that begin with earlier tokens, of chains of `drafts` tokens; a text has up to `capacity` tokens."""
 
     drafts: int
     capacity: int
