@@ -7,7 +7,7 @@ prefill of what is before. So what is shown is what the engine decodes with, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,14 +91,12 @@ class DraftPasses:
 
     def extend(self, b: Buffers) -> None:
         """The row with the target's hidden states of the position before the newest token."""
-        d, w, rows = buffers_of(b), self.model.weights, b.slots.rows(1, 1)
-        self.chain.feature_rows(d.packed, d.features, self.model.feature_norm, b.slots, rows, self.eps)
-        self.chain.fc(d.hidden, d.packed, w.fc, rows)
-        self.chain.input(d.input, d.layer.stream, d.hidden, self.model.input, b.slots, rows, self.eps)
+        d = buffers_of(b)
+        streams = watched(self.chain.extension, d.layer)
+        self.chain.extend(b)
         self._keep("draft.features", d.features[0, 0])
         self._keep("draft.fc_out", d.hidden[0])
-        at = RowPositions(self.model.rope, b.kv, b.slots.length, offset=-1, counts=b.slots.counts)
-        self._layer("draft", self.chain.extension, b, at)
+        self._keep_layer("draft", streams, b)
         self._choose(b, None, self.model.target_ids)
 
     def step(self, b: Buffers, token: int) -> None:
@@ -109,14 +107,15 @@ class DraftPasses:
         # The kernel writes the next step's input for the token that the head chose: whatever that is, it means `token`.
         self._head(b)
         self._choose(b, d.input, torch.full_like(self.model.target_ids, token))
-        self._layer("step", self.chain.step, b, RowPositions(self.model.rope, b.kv, b.slots.length))
+        streams, w, rows = watched(self.chain.step, d.layer), self.model.weights, b.slots.rows(1, 1)
+        at = RowPositions(self.model.rope, b.kv, b.slots.length)
+        self.chain.step(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, rows, at)
+        self._keep_layer("step", streams, b)
         self._choose(b, None, self.model.target_ids)
 
-    def _layer(self, part: str, layer: Layer, b: Buffers, at: RowPositions) -> None:
-        """Run the draft's layer. Keep what its two branches add to the stream, and what the head gets."""
-        d, w, rows = buffers_of(b), self.model.weights, b.slots.rows(1, 1)
-        streams = watched(layer, d.layer)
-        layer(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, rows, at)
+    def _keep_layer(self, part: str, streams: Mapping[Place, Sequence[Tensor]], b: Buffers) -> None:
+        """Keep what the two branches of the draft's layer have added to the stream, and what the head gets."""
+        d = buffers_of(b)
         before, attended, after = (streams[place][0] for place in ("input", "o", "down"))
         self._keep(f"{part}.attn_out", attended - before)
         self._keep(f"{part}.ffn_out", after - attended)
@@ -132,11 +131,8 @@ class DraftPasses:
     def _choose(self, b: Buffers, out: Tensor | None, target_ids: Tensor) -> None:
         """Take the head's choice, which clears it. With `out`, write the input of the draft's next step there."""
         d, rows = buffers_of(b), b.slots.rows(1, 1)
-        self.chain.token(
-            *(out, d.layer.stream, d.choices, target_ids, d.layer.pre_norm, self.model.input, b.slots, rows),
-            index=0,
-            eps=self.eps,
-        )
+        groups = rows, d.layer, d.layer.pre_norm, self.model.input, b.slots
+        self.chain.token(*groups, input=out, choices=d.choices, target_ids=target_ids, index=0, eps=self.eps)
 
     def _keep(self, name: str, row: Tensor) -> None:
         self._kept[name].append(row.clone())
