@@ -4,43 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, DraftToken, FeatureRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, norm_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.choice import draft_choice
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
-from specgate.checkpoints.geometry import DraftGeometry
-
-NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
-
-
-def draft_layer(
-    g: DraftGeometry,
-    sizes: Sizes,
-    slots: int,
-    gemms: Gemms,
-    *,
-    rows: int,
-    query_rows: int,
-    tree: TreeNodes | None = None,
-    ranks: int = 1,
-) -> Layer:
-    """The draft's layer over `rows` rows per slot, of which the newest `query_rows` go on. `ranks`: as of `Layer`."""
-    return Layer(
-        *(g, sizes, slots, gemms, "EAGLE3"),
-        rows=rows,
-        query_rows=query_rows,
-        names=NAMES,
-        input_width=2 * g.hidden,
-        tree=tree,
-        ranks=ranks,
-    )
 
 
 class Drafting:
@@ -71,7 +44,7 @@ class Extension(Drafting):
         self.feature_rows = FeatureRows(g.target_hidden, g.features, norm_of(g), rows, sizes.max_rows)
         self.fc = gemms("EAGLE3_FC", g.hidden, g.features * g.target_hidden, slots * rows)
         self.input = DraftInput(g.hidden, g.norm_before_residual, rows, sizes.max_rows)
-        self.extension = draft_layer(g, sizes, slots, gemms, rows=rows, query_rows=1, ranks=draft.shard.ranks)
+        self.extension = Layer(g, sizes, slots, gemms, rows=rows, query_rows=1, ranks=draft.shard.ranks)
 
     def kernels_of_extension(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""
@@ -104,7 +77,7 @@ class Chain(Extension):
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> None:
         super().__init__(draft, sizes, slots, k + 1, gemms)
         g, self.k = draft.geometry, k
-        self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=draft.shard.ranks)
+        self.step = Layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=draft.shard.ranks)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         self.choice = draft_choice(draft, sizes, slots)
         self.token = DraftToken(g.hidden, len(draft.target_ids), g.norm_output, g.norm_before_residual, sizes.max_rows)
@@ -123,22 +96,22 @@ class Chain(Extension):
         """Leave K drafts per active slot in `b.slots.drafts`."""
         assert b.draft is not None
         d, w, slots = b.draft, self.draft.weights, b.slots
-        rows, here = slots.rows(self.slots, 1), d.layer
+        rows = slots.rows(self.slots, 1)
         self.extend(b)
         for j in range(self.k):
             if j:
                 at = RowPositions(self.draft.rope, b.kv, slots.length, offset=j - 1)
-                self.step(here, w.layer, w.norm, d.pages, 0, d.input, rows, rows, at)
-            self._choose(b, here, rows, j)
+                self.step(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, rows, at)
+            self._choose(b, rows, j)
 
-    def _choose(self, b: Buffers, here: LayerBuffers, rows: Rows, index: int) -> None:
-        """Draft token `index` behind `rows`, whose streams are in `here`, and the input of the step after it."""
+    def _choose(self, b: Buffers, rows: Rows, index: int) -> None:
+        """Draft token `index` behind `rows`, and the input of the step after it."""
         assert b.draft is not None
         d, w, eps, ids = b.draft, self.draft.weights, self.draft.geometry.rms_eps, self.draft.target_ids
-        logits = self.choice.logits(b, here, index)
+        logits, here = self.choice.logits(b, index), d.layer
         with mark("EAGLE_DRAFT_LM_HEAD"):
             self.lm_head(logits, here.pre_norm, w.lm_head, rows, eps=eps, choices=d.choices)
-            self.choice(logits, d.choices, here, b, rows, self.draft, offset=index, mapped=True)
+            self.choice(logits, d, b, rows, self.draft, offset=index)
             groups = rows, here, here.pre_norm, self.draft.input, b.slots
             following = d.input if index + 1 < self.k else None
             self.token(*groups, input=following, choices=d.choices, target_ids=ids, index=index, eps=eps)

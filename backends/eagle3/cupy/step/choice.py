@@ -12,7 +12,7 @@ from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers, DraftBuffers, TargetBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sampling import draws, penalises, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
@@ -47,28 +47,26 @@ class Choice:
         if self.count:
             self.count(rows, b.slots, b.sampling)
 
-    def logits(self, b: Buffers, layer: LayerBuffers, index: int) -> Tensor:
-        """Return where the head leaves the logits of draft `index`."""
-        return b.sampling.draft_logits[index] if self.keeps_logits and b.sampling else layer.logits
+    def logits(self, b: Buffers, index: int) -> Tensor:
+        """Return where a draft's head leaves the logits of draft `index`."""
+        assert b.draft is not None
+        return b.sampling.draft_logits[index] if self.keeps_logits and b.sampling else b.draft.layer.logits
 
     def __call__(
         self,
         logits: Tensor,
-        choices: Tensor,
-        layer: LayerBuffers,
+        of: TargetBuffers | DraftBuffers,
         b: Buffers,
         rows: Rows,
         draft: Draft | None,
         *,
         offset: int = 0,
-        mapped: bool = False,
     ) -> None:
-        """`choices` int64 [R], packed: become those of all GPUs, or drawn ones. `offset`: as `TokenDraw` has it.
-        `mapped`: the columns are those of the draft.
-        """
+        """`of.choices` int64 [R], packed: become those of all GPUs, or drawn ones. `offset`: as `TokenDraw` has it."""
+        choices, boxes, mapped = of.choices, of.layer.mailboxes, of is b.draft
         if self.combine:
-            assert layer.mailboxes is not None
-            self.combine(rows, layer.mailboxes, layer.mailboxes.choices, b.slots, choices=choices)
+            assert boxes is not None
+            self.combine(rows, boxes, boxes.choices, b.slots, choices=choices)
         if self.draw:
             assert b.sampling is not None
             ids = draft.target_ids if draft and mapped else None

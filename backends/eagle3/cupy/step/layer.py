@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from torch import Tensor
 
@@ -59,6 +59,11 @@ Place = Literal["input", "o", "down"]
 """Where a layer's residual stream can be looked at: before its first kernel, after each product that adds to it."""
 
 
+RANGES: Final[Mapping[str, tuple[str, str]]] = {
+    "TARGET": ("TARGET_ATTENTION_FMHA", "TARGET_FFN"),
+    "EAGLE3": ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN"),
+}
+"""The ranges of a layer's two parts, by the tag of its products."""
 Attend = Attention | WideAttention
 AnyWeights = LayerWeights | ExpertLayerWeights
 
@@ -90,27 +95,26 @@ class Layer:
         sizes: Sizes,
         slots: int,
         gemms: Gemms,
-        whose: Literal["EAGLE3", "TARGET"],
         *,
         rows: int,
         query_rows: int,
-        names: tuple[str, str],
-        input_width: int | None = None,
         tree: TreeNodes | None = None,
         ranks: int = 1,
         attention: Callable[[int | None], Attend | None] = usual,
     ) -> None:
-        """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
-        as the stream. `tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which
+        """`geometry`: a draft's input rows are twice as wide as the stream, and normed already; a target's are
+        `PreNormRows`. `tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which
         `geometry` has the part of one. `attention`: what attends with a window in place of the usual one, or None.
         """
         g, hidden, going_on, heads = geometry, geometry.hidden, slots * query_rows, sizes.heads(geometry)
         biased, sinks = (g.biases, g.sinks) if isinstance(g, TargetGeometry) else (False, False)
         self.windows = [*map(g.window, range(g.layers))] if isinstance(g, TargetGeometry) else [g.window]
-        self.eps, self.names = g.rms_eps, names
+        whose = "TARGET" if isinstance(g, TargetGeometry) else "EAGLE3"
+        self.eps, self.names = g.rms_eps, RANGES[whose]
         self.watch: Callable[[Place], None] = unwatched
-        width, normed = input_width or hidden, input_width is not None
-        self.qkv = gemms(f"{whose}_QKV", heads.qkv_width, width, slots * rows, scaled=not normed, biased=biased)
+        of_target = whose == "TARGET"
+        width = hidden if of_target else 2 * hidden
+        self.qkv = gemms(f"{whose}_QKV", heads.qkv_width, width, slots * rows, scaled=of_target, biased=biased)
         self.attention: dict[int | None, Attend] = {
             window: attention(window)
             or Attention(

@@ -13,8 +13,8 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.memory.trees import Level, levels_of
-from specgate.backends.eagle3.cupy.step.chain import Extension, draft_layer
-from specgate.backends.eagle3.cupy.step.layer import RowPositions
+from specgate.backends.eagle3.cupy.step.chain import Extension
+from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
@@ -34,7 +34,7 @@ class TreeLevel(ABC):
             *("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources), scaled=True, maxima=maxima
         )
         self.layer = (
-            draft_layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
+            Layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
             if level.forest
             else None
         )

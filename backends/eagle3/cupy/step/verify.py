@@ -19,8 +19,6 @@ from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.checkpoints.geometry import TargetGeometry
 
-NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
-
 
 def layer_kind(g: TargetGeometry) -> type[Layer]:
     """Return the kind of a target's layers."""
@@ -46,10 +44,9 @@ class Verify:
         self.embed = EmbedRows(g.hidden, per_slot, most, way.replay)
         self.capture = FeatureCapture(g.hidden, max(1, len(self.boundaries)), per_slot, most, way.replay)
         self.layer = layer_kind(g)(
-            *(g, sizes, slots, gemms, "TARGET"),
+            *(g, sizes, slots, gemms),
             rows=per_slot,
             query_rows=per_slot,
-            names=NAMES,
             tree=way.nodes,
             ranks=ranks,
             attention=way.attention,
@@ -95,7 +92,7 @@ class Verify:
         t, choices, eps = b.target.layer, b.target.choices, self.target.geometry.rms_eps
         self.lm_head(t.logits, t.pre_norm, self.target.weights.lm_head, rows, eps=eps, choices=choices)
         with mark("TARGET_DRAW") if self.choice.draw else nullcontext():
-            self.choice(t.logits, choices, t, b, rows, self.draft)
+            self.choice(t.logits, b.target, b, rows, self.draft)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
         """Read and clear the choices of `count` rows, one for each active slot. Never used within a decode run."""
