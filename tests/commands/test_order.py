@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from specgate.backends.fake.engine import FakeBackend
 from specgate.cli import cli as commands
-from specgate.contract import PairRef, State
+from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import SpecgateError
 from specgate.files.run_folder import RunFolder
@@ -26,9 +26,10 @@ from specgate.files.writing import sha256_of
 from specgate.machine.host import identity
 from specgate.planning.request import Request
 from specgate.promotion.claim import engine_fingerprint
-from specgate.promotion.ledger import CODES, Entry, Ledger
+from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import promotion_status
 from tests.pairs.tiny import write_random_pair
+from tests.promotion.entries import ENTRY
 from tests.support.command import ROOT, Cli
 
 FAKE = ("--backend", "fake")
@@ -75,11 +76,9 @@ def entries(cli: Cli) -> tuple[Entry, ...]:
     return Ledger(cli.folder / "runs").read().entries
 
 
-def enter(
-    cli: Cli, times: int = 1, state: State = State.PASS, by: Mapping[str, str | None] | None = None, **changes: Any
-) -> None:
-    """Entries as micro runs of `gate.yaml` on the fake engine would leave them, each of a process of its own. `by`: who
-    measured, in the fingerprint.
+def enter(cli: Cli, times: int = 1, by: Mapping[str, str | None] | None = None) -> None:
+    """Entries as green micro runs of `gate.yaml` on the fake engine would leave them, each of a process of its own.
+    `by`: who measured, in the fingerprint.
     """
     fake = FakeBackend().open(OpenRequest(PairRef("p", cli.target, None), "float32", 2, 64, 3, False))
     with contextlib.chdir(cli.folder):
@@ -88,20 +87,16 @@ def enter(
         ledger = Ledger(Path("runs"))
         for _ in range(times):
             n = len(ledger.read().entries)
-            made = Entry(
+            made = replace(
+                ENTRY,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 run=f"entered-{n}",
-                kind="micro",
                 subject=result.claim.subject,
                 gates=result.claim.gates,
                 fingerprint={**result.claim.fingerprint, **engine_fingerprint(fake.facts()), **(by or {})},
-                state=state,
-                exit_code=min(CODES[state]),
                 pid=n,
-                process_started="2026-11-21T10:00:00.000+00:00",
                 host=identity(),
             )
-            made = replace(made, **changes)
             ledger.append(replace(made, manifest_sha256=folder_for(made)))
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specgate.contract import EngineIdentity, State
 from specgate.promotion.green_runs import EXPIRY, NEEDED, Claim, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry
+from tests.promotion.entries import ENTRY
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SUBJECT = {"policy": "cpu", "pair": "demo"}
@@ -21,18 +22,9 @@ CLAIM = Claim(SUBJECT, {"one": "1", "two": "2"}, {"source": "s", "weights": "w"}
 
 
 def entry(n: int, state: State = State.PASS, *, hours_ago: float = 1.0, **changes: Any) -> Entry:
-    made = Entry(
-        time=(NOW - timedelta(hours=hours_ago)).isoformat(timespec="seconds"),
-        run=f"run-{n}",
-        kind="micro",
-        subject=SUBJECT,
-        gates=CLAIM.gates,
-        fingerprint=CLAIM.fingerprint,
-        state=state,
-        exit_code=0,
-        pid=1000 + n,
-        process_started="2026-11-21T10:00:00.000+00:00",
-    )
+    made = replace(ENTRY, run=f"run-{n}", state=state, pid=1000 + n)
+    made = replace(made, time=(NOW - timedelta(hours=hours_ago)).isoformat(timespec="seconds"))
+    made = replace(made, subject=SUBJECT, gates=CLAIM.gates, fingerprint=CLAIM.fingerprint)
     return replace(made, **changes)
 
 

@@ -17,25 +17,14 @@ from hypothesis import strategies as st
 from specgate.contract import State
 from specgate.errors import EnvironmentRefused, InvalidResult
 from specgate.promotion.ledger import CODES, GENESIS, Entry, Ledger, _sha256
+from tests.promotion.entries import ENTRY
 
-ENTRY = Entry(
-    time="2026-11-21T12:00:00+00:00",
-    run="run-0",
-    kind="micro",
-    subject={"policy": "cpu", "pair": "démo"},
-    gates={"one": "1"},
-    fingerprint={"source": "s", "driver": None},
-    state=State.PASS,
-    exit_code=0,
-    pid=7,
-    process_started="2026-11-21T11:59:00.000+00:00",
-)
 WRITER = """\
 import sys
 from dataclasses import replace
 from pathlib import Path
 from specgate.promotion.ledger import Ledger
-from tests.promotion.test_ledger import ENTRY
+from tests.promotion.entries import ENTRY
 name, count, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 for n in range(count):
     Ledger(folder).append(replace(ENTRY, run=f"{name}-{n}"))
@@ -46,7 +35,7 @@ HALF_A_LINE = """\
 import os, signal, sys
 from pathlib import Path
 import specgate.promotion.ledger as ledger
-from tests.promotion.test_ledger import ENTRY
+from tests.promotion.entries import ENTRY
 whole = ledger._append
 def die_half_way(file, line):
     whole(file, line[: len(line) // 2])
@@ -58,7 +47,7 @@ BEFORE_THE_HEAD = """\
 import os, signal, sys
 from pathlib import Path
 from specgate.promotion.ledger import Ledger
-from tests.promotion.test_ledger import ENTRY
+from tests.promotion.entries import ENTRY
 Ledger._write_head = lambda self, count, last: os.kill(os.getpid(), signal.SIGKILL)
 Ledger(Path(sys.argv[1])).append(ENTRY)
 """

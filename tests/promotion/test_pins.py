@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from specgate.promotion.ledger import Entry
 from specgate.promotion.pins import key_of, pins
-from tests.promotion.test_ledger import ENTRY
+from tests.promotion.entries import ENTRY
 
 HERE = replace(ENTRY, fingerprint={"gpu_uuid": "GPU-1", "host": None})
 THERE = replace(ENTRY, run="run-there", fingerprint={"gpu_uuid": "GPU-2", "host": None})

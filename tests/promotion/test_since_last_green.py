@@ -9,7 +9,7 @@ from dataclasses import replace
 from specgate.files.config import Config
 from specgate.promotion.claim import subject_of
 from specgate.promotion.since_last_green import previous_green
-from tests.promotion.test_ledger import ENTRY
+from tests.promotion.entries import ENTRY
 from tests.support.command import Cli
 from tests.support.factories import POLICY, blocks_of, plan_of, run_of
 

@@ -15,7 +15,8 @@ from specgate.files.writing import sha256_of
 from specgate.machine import host
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import doubts
-from tests.promotion.test_ledger import ENTRY, rechained
+from tests.promotion.entries import ENTRY
+from tests.promotion.test_ledger import rechained
 
 
 def recorded(runs: Path, name: str = "run-0", **changes: Any) -> Entry:
