@@ -148,10 +148,10 @@ def a_comparison(folder: Path) -> Path:
     return folder / "ab"
 
 
-def a_ledger(folder: Path, entries: int = 3) -> Path:
+def a_ledger(folder: Path) -> Path:
     """A ledger with a few entries; the file of its lines."""
     ledger = Ledger(folder)
-    for i in range(entries):
+    for i in range(3):
         data = {"policy": "cpu", "pair": "demo"}
         print_ = {"source_tree_sha256": "a" * 64, "device": None}
         time = f"2026-11-22T10:00:0{i}+00:00"

@@ -119,11 +119,11 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def doctor(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str, times: tuple[int, ...] = TIMES) -> Result:
+def doctor(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Result:
     quiet = HostReading(load_average=0.1, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
     monkeypatch.setattr("specgate.machine.doctor.LOOK_S", 0.0)
     monkeypatch.setattr("specgate.machine.host.HostProbe.read", lambda self: quiet)
-    offering(monkeypatch, Reader("host", "cpu", None, times))
+    offering(monkeypatch, Reader("host", "cpu", None, TIMES))
     return CliRunner().invoke(
         cli, ["machine", "doctor", "--bandwidth", "--policy", "cpu", "--out", str(folder / "runs"), *arguments]
     )

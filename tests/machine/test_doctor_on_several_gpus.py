@@ -94,8 +94,8 @@ def test_only_those_that_cuda_shows_are_looked_at_in_its_order(monkeypatch: pyte
 # ── the bandwidth of each ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_at(uuid: str, bytes_per_s: float, spread: float = 0.001) -> Bandwidth:
-    return Bandwidth("2026-11-26T09:00:00+00:00", "NVIDIA H200", uuid, 10**10, 30, bytes_per_s, spread)
+def read_at(uuid: str, bytes_per_s: float) -> Bandwidth:
+    return Bandwidth("2026-11-26T09:00:00+00:00", "NVIDIA H200", uuid, 10**10, 30, bytes_per_s, 0.001)
 
 
 def test_every_gpus_memory_is_read_and_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

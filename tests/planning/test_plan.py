@@ -216,9 +216,9 @@ def test_scenarios_run_one_after_the_other() -> None:
 # ── limits ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
+def demo_limits(plan: Plan) -> dict[str, int]:
     """Return the demo target's limits under each scenario's own RoPE factor."""
-    return {name: int(trained * (s.rope.factor if s.rope else 1)) for name, s in plan.scenarios.items()}
+    return {name: int(8192 * (s.rope.factor if s.rope else 1)) for name, s in plan.scenarios.items()}
 
 
 UNUSED = {"planted-gpt-oss-20b-al3.0"}

@@ -142,10 +142,10 @@ def served_block(
     return replace(block(round_, role, steps=0), **fields | changes)
 
 
-def spans_of(block: Block, steps: Sequence[int] = (0, 3, 9)) -> ShownSpans:
+def spans_of(block: Block) -> ShownSpans:
     """What an intact engine shows of `block`, which has no ends: 16 positions a block, slot s with those from 100 s."""
     shown = list[StepSpans]()
-    for step in steps:
+    for step in (0, 3, 9):
         lengths = tuple(
             prompt + sum(row[slot] + 1 for row in block.accepted[:step])
             for slot, prompt in enumerate(block.prompt_lengths)
@@ -177,13 +177,13 @@ def blocks_of(
     return made
 
 
-def corrupt(made: Block, *, slot: int = 0, at: int = 5, warmup: bool = False) -> Block:
-    """A spec block with one wrong token; other blocks as they are."""
-    if not made.role.speculative or made.warmup != warmup:
+def corrupt(made: Block, *, at: int = 5) -> Block:
+    """A measured spec block with one wrong token; other blocks as they are."""
+    if not made.role.speculative or made.warmup:
         return made
-    row = list(made.tokens[slot])
+    row = list(made.tokens[0])
     row[at] += 1
-    return replace(made, tokens=(*made.tokens[:slot], tuple(row), *made.tokens[slot + 1 :]))
+    return replace(made, tokens=(tuple(row), *made.tokens[1:]))
 
 
 def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:

@@ -29,7 +29,6 @@ def load_scenario(
     *,
     rates: Sequence[float] = (),
     requests: int = 2,
-    per_client: int = 2,
     prompt_sets: int = 4,
     rounds: int = 6,
     goodput: LatencyLimits | None = None,
@@ -39,7 +38,7 @@ def load_scenario(
         made,
         kind="load",
         budget=Budget(new_tokens=24),
-        load=Load(requests, 1 if rates else per_client, tuple(rates)),
+        load=Load(requests, 1 if rates else 2, tuple(rates)),
         goodput=goodput,
     )
 

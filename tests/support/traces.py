@@ -143,17 +143,14 @@ create table ENUM_CUDA_MEM_KIND (id integer, label text);
 """
 
 
-def vllm_loop(steps: int, requests: int = 1, tokens: int = 4, attention: str = FLASH, prefills: int = 1) -> Timeline:
+def vllm_loop(steps: int, requests: int = 1, tokens: int = 4, attention: str = FLASH) -> Timeline:
     """A prefill and `steps` decode steps of vLLM: a CUDA graph, an asynchronous copy of the ids, which another thread
     waits for. A step takes 100 µs; its kernels 60 and 20 µs, with 5 µs between them.
     """
-    made, at = Timeline(), 0
-    for _ in range(prefills):
-        made.range(f"execute_context_{requests}({requests * 512})_generation_0(0)", at, at + 50 * US)
-        launch = made.call("cudaLaunchKernel", at + US)
-        made.kernel("prefill_kernel", at + 5 * US, 80 * US, launch)
-        made.call("cudaDeviceSynchronize", at + 60 * US)
-        at += 100 * US
+    made, at = Timeline(), 100 * US
+    made.range(f"execute_context_{requests}({requests * 512})_generation_0(0)", 0, 50 * US)
+    made.kernel("prefill_kernel", 5 * US, 80 * US, made.call("cudaLaunchKernel", US))
+    made.call("cudaDeviceSynchronize", 60 * US)
     for _ in range(steps):
         made.range(f"execute_context_0(0)_generation_{requests}({requests * tokens})", at, at + 40 * US)
         graph = made.call("cudaGraphLaunch", at + US)

@@ -15,16 +15,16 @@ NO_PACKAGES = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.
 """Environment variables that leave pip no place to look for packages."""
 
 
-def make_wheel(folder: Path, package: str, files: Mapping[str, bytes], version: str = "1.0") -> Path:
+def make_wheel(folder: Path, package: str, files: Mapping[str, bytes]) -> Path:
     """A wheel that pip accepts."""
     folder.mkdir(parents=True, exist_ok=True)
-    info = f"{package}-{version}.dist-info"
+    info = f"{package}-1.0.dist-info"
     metadata = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": "",
     }
-    wheel = folder / f"{package}-{version}-py3-none-any.whl"
+    wheel = folder / f"{package}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, content in {**files, **{k: v.encode() for k, v in metadata.items()}}.items():
             archive.writestr(zipfile.ZipInfo(path), content)

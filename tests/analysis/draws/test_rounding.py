@@ -20,9 +20,9 @@ def law_of(logits: torch.Tensor, temperature: float, given: tuple[int, ...] = ()
     return TokenLaw(given, tuple(range(len(shares))), tuple(shares.tolist()))
 
 
-def rounded(middle: float, count: int = 40) -> torch.Tensor:
+def rounded(middle: float) -> torch.Tensor:
     """bfloat16 logits about `middle`."""
-    return torch.tensor(middle + SOURCE.normal(0, 1, count)).bfloat16()
+    return torch.tensor(middle + SOURCE.normal(0, 1, 40)).bfloat16()
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

@@ -28,8 +28,8 @@ LIMITS = Limits(max_lost_tokens=16, margin=0.001)
 TEXT = (5, 6, 7)
 
 
-def reply(cached: int | None, ttft_ms: float = 100.0, tokens: tuple[int, ...] = TEXT) -> Reply:
-    return Reply(cached, round(ttft_ms * 1e6), tokens)
+def reply(cached: int | None, ttft_ms: float = 100.0) -> Reply:
+    return Reply(cached, round(ttft_ms * 1e6), TEXT)
 
 
 def sample(group: int, turn: Turn, baseline: int, spec: int, on_ms: Sequence[float] = (10.0, 12.0)) -> Sample:

@@ -38,7 +38,7 @@ def test_control_characters_in_a_name_and_a_comma_too_many_lose_nothing(text: st
 # What that means for the figures
 
 
-def loop_with(folder: Path, *broken: str, cut: int = 0) -> Loop:
+def loop_with(folder: Path, *broken: str) -> Loop:
     text = vllm_loop(steps=4).write_chrome(folder / "whole.json").read_text()
     at = text.index('{\n   "ph": "X",\n   "cat": "kernel"')
     (file := folder / "trace.json").write_text(text[:at] + "".join(f"{event},\n" for event in broken) + text[at:])

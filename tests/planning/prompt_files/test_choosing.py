@@ -38,13 +38,12 @@ def asking(
     batch: int = 1,
     sets: int = 4,
     warmup: int = 1,
-    seed: int = 1,
     shared_prefix: int = 0,
     format_: FormatName = "auto",
     **limits: Any,
 ) -> Scenario:
     (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    workload = Workload(seed, sets, warmup, shared_prefix=shared_prefix, format=format_, **limits)
+    workload = Workload(1, sets, warmup, shared_prefix=shared_prefix, format=format_, **limits)
     small_scenario = scenario(context=context, batch=(batch,), prompt_sets=sets)
     return replace(small_scenario, workload=of_file(workload, folder / "p.jsonl"))
 

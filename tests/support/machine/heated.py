@@ -93,9 +93,8 @@ def heated_run(
     *,
     scales: Mapping[str, float] | None = None,
     prompt_sets: int = 16,
-    seed: int = 0,
     reasons: int = 0,
 ) -> Run:
     """The run of `heated`, with its conditions."""
-    plan, blocks, samples = heated(clock, lengths, scales=scales, prompt_sets=prompt_sets, seed=seed, reasons=reasons)
+    plan, blocks, samples = heated(clock, lengths, scales=scales, prompt_sets=prompt_sets, reasons=reasons)
     return watched_run(samples, blocks, plan)
