@@ -66,11 +66,13 @@ def urls_argument(command: Any) -> Any:
 def take_servers(options: dict[str, Any], *, smoke: bool = False) -> None:
     """Find out what serves at the URLs of a command line, and put that into its `options`, which lose the URLs.
 
-    Nothing is asked of a command line that says back end, roles and tokenizer itself. Raises what `with_servers`
-    raises.
+    Nothing is asked of a command line that says back end, roles and tokenizer itself. Raises UsageError for a URL with
+    a run to be resumed, and what `with_servers` raises.
     """
     given = dict(options["options"])
     urls = [url for part in options.pop("servers") for url in part]
+    if urls and options.get("resume"):
+        raise UsageError(f"--resume with {urls[0]}", hint="leave it out: the run's own folder says what it measures")
     urls += [checked_url(given.pop("url"))] if "url" in given else []
     complete = options["backend"] is not None and names_pair(options)
     if not urls and (complete or not any(key.startswith("url.") for key in given)):

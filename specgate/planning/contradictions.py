@@ -194,7 +194,8 @@ def contradicting_arrivals(scenario: Scenario) -> Iterator[Problem]:
     if load.burstiness != 1 and load.arrivals != "gamma":
         yield Problem(("load", "burstiness"), f"arrivals are {load.arrivals}: only gamma ones have it")
     if load.search == "goodput" and scenario.goodput is None:
-        yield Problem(("load", "search"), "nothing to search for: set goodput: {ttft_ms: …, tpot_ms: …}")
+        remedy = "set goodput: {ttft_ms: …, tpot_ms: …}, or --goodput ttft=…,tpot=… beside --find-max-goodput"
+        yield Problem(("load", "search"), f"nothing to search for: {remedy}")
     if load.duration_s is None:
         return
     if load.ramp_s >= load.duration_s:

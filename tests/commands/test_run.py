@@ -215,6 +215,7 @@ def test_a_bad_draft_is_explained_without_a_traceback(
         (("--out", "/proc/nowhere"), 4, "/proc/nowhere"),
         (("--nonsense",), 2, "nonsense"),
         (("--resume", "runs"), 2, "--resume with --scenario, --policy, --target, --draft"),
+        (("--resume", "runs", "http://127.0.0.1:9"), 2, "--resume with http://127.0.0.1:9\n  leave it out"),
     ],
 )
 def test_a_bad_command_line_says_what_would_be_right(

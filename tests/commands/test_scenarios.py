@@ -126,10 +126,11 @@ def test_plan_refuses_what_a_run_refuses(args: tuple[str, ...], message: str) ->
         (("--batch", "0"), "'0' in '0'", "such as 1,4."),
         (("--context", "32M"), "'32M' in '32M'", "such as 8K,32K (K = 1024)."),
         (("--goodput", "ttft"), "--goodput ttft: ttft: '': a number was expected", "such as ttft=500,tpot=30"),
+        (("--find-max-goodput",), "nothing to search for", "--goodput ttft=…,tpot=…"),
         (("--arrivals", "gamma:x"), "--arrivals gamma:x: 'x': a number was expected", "gamma:0.5"),
     ],
 )
-def test_a_number_that_is_none_is_named_with_one_that_would_be_right(
+def test_a_number_that_is_none_or_missing_is_named_with_one_that_would_be_right(
     args: tuple[str, ...], wrong: str, right: str
 ) -> None:
     ended = CliRunner().invoke(plan, ["--backend", "vllm", "--machine", "gpu", "--kind", "load", *args])
