@@ -50,23 +50,23 @@ def mixture_alone(four: Ranks) -> Alone:
     return decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four)
 
 
+@pytest.mark.parametrize("alone", [AS_COMPUTED], indirect=True, ids=["bf16"])
+def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks, alone: Alone) -> None:
+    whole, _ = decode(alone[0], four, 3, 4)
+    split = check_split(PAIR, RECIPE, four, alone, 2, draft_ranks=2)
+    assert split.accepted == whole.accepted and split.tokens == whole.tokens
+
+
 @pytest.mark.parametrize(
     ("alone", "ranks"),
     [
-        pytest.param(AS_COMPUTED, 4, id="bf16-4"),  # a draft that is split has two ranks, below
+        pytest.param(AS_COMPUTED, 4, id="bf16-4"),  # a draft that is split has two ranks, above
         pytest.param(NVFP4, 2, id="nvfp4-2"),  # a rank's heads have scales of their own, however many ranks there are
     ],
     indirect=["alone"],
 )
 def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks, alone: Alone, ranks: int) -> None:
     check_split(PAIR, RECIPE, four, alone, ranks)
-
-
-@pytest.mark.parametrize("alone", [AS_COMPUTED], indirect=True, ids=["bf16"])
-def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks, alone: Alone) -> None:
-    whole, _ = decode(alone[0], four, 3, 4)
-    split = check_split(PAIR, RECIPE, four, alone, 2, draft_ranks=2)
-    assert split.accepted == whole.accepted and split.tokens == whole.tokens
 
 
 def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(
