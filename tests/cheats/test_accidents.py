@@ -7,7 +7,7 @@ import re
 import pytest
 
 from specgate.contract import Run
-from specgate.run import runner
+from specgate.run import point_blocks
 from tests.cheats.conftest import Cheating, objections
 from tests.support.command import Cli
 
@@ -43,7 +43,7 @@ def test_drafts_from_an_earlier_round_are_seen_by_counts_that_do_not_repeat(chea
 @pytest.fixture
 def from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheats are registered as if they came with specgate; here their word on prefills counts as a plug-in's."""
-    monkeypatch.setattr(runner, "ours", lambda backend: False)
+    monkeypatch.setattr(point_blocks, "ours", lambda backend: False)
 
 
 @pytest.mark.usefixtures("from_outside")
