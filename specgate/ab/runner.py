@@ -54,11 +54,11 @@ WARM_UP_TOKENS = 4096
 """Tokens of each prompt that a fresh process prefills before it is measured: every kernel runs, and a prefill of 32K
 tokens would take as long as five blocks.
 """
-PREFILLED_NS: Mapping[str, int] = {"gpu": 1_000_000_000, "cpu": 3_000_000_000}
+PREFILLED_NS: Mapping[str, int] = {"gpu": 1_000_000_000, "cpu": 2_000_000_000}
 MOST_PREFILLS = 16
 """A visit prefills until that much time of the slower side is measured, by what its scenario needs, but no more often
-than that. A prefill of 20 ms is mostly the host's noise, and on a busy host one of 190 took 340. On a CPU one of a
-second is as noisy as a block, of which every role has four.
+than that. A prefill of 20 ms is mostly the host's noise, and on a busy host one of 190 took 340. On a CPU three of a
+second differ between processes as much as steps do, by 3 to 4 %, and may differ by twice as much.
 """
 Report = Callable[[Block, int, int, str], None]
 """Called with every finished block, the blocks done, those planned up to the next look, and the block's side."""
