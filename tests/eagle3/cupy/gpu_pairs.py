@@ -7,6 +7,7 @@ from functools import cache
 
 import torch
 
+from specgate.backends.eagle3.cupy.device import multiprocessors
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
@@ -15,6 +16,7 @@ from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank
 from specgate.backends.eagle3.cupy.engine.run_parts import parts_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
@@ -88,7 +90,7 @@ def expert_engine() -> CupyEngine:
 
 def modes_on_gpu() -> dict[str, PrefillMode]:
     """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS, or of prompts of few rows as
-    they are packed; and by torch alone.
+    they are packed, by warpgroups, too, where the GPU has them; and by torch alone.
     """
     cuda = torch.device("cuda")
     best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)
@@ -96,6 +98,7 @@ def modes_on_gpu() -> dict[str, PrefillMode]:
         "grouped": PrefillMode(True, best, grouped=True),
         "one by one": PrefillMode(True, best),
         "packed": PrefillMode(True, best, grouped=True, packed_rows=132),
+        "wgmma": PrefillMode(True, best, grouped=True, packed_rows=132, wgmma=unable(multiprocessors()) is None),
         "torch": PrefillMode(False, torchs),
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
+from specgate.backends.eagle3.cupy.device import first_gpu, multiprocessors, shared_gpus
 from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
@@ -24,6 +24,7 @@ from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
 from specgate.backends.eagle3.cupy.engine.run_parts import parts_of
 from specgate.backends.eagle3.cupy.engine.tiles import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import mailbox_bytes, with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
@@ -80,7 +81,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "phase_trace": None,
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
-    "prefill_experts": ("packed", "decoded"),
+    "prefill_experts": ("packed", "decoded", "wgmma"),
     "prefix_cache": ("off", "on"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
@@ -108,14 +109,13 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     (a file for the phases of every step), `prefill` (fused: what stands between products by one kernel each; torch:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
-    they lie in memory; decoded: each is decoded first), `prefix_cache` (on: prompts of one length take the chunks that
-    they begin with alike from each other, and from the prompts before), `spec_config` (a speculative config that this
-    one's must agree with), `specpv` (lossy: most verifications look at a part of the cache) and what `lib.specpv` has
-    beside it, `tape` (a file of accept counts to replay), `tile_stats` (on: each decode run is followed by a step that
-    counts how attention uses its tiles), `tp` (how many GPUs share the target), `tree` (a file of a draft tree, or
-    dynamic:NODES)
-    and `tree_width`, `tuned` (a file of tuned configurations, in place of those that are found by themselves),
-    `log_shapes` (a file for the products that are run).
+    they lie in memory; decoded: each is decoded first; wgmma: as packed, by warpgroups), `prefix_cache` (on: prompts of
+    one length take the chunks that they begin with alike from each other, and from the prompts before), `spec_config`
+    (a speculative config that this one's must agree with), `specpv` (lossy: most verifications look at a part of the
+    cache) and what `lib.specpv` has beside it, `tape` (a file of accept counts to replay), `tile_stats` (on: each
+    decode run is followed by a step that counts how attention uses its tiles), `tp` (how many GPUs share the target),
+    `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned configurations, in
+    place of those that are found by themselves), `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -271,10 +271,12 @@ def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, de
     option = options.get("prefill_experts")
     if option and geometry.experts is None:
         raise UsageError(f"option prefill_experts = {option}: the target has no experts", hint="leave it out")
-    if option == "packed" and not fused:
-        raise UsageError("option prefill_experts = packed with prefill = torch", hint="leave one of them out")
-    packed = option != "decoded"
-    return PrefillMode.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
+    if option in ("packed", "wgmma") and not fused:
+        raise UsageError(f"option prefill_experts = {option} with prefill = torch", hint="leave one of them out")
+    if option == "wgmma" and (reason := unable(multiprocessors())):
+        raise UsageError(f"option prefill_experts = wgmma: {reason}", hint="leave it out")
+    ways = {"packed": option != "decoded", "wgmma": option == "wgmma"}
+    return PrefillMode.on(device, fused=fused, attention=None if library == "best" else Library(library), **ways)
 
 
 def check_target(

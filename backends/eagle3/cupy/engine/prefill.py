@@ -63,27 +63,34 @@ class PrefillMode:
     """Choices of how a prompt is computed. `fused`: what stands between products is one kernel of ours each, else
     torch's, operation by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix,
     else cuBLAS those of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not
-    decoded first. `chunk`: rows per product.
+    decoded first; `wgmma`: these are multiplied by warpgroups. `chunk`: rows per product.
     """
 
     fused: bool
     attention: PrefillAttention
     grouped: bool = False
     packed_rows: int = 0
+    wgmma: bool = False
     chunk: int = CHUNK
 
     @classmethod
     def on(
-        cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = True
+        cls,
+        device: torch.device,
+        *,
+        fused: bool = True,
+        attention: Library | None = None,
+        packed: bool = True,
+        wgmma: bool = False,
     ) -> PrefillMode:
         """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
-        of short prompts stay packed.
+        of short prompts stay packed; `wgmma`: whether warpgroups multiply these.
         """
         on_gpu = device.type == "cuda"
         # For other GPUs, torch's grouped product reads the sizes of its groups back, and then multiplies one by one.
         grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
         packed_rows = PACKED_ROWS if packed and on_gpu and fused else 0
-        return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped, packed_rows)
+        return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped, packed_rows, wgmma)
 
     def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int], kv: KvModes = AS_COMPUTED) -> None:
         """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.
@@ -100,8 +107,8 @@ class PrefillMode:
             for window in {g.window(layer) for layer in range(g.layers)}:
                 self.attention.library_with_sinks(positions, heads, window, device)
         if self.fused:
-            packed = self.packed_rows > 0
-            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks, packed=packed):
+            ways = {"packed": self.packed_rows > 0, "wgmma": self.wgmma}
+            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks, **ways):
                 function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
 
 
@@ -205,9 +212,10 @@ def kernels(
     ranks: int = 1,
     *,
     packed: bool = False,
+    wgmma: bool = False,
 ) -> Iterator[Kernel]:
     """All that a fused prefill launches. With several `ranks`, `target` is the part of one. `packed`: with what
-    multiplies experts as they are packed.
+    multiplies experts as they are packed, `wgmma`: by warpgroups.
     """
     yield PrefillStream.of(target.hidden)
     heads = Heads.of(target, BLOCK, kv.target)
@@ -221,8 +229,8 @@ def kernels(
         yield PrefillSwiglu.of(target.intermediate, experts.alpha, experts.limit)
         if packed:
             yield PrefillRowGroups.of(experts.count, experts.per_token)
-            yield PrefillGateUp.of(target.intermediate, target.hidden, experts)
-            yield PrefillDown.of(target.hidden, target.intermediate, experts)
+            yield PrefillGateUp.of(target.intermediate, target.hidden, experts, wgmma)
+            yield PrefillDown.of(target.hidden, target.intermediate, experts, wgmma)
         yield PrefillMixture.of(target.hidden, experts.per_token, 1 if ranks > 1 else None)
     if draft is not None:
         yield PrefillHeads.of(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")

@@ -29,6 +29,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     PrefillGateUp,
     PrefillRowGroups,
     RowGroups,
+    for_wgmma,
 )
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
@@ -157,7 +158,7 @@ def add_mixtures(
     few, many = ([parts[n] for n in some] for some in by_rows(parts, mode))
     if few:
         routing = PackedRouting.by(torch.cat([scores_of(part.normed, w, mode) for part in few]), w, experts, mode)
-        out = multiplied_packed([part.normed for part in few], routing, w, g)
+        out = multiplied_packed([part.normed for part in few], routing, w, g, mode)
         for part, rows in zip(few, rows_of([len(part.x) for part in few]), strict=True):
             finish(part, out, w.down.bias, routing.of(rows), experts, norm, mode)
         del out
@@ -183,7 +184,7 @@ def rows_of(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def multiplied_packed(
-    normed: Sequence[Tensor], routing: PackedRouting, w: ExpertLayerWeights, g: TargetGeometry
+    normed: Sequence[Tensor], routing: PackedRouting, w: ExpertLayerWeights, g: TargetGeometry, mode: PrefillMode
 ) -> Tensor:
     """As `multiplied`, of all rows of some parts together, with weights as they are packed."""
     experts = g.experts
@@ -191,11 +192,15 @@ def multiplied_packed(
     pairs = routing.place.numel()
     x = routing.weights.new_empty(len(routing.place), g.hidden, dtype=torch.float16)
     for rows, own in zip(rows_of([len(own) for own in normed]), normed, strict=True):
-        x[rows] = own
+        if mode.wgmma:
+            ordered = for_wgmma(own)
+            x[rows].view(ordered.shape).copy_(ordered)
+        else:
+            x[rows] = own
     act = x.new_empty(pairs, g.intermediate)
-    PrefillGateUp.of(g.intermediate, g.hidden, experts)(routing.row_groups, w.gate_up, act=act, x=x)
+    PrefillGateUp.of(g.intermediate, g.hidden, experts, mode.wgmma)(routing.row_groups, w.gate_up, act=act, x=x)
     out = act.new_empty(pairs, g.hidden, dtype=torch.bfloat16)
-    PrefillDown.of(g.hidden, g.intermediate, experts)(routing.row_groups, w.down, out=out, x=act)
+    PrefillDown.of(g.hidden, g.intermediate, experts, mode.wgmma)(routing.row_groups, w.down, out=out, x=act)
     return out
 
 

@@ -37,7 +37,9 @@ OPTIONS: Final = (
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
 OF_SM_90A: Final = frozenset({"matmul_wgmma", "maxima_wgmma"})
-"""Kernel files with instructions of compute capability 9.0 alone, which no code for `sm_90` may have."""
+"""Kernel files with instructions of compute capability 9.0 alone, which no code for `sm_90` may have. Others have them
+where they are compiled with WGMMA.
+"""
 PREFILL: Final = "prefill"
 """The folder of kernels that a prefill launches and no step does."""
 
@@ -53,6 +55,10 @@ class Spec:
     def of(cls, stem: str, constants: Mapping[str, int | float]) -> Spec:
         texts = {name: str(int(value) if isinstance(value, bool) else value) for name, value in constants.items()}
         return cls(stem, tuple(sorted((name.upper(), text) for name, text in texts.items())))
+
+    @property
+    def of_sm_90a(self) -> bool:
+        return self.stem in OF_SM_90A or ("WGMMA", "1") in self.constants
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -275,7 +281,7 @@ def module(spec: Spec, device: int) -> Any:
 @contextmanager
 def architecture_of(spec: Spec) -> Iterator[None]:
     """Let CuPy compile for the architecture that `spec` needs. It has no option for another one than the GPU's."""
-    if spec.stem not in OF_SM_90A:
+    if not spec.of_sm_90a:
         yield
         return
     with patch("cupy.cuda.compiler._get_arch_for_options_for_nvrtc", lambda _=None: ("-arch=sm_90a", "cubin")):

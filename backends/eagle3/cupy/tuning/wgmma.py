@@ -30,6 +30,7 @@ MOST: Final = max(ROWS)
 FROM: Final = min(ROWS)
 """The fewest rows of a largest step for which it is tried."""
 SHORTLIST: Final = 4
+TURNS: Final = 8
 NEVER: Final = MAX_ROWS + 1
 """More rows than a step may have."""
 SHAPES: Final = ((2, 4), (2, 9), (4, 3), (4, 5))
@@ -40,8 +41,8 @@ Times = Mapping[int, float]
 
 
 def candidates(n: int, k: int, processors: int) -> tuple[WgmmaConfig, ...]:
-    """Return the configurations worth trying for a weight [n, k] on so many SMs: clusters of up to as many blocks as
-    leave none waiting, and of twice as many.
+    """Return the configurations worth trying for a weight [n, k] on so many SMs: clusters of up to `TURNS` blocks for
+    each. Where 1.7 blocks fall to an SM, one that has two keeps the others waiting; of seven shorter ones, one does.
     """
     most = shared_memory_limit()
     return tuple(
@@ -49,7 +50,7 @@ def candidates(n: int, k: int, processors: int) -> tuple[WgmmaConfig, ...]:
         for (boxes, stages), cluster in product_of(SHAPES, CLUSTERS)
         for config in (WgmmaConfig(boxes, stages, cluster),)
         if config.possible(n, k) and config.shared_bytes(8) <= most
-        if cluster == 1 or cluster * -(-n // (PIECE * boxes)) <= 2 * processors
+        if cluster == 1 or cluster * -(-n // (PIECE * boxes)) <= TURNS * processors
     )
 
 

@@ -76,7 +76,7 @@ def test_steps_without_graphs_give_the_same_tokens() -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "torch"])
+@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "wgmma", "torch"])
 def test_tokens_are_the_float32_references_but_for_near_ties(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the prompts are prefilled."""
     made, exact, prompts = expert_engine(), oracle(torch.float32), random_prompts(RAGGED)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.backend import BACKEND
-from specgate.backends.eagle3.cupy.device import first_gpu
+from specgate.backends.eagle3.cupy.device import Multiprocessors, first_gpu
 from specgate.backends.eagle3.cupy.engine import limits
 from specgate.backends.eagle3.cupy.engine import open as opening
 from specgate.backends.eagle3.cupy.engine.open import check_target, usable_draft
@@ -205,7 +205,7 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
     mode = opening.chosen_prefill_mode(options, MIXTURE, torch.device("cuda"))
     assert (mode.fused, mode.attention.order, mode.grouped) == (fused, order, fused)
     assert mode.packed_rows == (PACKED_ROWS if fused else 0)
-    for request, rows in (("decoded", 0), ("packed", PACKED_ROWS)):
+    for request, rows in (("decoded", 0), ("packed", PACKED_ROWS), ("wgmma", PACKED_ROWS)):
         if fused or request == "decoded":
             chosen_prefill_mode = opening.chosen_prefill_mode(
                 {**options, "prefill_experts": request}, MIXTURE, torch.device("cuda")
@@ -215,6 +215,7 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
                 chosen_prefill_mode.attention.order,
                 chosen_prefill_mode.grouped,
             ) == (rows, order, fused)
+            assert chosen_prefill_mode.wgmma == (request == "wgmma")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +224,7 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
         ({"prefill_experts": "packed"}, TARGET, "packed: the target has no experts"),
         ({"prefill_experts": "decoded"}, TARGET, "decoded: the target has no experts"),
         ({"prefill_experts": "packed", "prefill": "torch"}, MIXTURE, "packed with prefill = torch"),
+        ({"prefill_experts": "wgmma", "prefill": "torch"}, MIXTURE, "wgmma with prefill = torch"),
     ],
 )
 def test_a_way_for_experts_is_refused_where_there_are_none_or_torch_multiplies(
@@ -230,6 +232,12 @@ def test_a_way_for_experts_is_refused_where_there_are_none_or_torch_multiplies(
 ) -> None:
     with pytest.raises(UsageError, match=f"option prefill_experts = {why}"):
         opening.chosen_prefill_mode(options, geometry, torch.device("cpu"))
+
+
+def test_warpgroups_are_refused_on_a_gpu_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "multiprocessors", lambda: Multiprocessors(188, 100 * 1024, (12, 0)))
+    with pytest.raises(UsageError, match=r"prefill_experts = wgmma: .* need compute capability 9.0, this GPU has 12.0"):
+        opening.chosen_prefill_mode({"prefill_experts": "wgmma"}, MIXTURE, torch.device("cpu"))
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

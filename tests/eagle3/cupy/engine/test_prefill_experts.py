@@ -242,7 +242,7 @@ def test_decoded_weights_are_bounded_whatever_the_number_of_experts() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["grouped", "one by one", "packed"])
+@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "wgmma"])
 @torch.inference_mode()
 def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
     """A planted token chooses its experts by itself, so that roundings send none elsewhere."""
@@ -265,7 +265,7 @@ def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "torch"])
+@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "wgmma", "torch"])
 @torch.inference_mode()
 def test_a_prompts_bits_on_a_gpu_do_not_depend_on_what_else_is_prefilled(name: str) -> None:
     made = expert_engine()

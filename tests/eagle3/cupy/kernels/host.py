@@ -87,6 +87,12 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
         f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.bf16.bf16": "group_begun(&sums[0][0], ROW_TILES, a, b);"
         for rows in (16, 32, 48, 64)
     },
+    **{
+        f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.f16.f16": (
+            "group_begun(&sums[0][0], Columns, a0, a1, a2, a3, b, More);"
+        )
+        for rows in range(8, 49, 8)
+    },
     "wgmma.wait_group.sync.aligned": "groups_multiplied();",
 }
 """What the sources say in PTX, and the same in C++, with the names that stand around it."""

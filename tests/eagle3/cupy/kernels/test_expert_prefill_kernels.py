@@ -245,9 +245,10 @@ def test_prompts_leave_what_they_leave_by_torch(
     assert (names["prefill_mixture"], names["prefill_route"]) == (4 * 2, 4 * 2)
 
 
+@pytest.mark.parametrize("packed", [PACKED, replace(PACKED, wgmma=True)], ids=["mma", "wgmma"])
 @torch.inference_mode()
 def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_alone(
-    on_host: list[str], monkeypatch: pytest.MonkeyPatch
+    on_host: list[str], monkeypatch: pytest.MonkeyPatch, packed: PrefillMode
 ) -> None:
     """Two prompts are of few rows; between them is one that is not, whose experts are decoded."""
     monkeypatch.setattr(expert_config, "PROCESSORS", 3)
@@ -262,7 +263,7 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
         pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
         return prefill_expert_prompts(target, pages, prompts[some], (0, 2, 3), replace(mode, chunk=50)), pages
 
-    mine, pages = filled(slice(3), PACKED)
+    mine, pages = filled(slice(3), packed)
     names = {name: on_host.count(name) for name in sorted({*on_host})}
     theirs, expected = filled(slice(3), PLAIN)
     for (stream, features), (wanted, of_torch) in zip(mine, theirs, strict=True):
@@ -276,7 +277,7 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
     assert names["prefill_row_groups"] == names["prefill_gate_up"] == names["prefill_down"] == 4
     assert names["prefill_decode"] == 3 * 2 and names["prefill_mixture"] == 4 * 3
     for n, (_, prompt) in enumerate(prompts):
-        ((alone, features),), its = filled(slice(n, n + 1), PACKED)
+        ((alone, features),), its = filled(slice(n, n + 1), packed)
         of_all = mine[n]
         assert features is not None and of_all[1] is not None
         assert torch.equal(alone, of_all[0]) and torch.equal(features, of_all[1])

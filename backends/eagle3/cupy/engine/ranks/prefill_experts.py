@@ -196,7 +196,7 @@ class ExpertPrefill:
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
                 normed = [part.normed for part in parts[n]]
-                out = multiplied_packed(normed, routings[n], layer_of(rank.target, i), self.g)
+                out = multiplied_packed(normed, routings[n], layer_of(rank.target, i), self.g, rank.mode)
                 results.append([(out, routings[n].of(rows)) for rows in rows_of(lengths)])
         return results
 

@@ -62,9 +62,9 @@ def test_the_routing_of_most_experts_fits_into_the_shared_memory_that_is_left_fo
     assert all(use.shared_bytes <= ROUTING_BYTES for use in compiler.uses_of("sm_90", specs))
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("architecture", "wgmma"), [("sm_80", False), ("sm_90", False), ("sm_90a", True)])
 def test_products_of_packed_experts_have_registers_where_there_is_more_shared_memory(
-    architecture: str, monkeypatch: pytest.MonkeyPatch, compiler: Compiler
+    architecture: str, wgmma: bool, monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
     """The sweep compiles them as the smallest GPU has them."""
     monkeypatch.setattr(launchers, "shared_memory_limit", lambda: 162 * 1024)
@@ -72,7 +72,7 @@ def test_products_of_packed_experts_have_registers_where_there_is_more_shared_me
     specs = [
         kernel.spec
         for width in (2880, 1440)
-        for kernel in (PrefillGateUp(width, 2880, experts), PrefillDown(2880, width, experts))
+        for kernel in (PrefillGateUp(width, 2880, experts, wgmma), PrefillDown(2880, width, experts, wgmma))
     ]
     assert {dict(spec.constants)["WEIGHT_TILES"] for spec in specs} == {"3"}
     assert all(32 * WARPS * use.registers <= 65536 for use in compiler.uses_of(architecture, specs))

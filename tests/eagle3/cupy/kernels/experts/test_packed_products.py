@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.device import LEAST_SHARED
+from specgate.backends.eagle3.cupy.device import LEAST_SHARED, multiprocessors
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     ROW_GROUP,
@@ -24,6 +25,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     PrefillGateUp,
     PrefillRowGroups,
     RowGroups,
+    for_wgmma,
     most_row_groups,
 )
 from specgate.checkpoints.geometry import ExpertGeometry
@@ -40,24 +42,32 @@ SIZES = {
 }
 ROWS = {"cpu": (1, 23), "cuda": (1, 30, 500)}
 everywhere = pytest.mark.parametrize(
-    ("sizes", "device"),
+    ("sizes", "device", "wgmma"),
     [
-        pytest.param(sizes, device, marks=pytest.mark.gpu if device == "cuda" else ())
+        pytest.param(sizes, device, wgmma, marks=pytest.mark.gpu if device == "cuda" else ())
         for device, several in SIZES.items()
         for sizes in several
+        for wgmma in (False, True)
     ],
-    indirect=["device"],
+    indirect=["device", "wgmma"],
 )
+
+
+@pytest.fixture
+def wgmma(request: pytest.FixtureRequest) -> bool:
+    """Whether warpgroups multiply. Skips where the GPU has no such products."""
+    if request.param and (reason := unable(multiprocessors())):
+        pytest.skip(reason)
+    return bool(request.param)
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Results of the kernels for a mixture's rows: activations and sums of sorted pairs, their places, row groups."""
+    """Results of the kernels for a mixture's rows: activations and sums of sorted pairs, and their places."""
 
     act: Tensor
     out: Tensor
     place: Tensor
-    row_groups: RowGroups
 
     @property
     def by_row(self) -> tuple[Tensor, Tensor]:
@@ -75,13 +85,17 @@ def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, RowGr
     return place, row_groups
 
 
-def multiplied(made: Mixture, x: Tensor, chosen: Tensor) -> Products:
+def multiplied(made: Mixture, x: Tensor, chosen: Tensor, wgmma: bool) -> Products:
     place, row_groups = sorted_pairs(chosen, made.experts)
     act = poisoned(chosen.numel(), made.intermediate, dtype=torch.float16, device=made.device)
-    PrefillGateUp(made.intermediate, made.hidden, made.experts)(row_groups, made.gate_up, act=act, x=x)
+    x = for_wgmma(x).reshape(x.shape) if wgmma else x
+    PrefillGateUp(made.intermediate, made.hidden, made.experts, wgmma)(row_groups, made.gate_up, act=act, x=x)
     out = poisoned(chosen.numel(), made.hidden, device=made.device)
-    PrefillDown(made.hidden, made.intermediate, made.experts)(row_groups, made.down, out=out, x=act)
-    return Products(act, out, place, row_groups)
+    PrefillDown(made.hidden, made.intermediate, made.experts, wgmma)(row_groups, made.down, out=out, x=act)
+    if wgmma:
+        numbers = torch.arange(made.intermediate, device=made.device)
+        act = act[:, for_wgmma(numbers[None]).flatten().argsort()]
+    return Products(act, out, place)
 
 
 @cache
@@ -136,11 +150,11 @@ def test_pairs_are_sorted_and_cut_into_nearly_equal_row_groups(
 
 
 @everywhere
-def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: str) -> None:
+def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: str, wgmma: bool) -> None:
     made = mixture(*sizes, device)
     for rows in ROWS[device]:
         x, chosen = rows_and_experts(made, rows)
-        act, out = multiplied(made, x, chosen).by_row
+        act, out = multiplied(made, x, chosen, wgmma).by_row
         limits = made.experts.alpha, made.experts.limit
         want = oracles.expert_gate_up(x, made.gate_up_numbers, made.gate_up.bias, chosen, *limits)
         assert relative_error(act.flatten(0, 1), want) < 2e-3
@@ -155,20 +169,20 @@ def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: s
 
 @everywhere
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
-    sizes: tuple[int, int, int, int], device: str, monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, int, int, int], device: str, wgmma: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone, among half of them, and by blocks, stages and warps that divide the work otherwise."""
     made, rows = mixture(*sizes, device), max(ROWS[device])
     x, chosen = rows_and_experts(made, rows)
-    whole = multiplied(made, x, chosen).by_row
+    whole = multiplied(made, x, chosen, wgmma).by_row
     for some in (range(rows - 1, rows), range(0, rows, 2), range(rows // 3, rows)):
         some_rows = torch.tensor(some, device=device)
-        part = multiplied(made, x[some_rows], chosen[some_rows]).by_row
+        part = multiplied(made, x[some_rows], chosen[some_rows], wgmma).by_row
         assert all(torch.equal(part_result, of_all[some_rows]) for part_result, of_all in zip(part, whole, strict=True))
     monkeypatch.setattr(launchers, "STAGES", 2)
     monkeypatch.setattr(launchers, "WEIGHT_TILES", (2, 1))
     monkeypatch.setattr(expert_config, "PROCESSORS", 2)
-    otherwise = multiplied(made, x, chosen).by_row
+    otherwise = multiplied(made, x, chosen, wgmma).by_row
     assert all(torch.equal(a, b) for a, b in zip(otherwise, whole, strict=True))
 
 

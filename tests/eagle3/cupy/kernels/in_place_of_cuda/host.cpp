@@ -157,33 +157,52 @@ struct Group {
     float* sums;
     int row_tiles;
     unsigned long long a, b;
+    bool in_registers, more;  // A, in `own`; whether it is added to what the sums are
+    unsigned own[4];
 };
 
 static std::vector<Group> groups[sizeof fibers / sizeof *fibers];
 
 // An element of an operand by its descriptor: rows in eights of 1024 bytes, swizzled over 128 by their address.
-static float in_box(unsigned long long of, int row, int k) {
+static unsigned bits_in_box(unsigned long long of, int row, int k) {
     const unsigned eight = (of >> 32 & 0x3fff) << 4, from = (of & 0x3fff) << 4;
     if (of >> 62 != 1) std::abort();
     unsigned at = from + row / 8 * eight + row % 8 * 128 + 2 * k;
     at ^= (at >> 7 & 7) << 4;
     unsigned short number;
     std::memcpy(&number, reinterpret_cast<char*>(dynamic_memory) + at, 2);
-    return brain(number);
+    return number;
 }
+static float in_box(unsigned long long of, int row, int k) { return brain(bits_in_box(of, row, k)); }
 
 void group_begun(float* sums, int row_tiles, unsigned long long a, unsigned long long b) {
-    groups[current - fibers].push_back({sums, row_tiles, a, b});
+    groups[current - fibers].push_back({sums, row_tiles, a, b, false, true, {}});
+}
+void group_begun(float* sums, int row_tiles, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b,
+                 bool more) {
+    groups[current - fibers].push_back({sums, row_tiles, 0, b, true, more, {a0, a1, a2, a3}});
+}
+// Of float16, as four warps multiply each by itself.
+static void multiply_registers(const Group& of, int g, int c) {
+    const unsigned* a = of.own;
+    for (int t = 0; t < of.row_tiles; ++t) {
+        const auto pair = [&](int k) { return bits_in_box(of.b, 8 * t + g, k + 1) << 16 | bits_in_box(of.b, 8 * t + g, k); };
+        float (&sums)[4] = *reinterpret_cast<float (*)[4]>(of.sums + 4 * t), kept[4] = {};
+        if (of.more) std::memcpy(kept, sums, sizeof kept);
+        multiplied_half(sums, a[0], a[1], a[2], a[3], pair(2 * c), pair(2 * c + 8), kept[0], kept[1], kept[2], kept[3]);
+    }
 }
 void groups_multiplied() {
     const int warp = threadIdx.x / LANES % 4, g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
-    for (const Group& of : groups[current - fibers])
-        for (int n = 0; n < 4 * of.row_tiles; ++n) {
+    for (const Group& of : groups[current - fibers]) {
+        if (of.in_registers) multiply_registers(of, g, c);
+        for (int n = 0; n < (of.in_registers ? 0 : 4 * of.row_tiles); ++n) {
             float sum = 0;
             for (int k = 0; k < 16; ++k)
                 sum += in_box(of.a, 16 * warp + g + n % 4 / 2 * 8, k) * in_box(of.b, n / 4 * 8 + 2 * c + n % 2, k);
             of.sums[n] += sum;
         }
+    }
     groups[current - fibers].clear();
 }
 

@@ -276,6 +276,8 @@ void box_begun(unsigned to, const void* map, int row, int column, unsigned barri
 
 // Products of a warpgroup are made when they are waited for, of what lies in their boxes then.
 void group_begun(float* sums, int row_tiles, unsigned long long a, unsigned long long b);
+void group_begun(float* sums, int row_tiles, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b,
+                 bool more);
 void groups_multiplied();
 
 // ── other GPUs ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,8 +20,8 @@ ROW_GROUP: Final = 48
 """Most rows of a row group: a piece of 16 bytes of each slab of x for each thread."""
 RECORD: Final = 4 + ROW_GROUP
 """Words of a row group: its expert, its first pair, how many it has, an unused one, and the rows of its pairs."""
-RECORD_BYTES: Final = -(-3 * RECORD * 4 // LINE) * LINE
-"""Of three row groups in shared memory, in whole lines."""
+SWIZZLED: Final = 1024
+"""Bytes of eight rows of a slab of x, as `wgmma` reads them."""
 STAGES: Final = 6
 """Most slabs in shared memory. Five on their way are 98 KB of weights. By Little's law 4.6 TB/s over 132 SMs need 35
 KB of each SM at a latency of 1 us.
@@ -65,21 +65,28 @@ class PackedProduct:
 
     tiles: int
     columns: int
+    wgmma: bool = False
 
     @property
     def weight_tiles(self) -> int:
         """Tiles of a warp at a time."""
-        fits = shared_memory_limit() >= RECORD_BYTES + LEAST_STAGES * stage_bytes(WEIGHT_TILES[0])
+        fits = shared_memory_limit() >= self.shared_of(LEAST_STAGES, WEIGHT_TILES[0])
         return next(n for n in WEIGHT_TILES if self.tiles % n == 0 and (fits or n < WEIGHT_TILES[0]))
 
     @property
     def stages(self) -> int:
-        fit = (shared_memory_limit() - RECORD_BYTES) // stage_bytes(self.weight_tiles)
-        return min(STAGES, fit, slab_count(self.columns) + 1)
+        most = min(STAGES, slab_count(self.columns) + 1)
+        return next(n for n in range(most, 1, -1) if self.shared_of(n, self.weight_tiles) <= shared_memory_limit())
 
     @property
     def shared_bytes(self) -> int:
-        return RECORD_BYTES + self.stages * stage_bytes(self.weight_tiles)
+        return self.shared_of(self.stages, self.weight_tiles)
+
+    def shared_of(self, stages: int, weight_tiles: int) -> int:
+        """Bytes of three row groups and of stages, each a slab of x and of the weights of all warps."""
+        unit = SWIZZLED if self.wgmma else LINE
+        parts = (3 * RECORD * 4, *stages * [ROW_GROUP * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)])
+        return sum(-(-part // unit) * unit for part in parts)
 
     @property
     def constants(self) -> dict[str, int]:
@@ -90,15 +97,18 @@ class PackedProduct:
             "weight_tiles": self.weight_tiles,
             "stages": self.stages,
             "row_group": ROW_GROUP,
+            "wgmma": self.wgmma,
             "threads": 32 * WARPS,
             "shared_bytes": self.shared_bytes,
             "PROCESSORS": expert_config.processors(),
         }
 
 
-def stage_bytes(weight_tiles: int) -> int:
-    """Of a slab of x, and of the weights of all warps."""
-    return ROW_GROUP * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)
+def for_wgmma(rows: Tensor) -> Tensor:
+    """A view [R, K/32, 2, 2, 4, 2] of rows [R, K] in the order in which `wgmma` reads them beside packed weights: of
+    each 32 k, k 8c + 4a + 2b + i lies at 16a + 8b + 2c + i.
+    """
+    return rows.view(len(rows), -1, 4, 2, 2, 2).permute(0, 1, 3, 4, 2, 5)
 
 
 THREADS: Final = 256
@@ -116,15 +126,19 @@ class PrefillRowGroups(Kernel):
 
 
 class PrefillGateUp(Kernel):
-    """act = SwiGLU(x[row] · gate_upᵀ + bias) of the expert of each pair, float16 [R · k, F], sorted as row groups."""
+    """act = SwiGLU(x[row] · gate_upᵀ + bias) of the expert of each pair, float16 [R · k, F], sorted as row groups.
+
+    With `wgmma`, here and in `PrefillDown`, warpgroups multiply, and rows of x and of act are as `for_wgmma` has them.
+    """
 
     intermediate: int
     hidden: int
     experts: ExpertGeometry
+    wgmma: bool = False
 
     @property
     def constants(self) -> dict[str, int | float]:
-        of, experts = PackedProduct(2 * self.intermediate // TILE, self.hidden), self.experts
+        of, experts = PackedProduct(2 * self.intermediate // TILE, self.hidden, self.wgmma), self.experts
         own = {"gathered": 1, "alpha": experts.alpha, "limit": experts.limit}
         return {**of.constants, **own, "EXPERTS": experts.count, "PER_TOKEN": experts.per_token}
 
@@ -135,8 +149,9 @@ class PrefillDown(Kernel):
     hidden: int
     intermediate: int
     experts: ExpertGeometry
+    wgmma: bool = False
 
     @property
     def constants(self) -> dict[str, int | float]:
-        of = PackedProduct(self.hidden // TILE, self.intermediate)
+        of = PackedProduct(self.hidden // TILE, self.intermediate, self.wgmma)
         return {**of.constants, "gathered": 0, "EXPERTS": self.experts.count}

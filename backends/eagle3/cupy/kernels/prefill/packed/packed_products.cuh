@@ -9,7 +9,8 @@
 //   1
 //              slabs ahead, over the end of an item. With the first slab of an item comes the row group of the next one
 //   multiply   four-bit numbers are operand A of the tensor core, eight rows of x at a time are B; the sum over a block of 32 k
-//              is multiplied by the block's scale and added
+//              is multiplied by the block's scale and added. With WGMMA (sm_90a) a warpgroup multiplies its four warps' tiles
+//              with all rows at once, which the tensor core reads from shared memory by itself
 //   finish     the kernel's own, in registers: a warp has all of k
 //
 // k is added from first to last whatever shares a row group or a launch, and a row is a column of B, which knows of no other:
@@ -19,6 +20,10 @@
 #include "fp16.cuh"
 #include "mma.cuh"
 #include "row_group.cuh"
+#if WGMMA
+#define ROW_TILES (ROW_GROUP / 8)
+#include "wgmma.cuh"
+#endif
 
 const int WARPS = THREADS / 32;
 const int BLOCKS_OF_K = K_IN / 32;
@@ -29,10 +34,11 @@ const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 const int BLOCK_TILES = WARPS * WEIGHT_TILES;
 const int GROUPS = (TILES + BLOCK_TILES - 1) / BLOCK_TILES;  // items of a row group
 // Bytes within shared memory: three row groups, then the stages, each with x and with what each warp has of the weight.
-const int RECORD = sizeof(RowGroup), RECORDS = (3 * RECORD + LINE - 1) / LINE * LINE;
+const int UNIT = WGMMA ? 1024 : LINE;  // of what begins somewhere: of eight rows of x, which lie as `wgmma` reads them
+const int RECORD = sizeof(RowGroup), RECORDS = (3 * RECORD + UNIT - 1) / UNIT * UNIT;
 const int ROW_BYTES = 128, X_BYTES = ROW_GROUP * ROW_BYTES;  // of 64 k
 const int WARP_BYTES = WEIGHT_TILES * (NUMBERS + SCALES);
-const int STAGE_BYTES = X_BYTES + WARPS * WARP_BYTES;
+const int STAGE_BYTES = (X_BYTES + WARPS * WARP_BYTES + UNIT - 1) / UNIT * UNIT;
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one block of MXFP4");
 static_assert(TILES % WEIGHT_TILES == 0, "a warp has WEIGHT_TILES tiles or none");
@@ -40,7 +46,7 @@ static_assert(X_BYTES == THREADS * LOAD, "a thread copies 16 bytes of x of each 
 static_assert(RECORD % LOAD == 0 && 2 * WEIGHT_TILES <= 32, "a warp copies the scales of a slab at once");
 static_assert(2 <= STAGES && STAGES - 1 <= SLABS, "what is requested ahead is of this item or the next one");
 
-extern __shared__ uint4 memory[];
+extern __shared__ __align__(1024) uint4 memory[];
 
 __device__ __forceinline__ unsigned char* at_byte(int offset) { return reinterpret_cast<unsigned char*>(memory) + offset; }
 
@@ -54,13 +60,17 @@ __device__ __forceinline__ void copy_shared_by_many(unsigned shared, const void*
 }
 
 // Rows lie in shared memory 128 bytes apart. Of an odd row both halves have changed places, so that the rows that are loaded
-// at once have different banks.
-__device__ __forceinline__ int swapped(int row, int piece) { return piece ^ row % 2 * 4; }
+// at once have different banks. For `wgmma` they are swizzled over 128 bytes.
+__device__ __forceinline__ int swapped(int row, int piece) { return piece ^ (WGMMA ? row % 8 : row % 2 * 4); }
 
 // The first tile of this warp, of an expert's.
 __device__ __forceinline__ int first_tile(int item, const Thread& me) {
     return item % GROUPS * BLOCK_TILES + me.warp * WEIGHT_TILES;
 }
+
+// A lane c has the k from 8c on of a block of 32 k. `wgmma` takes from a lane's registers what it reads of x at other k: so of
+// each row of x, k 8c + i of a block lies here.
+__device__ __forceinline__ int place_of_k(int c, int i) { return i / 4 * 16 + i / 2 % 2 * 8 + c * 2 + i % 2; }
 
 const int NONE = -1;
 
@@ -153,6 +163,72 @@ __device__ __forceinline__ Block block_of(const uint4& numbers, unsigned scales,
             scale_of<1>(scales >> 16 * half)};
 }
 
+#if WGMMA
+// What threads have copied so far may be read by `wgmma` of others, behind their next __syncthreads.
+__device__ __forceinline__ void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// clang-format off
+#define PLACES_8 "%0,%1,%2,%3"
+#define PLACES_24 PLACES_16 ",%8,%9,%10,%11"
+#define PLACES_40 PLACES_32 ",%16,%17,%18,%19"
+#define OPERANDS "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(More)
+
+// sums = A · Bᵀ over 16 k, or with `More` what they were and that. A: as a warp's of `mma_fp16`; B: Columns times eight rows.
+template <int Columns, int More>
+__device__ __forceinline__ void multiply_rows(float (&sums)[Columns][4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                              unsigned long long b) {
+    if constexpr (Columns == 1)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {" PLACES_8 "}, {%4,%5,%6,%7}, %8, %9, 1, 1, 0;"
+                     : SUMS_OF(0) : OPERANDS);
+    if constexpr (Columns == 2)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {" PLACES_16 "}, {%8,%9,%10,%11}, %12, %13, 1, 1, 0;"
+                     : SUMS_OF(0), SUMS_OF(1) : OPERANDS);
+    if constexpr (Columns == 3)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n24k16.f32.f16.f16 {" PLACES_24 "}, {%12,%13,%14,%15}, %16, %17, 1, 1, 0;"
+                     : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2) : OPERANDS);
+    if constexpr (Columns == 4)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" PLACES_32 "}, {%16,%17,%18,%19}, %20, %21, 1, 1, 0;"
+                     : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), SUMS_OF(3) : OPERANDS);
+    if constexpr (Columns == 5)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {" PLACES_40 "}, {%20,%21,%22,%23}, %24, %25, 1, 1, 0;"
+                     : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), SUMS_OF(3), SUMS_OF(4) : OPERANDS);
+    if constexpr (Columns == 6)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {" PLACES_48 "}, {%24,%25,%26,%27}, %28, %29, 1, 1, 0;"
+                     : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), SUMS_OF(3), SUMS_OF(4), SUMS_OF(5) : OPERANDS);
+}
+// clang-format on
+
+// The slab at `stage`: a block is multiplied while the next one's numbers are expanded.
+template <int Columns>
+__device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int stage, const Thread& me) {
+    const int at = RECORDS + stage * STAGE_BYTES;
+    const unsigned char* own = at_byte(at + X_BYTES + me.warp * WARP_BYTES);
+    const unsigned long long rows = box_at(shared_address(memory) + at);
+    const auto block_at = [&](int n) {
+        const uint4 numbers = *reinterpret_cast<const uint4*>(own + n / 2 * NUMBERS + me.lane * LOAD);
+        const unsigned scales = *reinterpret_cast<const unsigned*>(own + WEIGHT_TILES * NUMBERS + n / 2 * SCALES + me.g * 4);
+        return block_of(numbers, scales, n % 2);
+    };
+    float part[Columns][4] = {};
+    Block next = block_at(0);
+#pragma unroll
+    for (int n = 0; n < 2 * WEIGHT_TILES; ++n) {
+        const Block block = next;
+        const Eight &low = block.low, &high = block.high;
+        const unsigned long long x = rows + n % 2 * 4;
+        begin_products();
+        multiply_rows<Columns, 0>(part, low.pair[0], high.pair[0], low.pair[1], high.pair[1], x);
+        multiply_rows<Columns, 1>(part, low.pair[2], high.pair[2], low.pair[3], high.pair[3], x + 2);
+        if (n + 1 < 2 * WEIGHT_TILES) next = block_at(n + 1);
+        await_products();
+#pragma unroll
+        for (int t = 0; t < Columns; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                sums[n / 2][t][i] = fmaf(part[t][i], i < 2 ? block.low_scale : block.high_scale, sums[n / 2][t][i]);
+    }
+}
+#else
 // sums += the products over one block of 32 k.
 __device__ __forceinline__ void multiply_block(float (&sums)[4], const Block& block, const uint4& x) {
     const Eight &low = block.low, &high = block.high;
@@ -193,6 +269,8 @@ __device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int s
     }
 }
 
+#endif
+
 // An item of a row group of Columns times eight rows. `Finish` begins with the row group and its first tile, and ends with the
 // sums.
 template <typename Finish, int Columns, typename Arguments>
@@ -204,9 +282,12 @@ __device__ __forceinline__ void multiply_item(const Arguments& args, Requests& r
 #pragma unroll 1
     for (int slab = 0; slab < SLABS; ++slab) {
         await_copies<STAGES - 2>();
+#if WGMMA
+        show_copies();
+#endif
         __syncthreads();  // the slab is there for all, and all have read the one whose place is free now
         requests.request(stage == 0 ? STAGES - 1 : stage - 1);
-        if (has_tiles) multiply_slab<Columns>(sums, stage, me);
+        if (WGMMA || has_tiles) multiply_slab<Columns>(sums, stage, me);
         if (++stage == STAGES) stage = 0;
     }
     if (!has_tiles) return;
@@ -236,7 +317,9 @@ __device__ __forceinline__ void multiply_row_groups(const Arguments& args) {
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const RowGroup& row_group = row_group_at(record);
         const int first = first_tile(item, me);
-        switch ((row_group.count + 7) / 8) {
+        // The same in all lanes: of a warpgroup's products the compiler must know it.
+        const int count = WGMMA ? __shfl_sync(0xffffffffu, row_group.count, 0) : row_group.count;
+        switch ((count + 7) / 8) {
             case 1:
                 multiply_item<Finish, 1>(args, requests, row_group, first, stage, me);
                 break;

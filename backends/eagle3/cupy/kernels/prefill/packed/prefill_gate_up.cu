@@ -22,19 +22,25 @@ const int FEATURES = TILES * 8;
 
 struct Activation {
     fp16* act;
+    const int first, g;
     unsigned biases[WEIGHT_TILES];
 
     __device__ __forceinline__ Activation(const PrefillGateUpArguments& args, const RowGroup& row_group, int first,
                                           const Thread& me)
-        : act(args.act + first * 8 + me.g) {
+        : act(args.act + (WGMMA ? 0 : first * 8 + me.g)), first(first), g(me.g) {
         const bf16* bias = args.bias + 2 * ((long long)row_group.expert * FEATURES + first * 8 + me.g);
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j) biases[j] = *reinterpret_cast<const unsigned*>(bias + j * 16);
     }
 
+    // Where this lane's feature of tile `first` + j lies.
+    __device__ __forceinline__ int placed(int j) const {
+        return WGMMA ? (first + j) / 4 * 32 + place_of_k((first + j) % 4, g) : j * 8;
+    }
+
     __device__ __forceinline__ void operator()(int j, long long pair, float gate, float up) const {
         const float its = to_float((bf16)(biases[j] & 0xffff)), beside = to_float((bf16)(biases[j] >> 16));
-        act[pair * FEATURES + j * 8] = to_fp16(clamped_swiglu(gate + its, up + beside));
+        act[pair * FEATURES + placed(j)] = to_fp16(clamped_swiglu(gate + its, up + beside));
     }
 };
 
