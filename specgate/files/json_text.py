@@ -46,6 +46,8 @@ def parse_json(text: str | bytes, *, constants: bool = False) -> object:
         value: object = json.loads(words, parse_constant=refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError(f"more than {DEEPEST} levels deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}: {_place(words.rstrip(), error.pos)}") from None
     # Cheap signs that a closer look is needed: most texts hold neither.
     if words.count("[") + words.count("{") > DEEPEST:
         _check_depth(value)
@@ -69,6 +71,15 @@ def shown(value: object, longest: int = 80) -> str:
     except ValueError:  # an integer of more digits than Python writes
         return "a number of thousands of digits"
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _place(text: str, at: int) -> str:
+    """Line and column of the character at `at`, or of the last one before it. A text of one line may be one of many,
+    whose number the caller knows.
+    """
+    at = min(at, len(text))
+    line = f"line {text[:at].count(chr(10)) + 1}, " if "\n" in text else ""
+    return f"{line}column {at - text[:at].rfind(chr(10))}"
 
 
 def _refuse_constant(name: str) -> float:

@@ -105,13 +105,21 @@ def contents(file: Path) -> object:
     try:
         return parse_json(content, constants=True)
     except ValueError as error:
-        lines = [line for line in content.split(b"\n") if line.strip()]
-        try:
-            if b"avg_ts" in lines[0] and b"," in lines[0] and not lines[0].lstrip().startswith(b"{"):
-                return rows_of(content.decode("utf-8"))
-            return [parse_json(line, constants=True) for line in lines] if len(lines) > 1 else parse_json(content)
-        except (ValueError, IndexError):
-            raise UsageError(f"{file}: not JSON: {error}") from error
+        of_whole = error
+    head, values, number = content.lstrip().partition(b"\n")[0], list[object](), 0
+    try:
+        if b"avg_ts" in head and b"," in head and not head.startswith(b"{"):
+            return rows_of(content.decode("utf-8"))
+        for line in content.split(b"\n"):
+            number += 1
+            if line.strip():
+                values.append(parse_json(line, constants=True))
+    except ValueError as error:
+        if values:
+            raise UsageError(f"{file}:{number}: not JSON: {error}") from error
+    if not values:
+        raise UsageError(f"{file}: not JSON: {of_whole}") from of_whole
+    return values
 
 
 def rows_of(text: str) -> list[object]:

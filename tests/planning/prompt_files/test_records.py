@@ -72,6 +72,8 @@ def test_whatever_the_bytes_are_they_are_records_or_refused_by_name(content: byt
         (b"\x28\xb5\x2f\xfd\x04", "prompts.jsonl: a file compressed with zstd"),
         (b'{"a": 1\0}', "prompts.jsonl:1: not JSON"),
         (b'{\n"a": 1,\n}', "prompts.jsonl:1: not JSON"),
+        (b'{"a": 1}\n{"a": 1\n{"a": 2}\n', "prompts.jsonl:2: not JSON: Expecting ',' delimiter: column 8\n"),
+        (b'[{"a": 1},\n2,\n', "prompts.jsonl: not JSON: Expecting value: line 2, column 3\n"),
         (b'[{"a": 1}, 2]', "prompts.jsonl[1]: 2: not a JSON object"),
         (b'[{"a": 1}', "prompts.jsonl: not JSON"),
         (b"\x1f\x8b\x08 and then nothing of gzip", "prompts.jsonl: not whole"),
