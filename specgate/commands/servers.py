@@ -135,13 +135,14 @@ def completed(
             backend=options["backend"],
             options=given,
             pair=names_pair(options),
-            named=any(options.get(key) not in (None, ()) for key in ("scenarios", "only", "text", "ids", *of_smoke)),
+            ids=options.get("ids") is not None,
+            named=any(options.get(key) not in (None, ()) for key in ("scenarios", "only", *of_smoke)),
             smoke=smoke,
             sides=sides,
             format=options["format_"],
             every=options.get("all_prompts") is True,
             baseline=options.get("baseline") is not False or smoke,
-            **{key: options.get(key) for key in ("spec", "batch", "tokenizer", "chat", "prompts")},
+            **{key: options.get(key) for key in ("spec", "batch", "tokenizer", "chat", "prompts", "text")},
         )
     )
     shown = set() if shown is None else shown
@@ -155,6 +156,6 @@ def completed(
 def adopt(options: dict[str, Any], line: Servers) -> None:
     """Put what servers decide on into the options of a command line, as far as the command has them."""
     options["format_"] = line.format
-    for key in ("backend", "spec", "tokenizer", "prompts", "chat"):
+    for key in ("backend", "spec", "tokenizer", "prompts", "chat", "text"):
         if key in options:
             options[key] = getattr(line, key)

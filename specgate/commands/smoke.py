@@ -63,13 +63,16 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     from specgate.run.smoke.short_run import smoke as carry_out
     from specgate.sandbox.isolation import isolated
 
-    take_servers(wish, smoke=True)
-    text, ids, prompts, format = (wish.pop(key) for key in ("text", "ids", "prompts", "format_"))
-    prompt = PromptWish(text, ids, one("--context", wish.pop("context"), None), prompts, format)
-    if sum(part is not None for part in (text, ids, prompts or prompt.context)) > 1:
+    context = one("--context", wish["context"], None)
+    if wish["text"] == "":
+        raise UsageError("--prompt '': empty", hint="a text of one character or more")
+    if sum(part is not None for part in (wish["text"], wish["ids"], wish["prompts"] or context)) > 1:
         raise UsageError("--prompt, --prompt-ids, --prompts and --context together", hint="give one of them")
-    if format is not None and prompts is None:
+    if wish["format_"] is not None and wish["prompts"] is None:
         raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
+    take_servers(wish, smoke=True)
+    text, ids, _, prompts, format = (wish.pop(key) for key in ("text", "ids", "context", "prompts", "format_"))
+    prompt = PromptWish(text, ids, context, prompts, format)
     request, isolate = request_for_engine(wish), wish.pop("isolate")
     settings = Wish(request, prompt=prompt, k=one("--spec", wish.pop("spec"), None), **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):

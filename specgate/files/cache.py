@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from specgate.errors import EnvironmentRefused
+from specgate.files.writing import write_whole
 
 CACHE_VARIABLE: Final = "SPECGATE_CACHE"
+ANOTHER: Final = f"set {CACHE_VARIABLE} to a folder that can be written"
 
 
 def cache_path() -> Path:
@@ -27,8 +29,13 @@ def cache_dir() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentRefused(
-            f"cache folder {folder} cannot be made ({error.strerror})",
-            hint=f"set {CACHE_VARIABLE} to a folder that can be written",
-        ) from error
+        raise EnvironmentRefused(f"cache folder {folder} cannot be made ({error.strerror})", hint=ANOTHER) from error
     return folder
+
+
+def write_cached(file: Path, text: str) -> None:
+    """Write a file of the cache whole. Raises EnvironmentRefused where it cannot be written."""
+    try:
+        write_whole(file, text)
+    except EnvironmentRefused as error:
+        raise EnvironmentRefused(error.message, hint=ANOTHER) from error

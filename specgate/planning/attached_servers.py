@@ -22,9 +22,9 @@ from specgate.contract import BASELINE, Role
 from specgate.contract.protocols import FindsServers, FoundServer, SwitchesPrefixCache, TextOrChat, cleaned
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import BackendError, UsageError
-from specgate.files.cache import cache_dir
+from specgate.files.cache import cache_dir, write_cached
 from specgate.pairs.resolve import SERVED_KEY
-from specgate.planning.prompt_files.formats import EVERY_TURN, FORMATS, Entry, prompts_in, recognise
+from specgate.planning.prompt_files.formats import EVERY_TURN, FORMATS, LINES, PLACE, Entry, prompts_in, recognise
 from specgate.planning.prompt_files.trace import HashedPrompt
 from specgate.planning.scenario import SHIPPED
 from specgate.terminal import waiting
@@ -47,8 +47,9 @@ class Servers:
 
     `urls`: in the order of the command line. `options`: of the back end; `url.ROLE` among them names a role's server.
     `spec`: draft lengths. `pair`: whether it names a pair or a tokenizer. `prompts`, `format`, `chat`: as in
-    `ad_hoc.Question`. `every`: all prompts of the file are measured. `named`: it names scenarios. `smoke`: a server
-    that does not speculate is welcome. `sides`: they are one side of a comparison, whose other side has the same roles.
+    `ad_hoc.Question`. `text`: a prompt in their place; `ids`: it is given as token ids. `every`: all prompts of the
+    file are measured. `named`: it names scenarios, or a length to cut texts to. `smoke`: a server that does not
+    speculate is welcome. `sides`: they are one side of a comparison, whose other side has the same roles.
     """
 
     urls: tuple[str, ...] = ()
@@ -62,6 +63,8 @@ class Servers:
     prompts: Path | None = None
     format: FormatName | None = None
     chat: bool | None = None
+    text: str | None = None
+    ids: bool = False
     every: bool = False
     named: bool = False
     smoke: bool = False
@@ -224,7 +227,7 @@ def with_tokens(
     """
     folder = None if line.pair else tokenizer_folder(server)
     cut = line.smoke and (line.pair or folder is not None)  # smoke has a text of its own, which needs a tokenizer
-    if line.prompts is None and not line.named and not cut:
+    if line.prompts is None and line.text is None and not (line.ids or line.named or cut):
         line = replace(line, prompts=FIRST_PROMPTS)
         lines.append("prompts: short ones that come along; --prompts FILE measures yours")
     if line.pair:
@@ -232,9 +235,9 @@ def with_tokens(
     if folder is not None:
         lines.append(f"tokenizer: {folder}")
         return replace(line, pair=True, tokenizer=folder), lines
-    if line.prompts is None and not line.smoke:
+    if line.prompts is None and line.named:
         raise UsageError(
-            f"{server.url}: the tokenizer of {model_of(server)} is not on this machine, and scenarios cut texts by it",
+            f"{server.url}: the tokenizer of {model_of(server)} is not on this machine, and texts are cut by it",
             hint="--tokenizer FILE|DIR, or --prompts FILE: the server turns them into tokens",
         )
     folder, file, tokenizer, later = tokenised(line, finder, server)
@@ -242,7 +245,7 @@ def with_tokens(
     if later:
         lines.append(f"{later} prompts have later turns, which are not asked: --format {EVERY_TURN} asks them all")
     line = replace(line, pair=True, tokenizer=folder)
-    return (line if file is None else replace(line, prompts=file, format=None, chat=None)), lines
+    return (line if file is None else replace(line, prompts=file, text=None, format=None, chat=None)), lines
 
 
 def tokenizer_folder(server: FoundServer) -> Path | None:
@@ -275,26 +278,34 @@ def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple
         **({"max_position_embeddings": server.max_positions} if server.max_positions else {}),
     }
     files, tokenizer, later = {"config.json": json.dumps(config)}, SERVERS, 0
-    if line.prompts is not None:
-        prompts, tokenizer, later = in_ids(line, finder, server, line.prompts)
-        files[f"prompts/{line.prompts.name}"] = "\n".join(prompts)
+    format_, entries = entries_of(line)
+    if entries:
+        question = line.chat is not False and (FORMATS[format_].question or bool(line.chat))
+        prompts, tokenizer, later = in_ids(line, finder, server, entries, question)
+        files[f"prompts/{line.prompts.name if line.prompts else 'prompt'}"] = "\n".join(prompts)
     digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()[:16]
     folder = cache_dir() / "served" / digest
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        write_cached(folder / name, text)
     return folder, next((folder / name for name in files if name.startswith("prompts/")), None), tokenizer, later
 
 
-def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path) -> tuple[list[str], str, int]:
-    """The prompts of `file` as JSON lines of token ids, beside the messages for a chat end point; what made the ids;
-    and how many have later turns. A chat end point needs no ids: without a tokenizer their place is taken by the bytes
-    of the messages.
+def entries_of(line: Servers) -> tuple[FormatName, Sequence[Entry]]:
+    """The prompts that a server turns into tokens, and their format: those of a file, or a text of the command line."""
+    if line.prompts is None:
+        return LINES, () if line.text is None else (Entry("--prompt", 1, line.text),)
+    kind = recognise(line.prompts, line.format or "auto")
+    entries = prompts_in(line.prompts, *kind).entries
+    return kind.format, entries if line.every else entries[:MOST_TOKENISED]
+
+
+def in_ids(
+    line: Servers, finder: FindsServers, server: FoundServer, entries: Sequence[Entry], question: bool
+) -> tuple[list[str], str, int]:
+    """The prompts as JSON lines of token ids, beside the messages for a chat end point; what made the ids; and how many
+    have later turns. A chat end point needs no ids: without a tokenizer their place is taken by the bytes of the
+    messages.
     """
-    kind = recognise(file, line.format or "auto")
-    entries = prompts_in(file, *kind).entries
-    entries = entries if line.every else entries[:MOST_TOKENISED]
-    question = line.chat is not False and (FORMATS[kind.format].question or bool(line.chat))
     tokenizer, prompts = SERVERS, list[Mapping[str, object]]()
     try:
         prompts = server_tokens(finder, server, line.options, entries, question)
@@ -302,12 +313,13 @@ def in_ids(line: Servers, finder: FindsServers, server: FoundServer, file: Path)
         if not server.chats_only and line.options.get("endpoint") != "chat":
             raise
         tokenizer, prompts = BYTES, [{"ids": bytes_of(entry)} for entry in entries]
-    lines = list[str]()
-    for entry, prompt in zip(entries, prompts, strict=True):
+    lines, folder = list[str](), f"{line.prompts.parent}/" if line.prompts else ""
+    for at, (entry, prompt) in enumerate(zip(entries, prompts, strict=True), 1):
+        place = entry.where.removeprefix(folder), at if line.format == EVERY_TURN else entry.number
         answer = entry.answer if entry.answer and key_of(entry.answer.value) == entry.answer else None
         beside = {"category": entry.category, "answer": answer and answer.value, **asdict(entry.stamp)}
         known = {key: value for key, value in beside.items() if value is not None}
-        lines.append(json.dumps({**request_of(entry), **prompt, **known}))
+        lines.append(json.dumps({PLACE: place, **request_of(entry), **prompt, **known}))
     return lines, tokenizer, sum(bool(entry.later) for entry in entries)
 
 

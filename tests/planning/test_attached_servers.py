@@ -14,9 +14,12 @@ from specgate import terminal
 from specgate.checkpoints.chat_template import Chat
 from specgate.contract.protocols import FoundServer, TextOrChat
 from specgate.errors import UsageError
+from specgate.pairs.resolve import served_pair
 from specgate.planning import attached_servers
 from specgate.planning.attached_servers import FIRST_PROMPTS, Servers, tokenizer_folder, with_servers
 from specgate.planning.prompt_files.formats import prompts_in, recognise
+from specgate.planning.prompt_files.trace import Trace
+from specgate.run.smoke.prompt import PromptWish, chats_of, prompt_ids
 
 PLAIN = FoundServer("http://127.0.0.1:1", "vllm", "vLLM 1", "m", "org/m", 0)
 DRAFTS = replace(PLAIN, url="http://127.0.0.1:2", draft_length=5, method="ngram", max_requests=4)
@@ -89,7 +92,7 @@ def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_ar
         ((PLAIN, DRAFTS), {"backend": "sglang"}, "--backend sglang: .* is vLLM 1"),
         ((PLAIN, replace(DRAFTS, draft_length=None)), {}, r"(?s)does not say what it drafts.*-o url.spec-K=URL"),
         ((PLAIN, DRAFTS), {"pair": False}, r"(?s)is neither on this machine nor behind an end point.*--tokenizer"),
-        ((PLAIN, DRAFTS), {"pair": False, "named": True}, r"(?s)scenarios cut texts by it.*--prompts FILE"),
+        ((PLAIN, DRAFTS), {"pair": False, "named": True}, r"(?s)texts are cut by it.*--prompts FILE"),
     ],
 )
 def test_servers_that_do_not_fit_are_named_with_what_mends_it(
@@ -151,6 +154,38 @@ def test_prompts_without_a_tokenizer_become_ids_by_the_servers_own_and_keep_thei
     entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
     chats = [(entry.content.ids, entry.category) for entry in entries if isinstance(entry.content, Chat)]
     assert chats == [((1,), "c"), ((1,), None)]
+
+
+def test_a_copy_in_the_servers_tokens_names_the_lines_of_the_users_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
+    (file := tmp_path / "mine.jsonl").write_text('\n{"text": "a", "timestamp": 9}\n\n{"text": "ab", "timestamp": 3}\n')
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: Finder(replace(DRAFTS, vocab=99)))
+    line, _ = with_servers(Servers(urls=(DRAFTS.url,), prompts=file))
+    assert line.prompts is not None and line.prompts != file
+    entries = prompts_in(line.prompts, *recognise(line.prompts, "auto")).entries
+    assert [(entry.where, entry.number) for entry in entries] == [("mine.jsonl:2", 2), ("mine.jsonl:4", 4)]
+    with pytest.raises(UsageError, match=r"^mine\.jsonl:4: timestamp: 3 ms: it lies before the request above it"):
+        Trace.of([(entry.where, entry.number, entry.stamp) for entry in entries])
+
+
+@pytest.mark.parametrize("chats_only", [False, True])
+def test_a_text_of_the_command_line_is_the_prompt_of_smoke_in_the_servers_tokens(
+    chats_only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a tokenizer of its own, a chat end point gets its message."""
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path))
+    server = replace(DRAFTS, vocab=None if chats_only else 99, chats_only=chats_only)
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: Finder(server))
+    line, lines = with_servers(Servers(urls=(DRAFTS.url,), text="five!", smoke=True))
+    assert line.text is None and not any("that come along" in text for text in lines)
+    assert line.tokenizer is not None
+    wish, pair = PromptWish(prompts=line.prompts), served_pair(line.tokenizer)
+    message = '{"messages": [{"role": "user", "content": "five!"}]}'
+    assert prompt_ids(wish, pair) == (tuple(message.encode()) if chats_only else (5,))
+    (chat,) = chats_of(wish, pair)
+    assert json.loads(chat.request) == json.loads(message)
 
 
 def test_every_turn_of_a_conversation_is_a_chat_of_its_own_for_the_servers_tokenizer(

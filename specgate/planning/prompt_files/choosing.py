@@ -71,15 +71,18 @@ class Tokens:
 
     `workload`: its `format` and `chat` say which texts go into a chat template. `tokenizer_file`: the target's
     `tokenizer.json` with its settings beside it, or None where it has none; then only ids are prompts. `vocab`: the
-    size of the vocabulary. Raises CheckpointError where transformers would not read the tokenizer.
+    size of the vocabulary. Raises UsageError where transformers would not read the tokenizer.
     """
 
     def __init__(self, workload: Workload, tokenizer_file: Path | None, vocab: int) -> None:
         self.workload, self.vocab = workload, vocab
         self.tokenizer, self.chat, self.no_chat = None, None, "the target has no tokenizer"
         if tokenizer_file is not None:
-            self.tokenizer, settings = read_tokenizer(tokenizer_file), read_settings(tokenizer_file)
-            settings.give_to(self.tokenizer)
+            try:
+                self.tokenizer, settings = read_tokenizer(tokenizer_file), read_settings(tokenizer_file)
+                settings.give_to(self.tokenizer)
+            except CheckpointError as error:
+                raise UsageError(error.message, hint=error.hint) from error
             self.tokenizer.no_truncation()  # some tokenizer.json say that texts are cut, or filled up
             self.tokenizer.no_padding()
             template = "chat: false" if workload.chat is False else chat_template(settings)
@@ -159,10 +162,7 @@ class OwnPrompts:
         content = prompts_in(self.file.expanduser(), workload.sha256, workload.format)
         self.entries, self.left_out, self.answered = len(content.entries), content.left_out, content.answered
         check_ids(content.entries, vocab)
-        try:
-            self.tokens = Tokens(workload, tokenizer_file, vocab)
-        except CheckpointError as error:
-            raise UsageError(error.message, hint=error.hint) from error
+        self.tokens = Tokens(workload, tokenizer_file, vocab)
         if workload.chat and self.tokens.chat is None:
             raise UsageError(
                 f"{self.file}: chat: true, and {self.tokens.no_chat}",
@@ -278,6 +278,6 @@ def check_categories(chosen: Sequence[Chosen], file: Path) -> None:
     counts = Counter(c.entry.category for c in chosen if c.entry.category is not None)
     if len(counts) > CATEGORIES:
         raise UsageError(
-            f"{file}: category: {len(counts)} different ones among {len(chosen)} prompts; at most {CATEGORIES}",
+            f"{file.name}: category: {len(counts)} different ones among {len(chosen)} prompts; at most {CATEGORIES}",
             hint="leave the key out where it names no group of prompts",
         )

@@ -83,6 +83,18 @@ class PromptFile:
         return sum(isinstance(e.content, Chat) and e.content.answered for e in self.entries)
 
 
+PLACE: Final = "specgate.place"
+"""Key of a record that stands for one of another file: where that one is, and its number."""
+
+
+def place_of(record: Record) -> tuple[str, int]:
+    """Return where a record is, for a message, and its number: of a copy with a server's tokens, in the user's file."""
+    match record.data.get(PLACE):
+        case [str(where), int(number)]:
+            return where, number
+    return record.where, record.number
+
+
 Reading = Callable[[Fields], Question]
 """A record → its prompt with what stands beside it. Raises LeftOut where it has none."""
 
@@ -388,8 +400,9 @@ def read_prompts(records: Iterable[Record], reading: Reading) -> PromptFile:
     entries, left_out = list[Entry](), Counter[str]()
     for record in records:
         try:
-            question = reading(Fields(record.where, record.data))
-            entries.append(Entry(record.where, record.number, *question, stamp=Stamp.of(record.data)))
+            where, number = place_of(record)
+            question = reading(Fields(where, record.data))
+            entries.append(Entry(where, number, *question, stamp=Stamp.of(record.data)))
         except LeftOut as reason:
             left_out[str(reason) if str(reason) in left_out or len(left_out) < REASONS else "other reasons"] += 1
     return PromptFile(tuple(entries), left_out)

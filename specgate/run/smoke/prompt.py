@@ -14,7 +14,7 @@ from specgate.contract.types import POSITIONS
 from specgate.errors import UsageError
 from specgate.pairs.resolve import target_limits
 from specgate.planning.prompt_files.choosing import Chosen, Tokens
-from specgate.planning.prompt_files.formats import prompts_in, recognise
+from specgate.planning.prompt_files.formats import PLAIN, Entry, prompts_in, recognise
 from specgate.planning.prompts import SOURCES as KINDS
 from specgate.planning.prompts import Prompt, Prompts, PromptSet, random_prompts, text_prompts
 
@@ -76,16 +76,15 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
         if text is not None:
             raise UsageError(f"pair {pair.name!r} has no tokenizer", hint="its tokens have no meaning: --context N")
         return next(random_prompts("smoke", wish.context or PLANTED_LENGTH, vocab)).token_ids
-    tokenizer_file = pair.tokenizer
-    if not tokenizer_file.is_file():
+    if not pair.tokenizer.is_file():
         hint = "--tokenizer FILE|DIR; or --prompt-ids ID,ID; or --prompts FILE with a server"
-        raise UsageError(f"{tokenizer_file}: no such file, and the prompt is text", hint=hint)
-    from specgate.checkpoints.tokenizer_file import read_tokenizer
-
-    tokenizer = read_tokenizer(tokenizer_file)
+        raise UsageError(f"{pair.tokenizer}: no such file, and the prompt is text", hint=hint)
+    tokens = Tokens(Workload(seed=0, prompt_sets=1, warmup_sets=0, format=PLAIN), pair.tokenizer, vocab)
     if wish.context is not None and text is None:
-        return exact(wish.context, tokenizer)
-    return checked(tokenizer.encode(TEXT if text is None else text).ids[: wish.context], vocab, "the prompt")
+        assert tokens.tokenizer is not None
+        return exact(wish.context, tokens.tokenizer)
+    entry = Entry("the prompt" if text is None else "--prompt", 1, TEXT if text is None else text)
+    return checked(tokens.of(entry).token_ids[: wish.context], vocab, entry.where)
 
 
 def chats_of(wish: PromptWish, pair: PairRef) -> tuple[ChatPrompt, ...]:

@@ -212,3 +212,9 @@ def test_flags_that_ask_for_another_draft_length_end_before_a_server_is_started(
     arguments = ["smoke", "--backend", "sglang", "--prompt-ids", IDS, "-o", f"program={server}"]
     done = cli.run(*arguments, "-o", "args.spec-3=--speculative-num-steps 5")
     assert done.returncode == 2 and "--speculative-num-steps = 5, the role asks for 3" in done.stderr
+
+
+def test_a_prompt_that_is_empty_or_said_twice_is_refused_before_a_server_is_asked(cli: Cli) -> None:
+    for arguments, says in ((("--prompt", ""), "--prompt '': empty"), (("--prompt", "a", "--context", "9"), "together")):
+        done = cli.run("smoke", "http://127.0.0.1:9", *arguments, pair=False)
+        assert done.returncode == 2 and says in done.stderr
