@@ -107,10 +107,10 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
     undecided: list[str] = []
     unread: dict[str, str] = {}
     for name, value in values.items():
-        known = table.by_flag.get(f"--{name.replace('_', '-')}") if dashes else table.rows.get(name)
+        known = table.by_flag.get(f"--{name.replace('_', '-')}") if dashes else table.get(name)
         if known is None:
             if not dashes or misspelt(f"--{name.replace('_', '-')}", table):
-                undecided.append(unknown(name, list(table.rows)))
+                undecided.append(unknown(name, list(table)))
             elif not INCIDENTAL.fullmatch(flag := f"--{name.replace('_', '-')}"):
                 unread[flag] = "" if value is True else plain(value)
         elif value is not None or known.kind == "any":

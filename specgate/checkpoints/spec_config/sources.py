@@ -12,10 +12,6 @@ from typing import Final, NamedTuple
 
 from specgate.checkpoints.spec_config.files import document, file_text
 from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, vllm
-from specgate.checkpoints.spec_config.tables import lmdeploy as lmdeploy_table
-from specgate.checkpoints.spec_config.tables import sglang as sglang_table
-from specgate.checkpoints.spec_config.tables import trtllm as trtllm_table
-from specgate.checkpoints.spec_config.tables import vllm as vllm_table
 from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.checkpoints.turbomind import CONFIG, is_draft
 from specgate.errors import UsageError
@@ -73,8 +69,8 @@ TELLING_KEYS: Final = (
 )
 """In this order: the first engine that has one of these keys."""
 OWN_KEYS: Final = (
-    ("vllm", frozenset(vllm_table.FLAGS) | {"served_model_name"}), ("sglang", frozenset(sglang_table.FLAGS)),
-    ("trtllm", frozenset(trtllm_table.FLAGS) | {"enable_autotuner"}), ("lmdeploy", frozenset(lmdeploy_table.FLAGS)),
+    ("vllm", frozenset(vllm.FLAGS) | {"served_model_name"}), ("sglang", frozenset(sglang.FLAGS)),
+    ("trtllm", frozenset(trtllm.FLAGS) | {"enable_autotuner"}), ("lmdeploy", frozenset(lmdeploy.FLAGS)),
 )  # fmt: skip
 """Engine → keys of its files. A file is of the one engine that has all those of its keys that any has."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.checkpoints.spec_config.flags import from_argv, from_mapping
-from specgate.checkpoints.spec_config.tables import llamacpp, lmdeploy, sglang, trtllm, vllm
+from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, trtllm, vllm
 
 TABLES = {
     "vllm": vllm.FLAGS, "sglang": sglang.FLAGS, "trtllm": trtllm.FLAGS, "lmdeploy": lmdeploy.FLAGS,

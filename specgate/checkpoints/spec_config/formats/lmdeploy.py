@@ -1,6 +1,7 @@
 """Speculative configs of LMDeploy: its command line, and draft folders of TurboMind.
 
 Released LMDeploy has no drafts in TurboMind. Forks that put EAGLE-3 there take these keys, with these defaults.
+Flags of releases up to 0.18.0 are read from `cli/` and `messages.py` of every wheel since 0.8.0.
 """
 
 from __future__ import annotations
@@ -12,12 +13,42 @@ from typing import Final
 from specgate.checkpoints.spec_config.flags import Given, from_argv, from_mapping, operands
 from specgate.checkpoints.spec_config.formats.collect_terms import AS_THE_CHECKPOINT, Reading, layers_of, object_text
 from specgate.checkpoints.spec_config.formats.draft_folder import NO_IDS, add_draft, resolve_auto
-from specgate.checkpoints.spec_config.tables.lmdeploy import CACHES, FLAGS, TURBOMIND
-from specgate.checkpoints.spec_config.tables.lmdeploy import SECTION as FIELDS
+from specgate.checkpoints.spec_config.tables import Table
 from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.checkpoints.turbomind import CAPTURED, CONFIG, SECTION, read_either
 from specgate.errors import CheckpointError, UsageError
 
+FLAGS: Final = Table(
+    count="""
+        speculative_num_draft_tokens speculative_dflash_block_size tp dp ep cp session_len max_batch_size
+        max_prefill_token_num
+    """,
+    text="speculative_algorithm speculative_draft_model backend revision dtype model_format",
+    flag="enable_prefix_caching eager_mode empty_init",
+    setting="hf_overrides",
+    any="quant_policy",
+)
+"""Flags of `lmdeploy serve api_server`."""
+FIELDS: Final = Table(
+    count="num_speculative_tokens dflash_block_size",
+    text="method model",
+)
+"""Fields of `SpeculativeConfig`."""
+CACHES: Final = {"0": "auto", "none": "auto", "4": "int4", "int4": "int4", "8": "int8", "int8": "int8", "16": "fp8",
+                 "fp8": "fp8", "fp8_e4m3": "fp8", "17": "fp8_e5m2", "fp8_e5m2": "fp8_e5m2", "42": "turbo_quant",
+                 "turbo_quant": "turbo_quant"}  # fmt: skip
+"""`--quant-policy` → dtype of the KV cache."""
+TURBOMIND: Final = Table(
+    count="""
+        num_speculative_tokens max_path_len max_decoding_tokens max_non_leaves_per_layer tp specpv_block_size
+        specpv_n_sink_blocks specpv_n_retrieval_blocks specpv_n_window_blocks specpv_n_spec_tokens_buf
+        specpv_partial_threshold specpv_full_refresh_steps max_matching_ngram_size
+    """,
+    text="method model",
+    switch="eagle_debug eagle_metrics_debug enable_target_tree enable_specpv is_public_pool",
+    list="capture_layers",
+)
+"""Keys of forks that put EAGLE-3 into TurboMind."""
 EXPRESSES: Final = frozenset({
     "method", "draft_model", "target", "k", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp",
     "dp", "ep", "cp", "graphs", "prefix_cache", "max_positions", "max_batch", "max_tokens",

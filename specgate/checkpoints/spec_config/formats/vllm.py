@@ -1,4 +1,7 @@
-"""vLLM: the JSON of `--speculative-config`, the flags around it, and the YAML file of its `--config`."""
+"""vLLM: the JSON of `--speculative-config`, the flags around it, and the YAML file of its `--config`.
+
+Keys up to 0.33.0, read from `config/speculative.py` and `engine/arg_utils.py` of every wheel since 0.4.0.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,64 @@ from specgate.checkpoints.spec_config.formats.draft_folder import (
     resolve_auto,
 )
 from specgate.checkpoints.spec_config.formats.static_trees import static_tree, tree_paths
-from specgate.checkpoints.spec_config.tables.vllm import FLAGS, MTP, SECTION, SHORT
+from specgate.checkpoints.spec_config.tables import Table
 from specgate.checkpoints.spec_config.terms import StatedConfig
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 
+SECTION: Final = Table(
+    count="""
+        num_speculative_tokens draft_tensor_parallel_size tensor_parallel_size max_model_len prompt_lookup_max
+        prompt_lookup_min disable_by_batch_size suffix_decoding_max_cached_requests suffix_decoding_max_tree_depth
+        dspark_draft_topk fly_entropy_top_k fly_window_size xpress_topc
+    """,
+    number="""
+        posterior_threshold posterior_alpha suffix_decoding_max_spec_factor suffix_decoding_min_token_prob
+        synthetic_acceptance_rate synthetic_acceptance_length fly_entropy_threshold
+    """,
+    text="""
+        method model quantization revision code_revision acceptance_method speculative_token_tree
+        rejection_sample_method moe_backend attention_backend draft_sample_method kv_cache_dtype
+        draft_lm_head_quantization
+    """,
+    switch="""
+        disable_mqa_scorer disable_logprobs disable_log_stats enable_chunked_prefill enforce_eager
+        disable_padded_drafter_batch parallel_drafting use_local_argmax_reduction use_heterogeneous_vocab
+        enable_adaptive_verification index_share_for_mtp_iteration disable_eagle_block_drop
+        disable_lookahead_block_hashes
+    """,
+    object="draft_load_config",
+    list="synthetic_acceptance_rates num_speculative_tokens_per_batch_size",
+)
+"""Keys of `--speculative-config`."""
+FLAGS: Final = Table(
+    count="""
+        spec_tokens tensor_parallel_size,-tp pipeline_parallel_size,-pp data_parallel_size,-dp
+        decode_context_parallel_size,-dcp prefill_context_parallel_size,-pcp max_num_seqs num_lookahead_slots
+    """,
+    number="rope_theta",
+    text="""
+        spec_method spec_model per_request_spec_decode_metrics model revision dtype kv_cache_dtype quantization,-q
+        load_format config
+    """,
+    flag="""
+        specialize_active_lora enable_expert_parallel,-ep enable_prefix_caching enforce_eager async_scheduling
+    """,
+    off="no_enable_expert_parallel no_enable_prefix_caching no_enforce_eager no_async_scheduling",
+    setting="speculative_config,-sc compilation_config,-cc hf_overrides rope_scaling engram_config",
+    any="max_model_len max_num_batched_tokens optimization_level,-O",
+)
+"""Flags of the server, and keys of the YAML file of its `--config`."""
+SHORT: Final = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
+"""Flag that stands for one key → that key of `--speculative-config`."""
+MTP: Final = frozenset({
+    "deepseek_mtp", "dots3_note_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp", "glm_ocr_mtp",
+    "ernie_mtp", "nemotron_h_mtp", "exaone_moe_mtp", "exaone4_5_mtp", "qwen3_next_mtp", "qwen4_exp_mtp", "qwen3_5_mtp",
+    "longcat_flash_mtp", "bailing_hybrid_v3_mtp", "minimax_m3_mtp", "bailing_hybrid_mtp", "kimi_k3_mtp",
+    "pangu_ultra_moe_mtp", "step3p5_mtp", "step5_mtp", "hy_v3_mtp", "hy_v4_mtp", "gemma4_mtp", "inkling_mtp",
+    "glm5_next_mtp",
+})  # fmt: skip
+"""Older names of the method `mtp`."""
 OPTION: Final = "--speculative-config"
 AROUND: Final = frozenset({
     "target", "dtype", "kv_dtype", "quantization", "target_weights", "overrides", "tp", "pp", "dp", "ep", "cp",
@@ -69,7 +125,7 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     Raises UsageError for a value of the wrong type.
     """
     names = {name.replace("-", "_") for name in values}
-    if "speculative_config" in names or not names & set(SECTION.rows) - {"model", "revision", "quantization"}:
+    if "speculative_config" in names or not names & SECTION.keys() - {"model", "revision", "quantization"}:
         return of(from_mapping(values, FLAGS, where, dashes=True), {}, where, None)
     return of(Given({"speculative_config": values}), {}, where, None, alone=True)
 
@@ -208,7 +264,7 @@ def drafting(reading: Reading, spec: Given, target: str | None) -> None:
     reading.take(spec, "kv_cache_dtype", "draft_kv_dtype")
     reading.take(spec, "draft_load_config", "weights", lambda load: dummy(as_object(load).get("load_format")))
     reading.take(spec, "parallel_drafting", "passes", lambda on: "one for all" if on else None)
-    reading.look_up(spec, (key for key in sorted(SECTION.rows) if key.startswith(("prompt_", "suffix_"))))
+    reading.look_up(spec, (key for key in sorted(SECTION) if key.startswith(("prompt_", "suffix_"))))
     reading.default(varies="constant", draft_quantization=AS_THE_CHECKPOINT, weights=AS_THE_CHECKPOINT, lookup=None,
             passes="one per token", draft_positions=None, threshold=1.0)  # fmt: skip
     reading.follow("draft_kv_dtype", "kv_dtype")

@@ -1,13 +1,10 @@
-"""Keys and flags that decide the terms of a speculative config, by the type of their values.
-
-    vllm.py, sglang.py, trtllm.py, lmdeploy.py, llamacpp.py     one table per engine
+"""Tables of the keys and flags that decide the terms of a speculative config, by the type of their values.
 
 A name is a key and, with dashes, a flag; what stands behind it after commas are other spellings of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
@@ -26,23 +23,14 @@ class Known:
     kind: Kind
 
 
-class Table(Mapping[str, Known]):
-    """Key → what is known of it."""
+class Table(dict[str, Known]):
+    """Key → what is known of it. `by_flag`: the same by every spelling of a flag."""
 
     def __init__(self, **names: str) -> None:
         assert names.keys() <= {*get_args(Kind)}, names.keys()
         rows = [known(name, cast(Kind, kind)) for kind, text in names.items() for name in text.split()]
-        self.rows: Final = {row.key: row for row in rows}
+        super().__init__({row.key: row for row in rows})
         self.by_flag: Final = {flag: row for row in rows for flag in row.flags}
-
-    def __getitem__(self, key: str) -> Known:
-        return self.rows[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def known(name: str, kind: Kind) -> Known:
