@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.grouping import collected
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.energy import PER_TOKEN, RATIO
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, power_cap
@@ -27,10 +28,11 @@ def sentences(run: Run) -> list[str]:
 
     Sentences about all points come first, since a short report may leave out the last ones.
     """
-    of: dict[str, list[str]] = {}
-    for key, conditions in run.conditions.items():
-        for sentence in of_point(conditions, gpus(run, key)):
-            of.setdefault(sentence, []).append(cell_name(key, run.scenarios))
+    of = collected(
+        (sentence, cell_name(key, run.scenarios))
+        for key, conditions in run.conditions.items()
+        for sentence in of_point(conditions, gpus(run, key))
+    )
     many = len(run.conditions) > 1
     said_of_points = [f"{', '.join(points)}: {sentence}" if many else sentence for sentence, points in of.items()]
     return [*of_cpus(run), *said_of_points, *of_energy(run)]

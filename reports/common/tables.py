@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.grouping import grouped
 from specgate.contract import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures
@@ -40,9 +41,7 @@ CELL_HEAD = (
 
 
 def cell_groups(run: Run) -> list[Group]:
-    of: dict[Point, list[CellResult]] = {}
-    for result in run.cells:
-        of.setdefault(replace(result.cell.point, scenario=result.cell.point.unvaried), []).append(result)
+    of = grouped(run.cells, lambda result: replace(result.cell.point, scenario=result.cell.point.unvaried))
     return [
         Group(
             title(run, results[0].cell.point, variants=any(r.cell.point != results[0].cell.point for r in results)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.grouping import collected
 from specgate.analysis.intervals.decision import interval
 from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
 from specgate.analysis.references import between_two_runs, paired_by_round
@@ -60,11 +61,7 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
 
 
 def by_cell(run: Run) -> ByCell:
-    verdicts: dict[str, list[Verdict]] = {}
-    for verdict in run.verdicts:
-        for cell in (verdict.cell, *verdict.covers):
-            verdicts.setdefault(cell, []).append(verdict)
-    return verdicts
+    return collected((cell, verdict) for verdict in run.verdicts for cell in (verdict.cell, *verdict.covers))
 
 
 def verdicts_on(verdicts: ByCell, result: CellResult, *kinds: Kind) -> list[Verdict]:
@@ -109,10 +106,8 @@ class Advice:
 
 def advice(run: Run) -> list[Advice]:
     """Return the advisory verdicts that ask for something, so that no PASS hides them."""
-    alike: dict[tuple[str, str], list[int]] = {}
-    for number, v in enumerate(run.verdicts):
-        if not v.required and v.state not in summary.QUIET:
-            alike.setdefault((v.rule, v.state.value), []).append(number)
+    wanting = ((n, v) for n, v in enumerate(run.verdicts) if not v.required and v.state not in summary.QUIET)
+    alike = collected(((v.rule, v.state.value), number) for number, v in wanting)
     return [
         Advice(rule, state, len(numbers), numbers[0], run.verdicts[numbers[0]].message)
         for (rule, state), numbers in alike.items()

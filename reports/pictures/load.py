@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.load.figures import bound, draft_length, in_words, unit_of
 from specgate.contract import BASELINE, CellResult, Role, Run
 from specgate.contract.load import BreakEven
@@ -37,9 +38,7 @@ FIGURES: Final = (
 
 def of_load(run: Run) -> Iterator[Picture]:
     """Two pictures per scenario and context of a load run; none of any other run."""
-    sweeps: dict[tuple[str, int], list[BreakEven]] = {}
-    for sweep in run.break_even:
-        sweeps.setdefault((sweep.scenario, sweep.context), []).append(sweep)
+    sweeps = grouped(run.break_even, lambda sweep: (sweep.scenario, sweep.context))
     for number_, ((scenario, context), of) in enumerate(sweeps.items()):
         where = f": {scenario}, {context:,} tokens" if len(sweeps) > 1 else ""
         picture = break_even(f"load{number_}", where, of)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from specgate.analysis.grouping import grouped
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE
 from specgate.analysis.rows import Row, Scalar, identity, withheld
 from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
@@ -109,7 +109,7 @@ _SEVERITY = (
 
 def metric_rows(run: Run) -> Iterator[Row]:
     """The rows of metrics.csv: one per value of each cell, then one per sample; and one per break-even of a sweep."""
-    verdicts = by_cell(run.verdicts)
+    verdicts = grouped(run.verdicts, lambda verdict: verdict.cell)
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
         baseline = run.result(Cell(result.cell.point, BASELINE).key)
@@ -187,14 +187,6 @@ def against(value: Value, baseline: CellResult | None) -> Row:
     }
 
 
-def by_cell(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
-    """Cell key → its verdicts; none for any other key."""
-    of: dict[str, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        of[verdict.cell].append(verdict)
-    return of
-
-
 def judged(verdicts: Iterable[Verdict], value: Value) -> Row:
     """The columns of the worst of a cell's `verdicts` that name this metric in their evidence, with the bound that it
     applied.
@@ -216,7 +208,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 def summary_rows(run: Run) -> Iterator[Row]:
     """The rows of summary.csv: one per cell."""
-    verdicts = by_cell(run.verdicts)
+    verdicts = grouped(run.verdicts, lambda verdict: verdict.cell)
     for result in run.cells:
         verdict = worst(verdicts[result.cell.key])
         yield {

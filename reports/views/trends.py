@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.grouping import grouped
 from specgate.analysis.rows import Row, place, source
 from specgate.contract import Point, Run, Value
 from specgate.contract.comparisons import Series, Trends
@@ -94,9 +95,7 @@ Plot = tuple[Point, str]
 
 def sheet(trends: Trends) -> Sheet:
     """The page: the pictures group by group, single runs, then runs and groups."""
-    plots: dict[Plot, list[Series]] = {}
-    for series in trends.series:
-        plots.setdefault((series.cell.point, series.group), []).append(series)
+    plots: dict[Plot, list[Series]] = grouped(trends.series, lambda series: (series.cell.point, series.group))
     followed = {plot: group for plot, group in plots.items() if any(len(s.readings) > 1 for s in group)}
     single = [s for plot, group in plots.items() if plot not in followed for s in group]
     return Sheet(
@@ -137,9 +136,7 @@ def section(trends: Trends, number: int, point: Point, label: str, group: Sequen
     """Return the section of one group: a picture per metric, all with one axis of runs, and a row per metric."""
     facts = trends.groups.get(label, {})
     places = sorted({r.run for s in group for r in s.readings})
-    by_metric: dict[str, list[Series]] = {}
-    for series in group:
-        by_metric.setdefault(series.metric, []).append(series)
+    by_metric = grouped(group, lambda series: series.metric)
     where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"group {label}")))
     pictures = [
         Picture(

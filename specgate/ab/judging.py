@@ -9,6 +9,7 @@ from typing import Final
 
 from specgate.ab.folder import AbFolder, Asked, Processes
 from specgate.ab.schedule import ProcessPair, plan_of, schedule_of
+from specgate.analysis.grouping import grouped
 from specgate.analysis.machine.cpu_pace import pace_of, uneven
 from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
@@ -52,10 +53,7 @@ def running_until(settings: Asked, pairs: int) -> int:
 
 def groups(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
     """The scenarios that one engine can run: those of the same number format and RoPE scaling."""
-    by_engine: dict[object, list[Scenario]] = {}
-    for scenario in scenarios:
-        by_engine.setdefault((scenario.dtype, scenario.rope), []).append(scenario)
-    return list(by_engine.values())
+    return list(grouped(scenarios, lambda scenario: (scenario.dtype, scenario.rope)).values())
 
 
 def plans(settings: Asked, pairs: Sequence[ProcessPair]) -> dict[SideName, Plan]:

@@ -12,9 +12,14 @@ T = TypeVar("T")
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> defaultdict[K, list[T]]:
     """Return `key` of the items → the items that have it. Of a key that none has there are no items."""
+    return collected((key(item), item) for item in items)
+
+
+def collected(pairs: Iterable[tuple[K, T]]) -> defaultdict[K, list[T]]:
+    """Return the first of `pairs` → all that come second beside it. Of a first that none has there are none."""
     of: defaultdict[K, list[T]] = defaultdict(list)
-    for item in items:
-        of[key(item)].append(item)
+    for key, item in pairs:
+        of[key].append(item)
     return of
 
 

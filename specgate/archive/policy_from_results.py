@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from specgate.analysis.grouping import grouped
 from specgate.archive.other_tools.cells import merged, with_scenarios
 from specgate.archive.other_tools.reading import Result, results_at
 from specgate.archive.policy_from_runs import rounded_down, rule_line
@@ -29,9 +30,7 @@ def policy_of_results(paths: Sequence[Path], margin_pct: float) -> str:
     (results,) = with_scenarios([result for path in paths for result in results_at(path)])
     drafted = [result for result in merged(results) if result.length is not None]
     known = all(result.k for result in drafted)
-    floors: dict[str, list[Result]] = {}
-    for result in drafted:
-        floors.setdefault(Role(result.k).name if known and result.k else "spec-*", []).append(result)
+    floors = grouped(drafted, lambda result: Role(result.k).name if known and result.k else "spec-*")
     if not floors:
         tools = ", ".join(dict.fromkeys(result.tool.name for result in results))
         message = f"no result of {', '.join(map(str, paths))} tells an acceptance length ({tools}): no floor follows"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from specgate.analysis.grouping import collected
 from specgate.analysis.traces.families import has_shapes, read_shapes
 from specgate.backends.servers.failures import LONGEST_LINE
 from specgate.contract import Finding, Role
@@ -215,10 +216,7 @@ def findings_in(log: Path, known: Sequence[LogLine], *, speculative: bool, start
 
 def summed(lines: Sequence[Mapping[str, str | None]]) -> str:
     """The numbers of lines of one kind, by name: their sum, or their mean where the name begins with `mean_`."""
-    of: dict[str, list[int]] = {}
-    for name, number in (pair for line in lines for pair in line.items()):
-        if number is not None:
-            of.setdefault(name, []).append(int(number))
+    of = collected((name, int(number)) for line in lines for name, number in line.items() if number is not None)
     return ", ".join(
         f"{name} {sum(n) / len(n):.2f}" if name.startswith("mean_") else f"{name} {sum(n):,}" for name, n in of.items()
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
+from specgate.analysis.grouping import collected
 from specgate.analysis.stats import ALPHA, Pairs, t_quantile
 from specgate.contract import Value
 
@@ -30,10 +30,11 @@ def like_these(pairs: Pairs, these: Value) -> Value:
     `these`: the speed-up on these prompts. What its interval allows for, such as other processes, is as uncertain on
     other prompts. So the half width is the root of two squares: of that interval's, and of the t-interval's over sets.
     """
-    sets: dict[int, list[float]] = defaultdict(list)
     known = pairs.interval()
-    for ratio, order, prompt_set in zip(pairs.log_ratios, pairs.orders, pairs.prompt_sets, strict=True):
-        sets[prompt_set].append(ratio - (known.order_effect * order if known else 0.0))
+    sets = collected(
+        (prompt_set, ratio - (known.order_effect * order if known else 0.0))
+        for ratio, order, prompt_set in zip(pairs.log_ratios, pairs.orders, pairs.prompt_sets, strict=True)
+    )
     n = len(sets)
     if not n or these.value is None:
         return Value(SPEEDUP_LIKE_THESE, None, n=n, reason_code=these.reason_code or "no_pairs")

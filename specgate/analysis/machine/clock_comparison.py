@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from specgate.analysis.grouping import grouped
+from specgate.analysis.grouping import collected, grouped
 from specgate.analysis.stats import t_quantile
 from specgate.contract import Block
 from specgate.contract.conditions import POWER_CAPS, ClockComparison, GpuConditions, RoleClock, Sample, clock_readings
@@ -147,10 +147,8 @@ def _role_clocks(clocks: Sequence[_Clock], blocks: Sequence[Block], span_of: Spa
 
     `clocks`: in order of time.
     """
-    lengths: dict[str, list[float]] = defaultdict(list)
-    for block in blocks:
-        begin, end = span_of(block)
-        lengths[block.role.name].append(max(0, end - begin) / 1e9)
+    spans = ((block.role.name, *span_of(block)) for block in blocks)
+    lengths = collected((role, max(0, end - begin) / 1e9) for role, begin, end in spans)
     typical = {role: statistics.median(seconds) for role, seconds in lengths.items()}
     common = min(typical.values(), default=0.0)
     readings: dict[str, list[_Reading]] = {role: [] for role in typical}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from specgate.analysis.grouping import collected
 from specgate.analysis.machine.disturbed_blocks import limit_of
 from specgate.contract.conditions import HostJudgement
 
@@ -30,9 +30,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 
 def causes(host: HostJudgement) -> str:
     """List the causes of disturbance with block counts, largest share and limit; the most frequent cause first."""
-    of: dict[str, list[float]] = defaultdict(list)
-    for disturbance in host.disturbed:
-        of[disturbance.reason_code].append(disturbance.share)
+    of = collected((disturbance.reason_code, disturbance.share) for disturbance in host.disturbed)
     ordered = sorted(of.items(), key=lambda item: -len(item[1]))
     return ", ".join(
         f"{CAUSES[code].format(f'{max(shares):.0%}')} (at most {limit_of(code, host.limits):.0%}) in {len(shares)}"

@@ -18,7 +18,7 @@ from functools import reduce
 from operator import add
 from typing import Final, Literal, TypeVar
 
-from specgate.analysis.grouping import grouped
+from specgate.analysis.grouping import collected, grouped
 from specgate.analysis.prompt_acceptance import interval_over, length_values, position_values, record_of
 from specgate.analysis.requests.arrivals import request_records
 from specgate.analysis.tokens.repetition import LOOPS
@@ -185,10 +185,7 @@ def possible(length: Value, k: int) -> Value:
 
 def by_prompt(requests: Sequence[Request], of: Callable[[Request], T]) -> Mapping[Prompt, list[T]]:
     """Prompt → what `of` says of each of its requests."""
-    grouped: dict[Prompt, list[T]] = defaultdict(list)
-    for request in requests:
-        grouped[request.prompt].append(of(request))
-    return grouped
+    return collected((request.prompt, of(request)) for request in requests)
 
 
 def counted(block: Block) -> Iterator[tuple[int, AcceptanceRecord]]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.analysis.grouping import grouped, measured_by_cell
+from specgate.analysis.grouping import collected, grouped, measured_by_cell
 from specgate.analysis.intervals.slope import Slope, reach, slope_of
 from specgate.analysis.prompt_acceptance import total_of
 from specgate.contract import AcceptanceDrift, Block, CellResult, EngineFacts
@@ -106,10 +106,7 @@ def drift_of(blocks: Sequence[Block], requests: Mapping[int, Answered]) -> Accep
     slope = slope_of(lengths, [x / THOUSAND for x in middles], sets)
     if slope is None:
         return None
-    of_set: dict[int, list[float]] = defaultdict(list)
-    for prompt_set, length in zip(sets, lengths, strict=True):
-        of_set[prompt_set].append(length)
-    means = {prompt_set: statistics.fmean(of) for prompt_set, of in of_set.items()}
+    means = {prompt_set: statistics.fmean(of) for prompt_set, of in collected(zip(sets, lengths, strict=True)).items()}
     once = len(means) == len(lengths)
     level = statistics.fmean(lengths)
     departures = [x - (level if once else means[s]) for x, s in zip(lengths, sets, strict=True)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
+from specgate.analysis.grouping import collected
 from specgate.analysis.prompt_acceptance import length_counts
 from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
@@ -156,9 +156,7 @@ def timed(
     """A time of both sides, paired by process."""
     usable = [(a.worker_generation, of(a), of(b)) for a, b in pairs]
     usable = [(number, x, y) for number, x, y in usable if x > 0 and y > 0]
-    ratios: dict[int, list[float]] = defaultdict(list)
-    for number, x, y in usable:
-        ratios[number].append(math.log(y / x))
+    ratios = collected((number, math.log(y / x)) for number, x, y in usable)
     means = geometric([x for _, x, _ in usable]), geometric([y for _, _, y in usable])
     difference = over_processes(ratios, pairing.firsts, pairing.assumed)
     return Raw(name, cell, True, "lower", means, difference, len(ratios), pairing.unit)

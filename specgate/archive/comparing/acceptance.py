@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Final
 
+from specgate.analysis.grouping import collected
 from specgate.analysis.speculation.drafting import decoding_of
 from specgate.analysis.speculation.summary import Acceptance, Request, SummedRun, counted, layouts_of, undrafted_in
 from specgate.analysis.tokens.repetition import repeated_ngram_share
@@ -185,11 +185,7 @@ def pair_names(runs: Sequence[Run]) -> dict[Weights, str]:
     for run in runs:
         for facts in (None, *run.engines.values()):
             pair_of.setdefault(weights(run, facts), run.pair.name)
-    known: dict[str, list[Weights]] = defaultdict(list)
-    for key, name in pair_of.items():
-        if len(key) > 1:
-            known[name].append(key)
-    for name, keys in known.items():
+    for name, keys in collected((name, key) for key, name in pair_of.items() if len(key) > 1).items():
         if len(keys) > 1:
             pair_of.update({key: f"{name} ({' '.join(shortened(part) for part in key if part)})" for key in keys})
     return pair_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from specgate.analysis.grouping import collected
 from specgate.analysis.intervals.between_runs import half_width_of_two
 from specgate.analysis.stats import ALPHA, MIN_PAIRS, cluster_interval, t_quantile
 from specgate.analysis.two_builds.estimates import Counts, over_prompts
@@ -52,10 +52,7 @@ def by_prompt_set(logs: Iterable[tuple[int, float]]) -> Logs:
     A prompt set is one cluster, however often it ran. Rounds repeat the greedy text of their prompt, so between two
     runs they differ alike (correlation 0.9998 on an H200) and are no new evidence.
     """
-    of: dict[int, list[float]] = defaultdict(list)
-    for prompt_set, log in logs:
-        of[prompt_set].append(log)
-    return {prompt_set: math.fsum(set_logs) / len(set_logs) for prompt_set, set_logs in of.items()}
+    return {prompt_set: math.fsum(set_logs) / len(set_logs) for prompt_set, set_logs in collected(logs).items()}
 
 
 def log_ratio(a: Logs, b: Logs, *, paired: bool) -> Estimate | None:
