@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_ori
 
 from pydantic import TypeAdapter, ValidationError
 
-from specgate.contract.types import FILLED_IN, Range
+from specgate.contract.types import FILLED_IN, KeyPath, Range, dotted
 
 T = TypeVar("T")
-KeyPath = tuple[str | int, ...]
 
 ABSENT: Final = object()
 """Stands for the value of a key that is not there."""
@@ -232,16 +231,6 @@ def value_at(data: object, key: KeyPath) -> object:
         except (KeyError, IndexError, TypeError):
             return ABSENT
     return data
-
-
-def dotted(key: KeyPath) -> str:
-    """`("grid", "context", 1)` → `grid.context[1]`. A key that cannot be printed is shown as Python writes it."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in key).lstrip(".")
-
-
-def _printable(text: str) -> str:
-    printable = text if text.isprintable() else ascii(text)
-    return printable if len(printable) <= 60 else printable[:57] + "…"
 
 
 @cache

@@ -218,6 +218,24 @@ Tokens = Annotated[tuple[Annotated[tuple[Count, ...], Length(1), FAIL_FAST], ...
 """Token ids of every slot, beginning with the prefill token."""
 
 
+KeyPath = tuple[str | int, ...]
+"""The place of a value inside mappings and lists."""
+
+
+def dotted(key: KeyPath) -> str:
+    """`("grid", "context", 1)` → `grid.context[1]`. A key that cannot be printed is shown as Python writes it."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in key).lstrip(".")
+
+
+def _printable(text: str) -> str:
+    return shortened(text if text.isprintable() else ascii(text))
+
+
+def shortened(text: str) -> str:
+    """Return `text`, with an ellipsis at the end of what is longer than 60 characters."""
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
 def fields_of(noun: type[Any], value: object) -> dict[str, Any]:
     """Return field → value for the fields that the dataclass `noun` declares."""
     return {field.name: getattr(value, field.name) for field in fields(noun)}

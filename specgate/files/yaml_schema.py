@@ -10,10 +10,8 @@ from typing import Any, Final, TypeVar
 
 from specgate.contract.reading import (
     ABSENT,
-    KeyPath,
     Malformed,
     Problem,
-    dotted,
     filled_in_keys,
     from_data,
     keys_at,
@@ -21,6 +19,7 @@ from specgate.contract.reading import (
     to_data,
     value_at,
 )
+from specgate.contract.types import KeyPath, dotted, shortened
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Document
 
@@ -94,10 +93,5 @@ def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
 def _line(document: Document, problem: Problem) -> str:
     mark = document.where(problem.key)
     value: Any = value_at(document.data, problem.key) if problem.key else ABSENT
-    text = "" if value is ABSENT else f" {_short(value)}:"
+    text = "" if value is ABSENT else f" {shortened(repr(value))}:"
     return f"{mark.file}:{mark.line}: {dotted(problem.key) or 'file'}:{text} {problem.why}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 import yaml
 
+from specgate.contract.types import KeyPath, dotted, shortened
 from specgate.errors import UsageError
-
-KeyPath = tuple[str | int, ...]
 
 LARGEST: Final = 256 * 1024
 """Bytes. PyYAML reads about 100 KB per second, and the longest file that specgate writes has 25 KB."""
@@ -184,23 +183,19 @@ def _check_scalar(node: yaml.ScalarNode, path: Path, key: KeyPath) -> None:
     digits = node.value.lstrip("-+")
     if node.tag == _TAG + "int" and len(digits) > 1 and digits.isdigit() and digits.startswith("0"):
         right = f"write {int(digits[:20])}, or 0o{digits.lstrip('0')} for octal, or put the text in quotes"
-        raise UsageError(f"{where}: {_short(node.value)}: a number with a leading 0 is octal in YAML 1.1", hint=right)
+        raise UsageError(f"{where}: {shortened(node.value)}: a number with a leading 0 is octal in YAML 1.1", hint=right)
     if node.tag == _TAG + "int" and len(digits) > DIGITS:
-        raise UsageError(f"{where}: {_short(node.value)}: more than {DIGITS} digits", hint="is this a number?")
+        raise UsageError(f"{where}: {shortened(node.value)}: more than {DIGITS} digits", hint="is this a number?")
     old = _tag_in_yaml_1_1(node.value)
     if node.tag == _TAG + "str" and old != "str":
         meant, right = _OLD_MEANINGS[old]
-        wrong = f"{where}: {_short(node.value)}: not valid YAML here: version 1.1 reads {meant}, version 1.2 text"
+        wrong = f"{where}: {shortened(node.value)}: not valid YAML here: version 1.1 reads {meant}, version 1.2 text"
         raise UsageError(wrong, hint=right)
 
 
 def _tag_in_yaml_1_1(text: str) -> str:
     candidates = yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], [])
     return next((tag.removeprefix(_TAG) for tag, pattern in candidates if pattern.match(text)), "str")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 # ── files and keys ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,7 +235,7 @@ def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath,
         for name, value in node.value:
             line = name.start_mark.line + 1
             if not _is_text(name):
-                text = _short(name.value) if isinstance(name, yaml.ScalarNode) else _kind(name)
+                text = shortened(name.value) if isinstance(name, yaml.ScalarNode) else _kind(name)
                 hint = "put the key in quotes; within braces a comma begins the next key, so write 2.0 for 2,0"
                 raise UsageError(f"{path}:{line}: key {text}: not text", hint=hint)
             if name.value in lines:
@@ -268,12 +263,3 @@ def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, o
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
-
-
-def dotted(key: KeyPath) -> str:
-    """`("grid", "context", 1)` → `grid.context[1]`. A key that cannot be printed is shown as Python writes it."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in key).lstrip(".")
-
-
-def _printable(text: str) -> str:
-    return _short(text if text.isprintable() else ascii(text))

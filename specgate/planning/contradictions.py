@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from specgate.contract import Scenario
-from specgate.contract.reading import KeyPath, Problem, dotted, problems_of, to_data, value_at
+from specgate.contract.reading import Problem, problems_of, to_data, value_at
+from specgate.contract.types import KeyPath, dotted
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 

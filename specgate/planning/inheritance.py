@@ -14,7 +14,8 @@ from typing import Final
 
 from specgate.contract.reading import Problem, nearest
 from specgate.files.yaml_schema import refusal
-from specgate.files.yamlfile import Document, KeyPath, Mark, load
+from specgate.contract.types import KeyPath
+from specgate.files.yamlfile import Document, Mark, load
 
 LONGEST_CHAIN: Final = 16
 """Files that are merged over each other."""

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from specgate.errors import UsageError
-from specgate.files.yamlfile import Document, dotted, dump_yaml, load
+from specgate.contract.types import dotted
+from specgate.files.yamlfile import Document, dump_yaml, load
 
 
 def written(folder: Path, text: str | bytes, name: str = "file.yaml") -> Path:

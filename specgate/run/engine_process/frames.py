@@ -41,18 +41,8 @@ def send(connection: socket.socket, body: bytes) -> None:
 
 def receive(connection: socket.socket) -> bytes:
     """The next message, however long it takes to come. Raises Closed if the other side is gone."""
-    _, size = HEADER.unpack(_whole(connection, HEADER.size))
-    return bytes(_whole(connection, size))
-
-
-def _whole(connection: socket.socket, size: int) -> bytearray:
-    body = bytearray()
-    while len(body) < size:
-        piece = connection.recv(min(PIECE, size - len(body)))
-        if not piece:
-            raise Closed
-        body += piece
-    return body
+    _, size = HEADER.unpack(_whole(connection, HEADER.size, None))
+    return bytes(_whole(connection, size, None))
 
 
 class Deadline:
@@ -94,18 +84,20 @@ def send_within(connection: socket.socket, body: bytes, deadline: Deadline) -> N
 
 def receive_within(connection: socket.socket, limit: int, deadline: Deadline) -> bytes:
     """The next message of at most `limit` bytes from a non-blocking socket. Raises Late, Closed and Unreadable."""
-    mark, size = HEADER.unpack(_whole_within(connection, HEADER.size, deadline))
+    mark, size = HEADER.unpack(_whole(connection, HEADER.size, deadline))
     if mark != MARK:
         raise Unreadable(f"it begins with {mark!r}: something else than the harness's own code wrote into its pipe")
     if size > limit:
         raise Unreadable(f"it announces {size} bytes, and at most {limit} were expected")
-    return bytes(_whole_within(connection, size, deadline))
+    return bytes(_whole(connection, size, deadline))
 
 
-def _whole_within(connection: socket.socket, size: int, deadline: Deadline) -> bytearray:
+def _whole(connection: socket.socket, size: int, deadline: Deadline | None) -> bytearray:
+    """Without a `deadline`, the socket blocks."""
     body = bytearray()
     while len(body) < size:
-        deadline.wait(connection)
+        if deadline is not None:
+            deadline.wait(connection)
         try:
             piece = connection.recv(min(PIECE, size - len(body)))
         except BlockingIOError:

@@ -21,8 +21,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from specgate.contract.protocols import Engine
-from specgate.contract.reading import ABSENT, dotted, problems_in
-from specgate.contract.types import FROM_ENGINE, fields_of
+from specgate.contract.reading import ABSENT, problems_in
+from specgate.contract.types import FROM_ENGINE, dotted, fields_of
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
 
