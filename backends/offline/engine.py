@@ -17,7 +17,7 @@ from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
-from specgate.backends.servers.blocks import check_prompts
+from specgate.backends.servers.blocks import check_forced, check_prompts
 from specgate.backends.servers.evidence.log_lines import findings_of_files, tile_counters
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.facts.engine import server_facts
@@ -27,7 +27,7 @@ from specgate.checkpoints.spec_config.launch_checks import check_mapping
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
 from specgate.contract.samples.memory import EngineMemory
-from specgate.errors import BackendError, UsageError
+from specgate.errors import BackendError
 
 LONGEST_FACT: Final = 200
 
@@ -172,14 +172,6 @@ def tree_of(library: Library, opening: Opening) -> str | None:
         return None
     where = f"{library.name} {opening.role}: speculative config"
     return check_mapping(library.spec_format(opening.options), library.speculation(opening), opening.role.k, where)
-
-
-def check_forced(length: float | None, role: Role) -> None:
-    """Raise UsageError where a forced acceptance length is out of the role's range."""
-    if length is not None and role.speculative and not 1 <= length <= role.k + 1:
-        raise UsageError(
-            f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
-        )
 
 
 def facts_of(

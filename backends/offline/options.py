@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,20 +19,9 @@ from specgate.contract.protocols.option_values import build_of, choice
 from specgate.errors import UsageError
 
 PLAIN: Final = (
-    "python",
-    "pythonpath",
-    "args",
-    "log",
-    "build",
-    "servers",
-    "drafter",
-    "force_al",
-    "prefix_cache",
-    "show",
-    "start_s",
-    "stall_s",
-    "stop_s",
-)
+    "python", "pythonpath", "args", "log", "build", "servers", "drafter", "force_al", "prefix_cache", "show", "start_s",
+    "stall_s", "stop_s",
+)  # fmt: skip
 PREFIXES: Final = ("args", "spec", "env")
 """Options with a name after a dot: `args.ROLE`, and one entry of the speculative configuration or the environment. Each
 library has one more, for one argument of its own.
@@ -123,18 +111,10 @@ def under(prefix: str, raw: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def check_key(key: str, prefix: str, known: Sequence[str]) -> None:
     head, dot, name = key.partition(".")
     if dot and head in ("args", "log"):
-        try:
-            Role.parse(name)
-        except ValueError as error:
-            raise UsageError(f"option {key}: {error}") from error
-    elif dot and name.isidentifier() and head in (prefix, *PREFIXES):
-        return
-    elif key not in known:
-        near = get_close_matches(key, known, 1)
-        raise UsageError(
-            f"option {key}: not known" + (f" (did you mean {near[0]}?)" if near else ""),
-            hint=f"this back end knows: {', '.join(known)}, args.ROLE, log.ROLE, {prefix}.NAME, spec.NAME, env.NAME",
-        )
+        of_servers.check_role(key, name)
+    elif key not in known and not (dot and name.isidentifier() and head in (prefix, *PREFIXES)):
+        more = f", args.ROLE, log.ROLE, {prefix}.NAME, spec.NAME, env.NAME"
+        raise of_servers.unknown_option(key, known, more)
 
 
 def refuse_secrets(key: str, value: str) -> None:

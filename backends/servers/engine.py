@@ -18,6 +18,7 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import chat
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import (
+    check_forced,
     check_prompts,
     decoded,
     in_one_piece,
@@ -488,11 +489,3 @@ def ranking_of(answer: Answer, count: int) -> TopTokens | None:
 def new_salt() -> str:
     """A name that no cache has seen yet."""
     return f"specgate-{secrets.token_hex(8)}"
-
-
-def check_forced(length: float | None, role: Role) -> None:
-    """Raise UsageError where a forced acceptance length is out of the role's range."""
-    if length is not None and role.speculative and not 1 <= length <= role.k + 1:
-        raise UsageError(
-            f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
-        )

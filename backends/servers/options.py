@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -180,16 +180,24 @@ def check_key(key: str, own: tuple[str, ...]) -> None:
     known = (*PLAIN, *own)
     name, dot, role = key.partition(".")
     if dot and name in BY_ROLE:
-        try:
-            Role.parse(role)
-        except ValueError as error:
-            raise UsageError(f"option {key}: {error}") from error
+        check_role(key, role)
     elif key not in known and not names_a_credential(key):
-        near = get_close_matches(key, known, 1)
-        raise UsageError(
-            f"option {key}: not known" + (f" (did you mean {near[0]}?)" if near else ""),
-            hint=f"this back end knows: {', '.join(known)}",
-        )
+        raise unknown_option(key, known)
+
+
+def check_role(key: str, name: str) -> None:
+    """Raise UsageError where `name`, the second part of the option `key`, is no role."""
+    try:
+        Role.parse(name)
+    except ValueError as error:
+        raise UsageError(f"option {key}: {error}") from error
+
+
+def unknown_option(key: str, known: Sequence[str], more: str = "") -> UsageError:
+    """Return the error for an option that the back end does not know. `more`: what it knows beside `known`."""
+    near = get_close_matches(key, known, 1)
+    close = f" (did you mean {near[0]}?)" if near else ""
+    return UsageError(f"option {key}: not known{close}", hint=f"this back end knows: {', '.join(known)}{more}")
 
 
 def refuse_secrets(key: str, value: str) -> None:

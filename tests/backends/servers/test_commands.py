@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from specgate.backends.servers.adapter import Launch
-from specgate.backends.servers.engine import check_forced
+from specgate.backends.servers.blocks import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.facts.served import window_warning
