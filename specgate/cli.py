@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
+from typing import Final
 
 import click
 
@@ -18,9 +20,9 @@ from specgate import __version__
 from specgate.commands.ab import ab
 from specgate.commands.demo import demo
 from specgate.commands.diagnose import diagnose
+from specgate.commands.door import Group
 from specgate.commands.engine import engine
 from specgate.commands.machine import machine
-from specgate.commands.names import CommandLine
 from specgate.commands.policy import policy
 from specgate.commands.run import full, load, micro
 from specgate.commands.runs import runs
@@ -28,6 +30,29 @@ from specgate.commands.scenarios import scenarios
 from specgate.commands.smoke import smoke
 from specgate.errors import ExitCode, SpecgateError
 from specgate.terminal import echo
+
+HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Measure": ("demo", "smoke", "micro", "full", "load", "ab"),
+    "Stored runs": ("runs",),
+    "Diagnose": ("diagnose",),
+    "Set up": ("machine", "scenarios", "policy"),
+    "Engine": ("engine",),
+}
+
+
+class CommandLine(Group):
+    """The first page: commands under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands alone: each has its options."""
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands below their headings."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for heading, names in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

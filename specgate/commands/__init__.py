@@ -1,6 +1,5 @@
 """The commands: options, and what is called with them. `specgate.cli` puts them together.
 
-    names.py        the first page: commands under headings
     door.py         groups that commands of plug-ins can join
     demo.py         `demo`: two scripted engines, judged like any other
     smoke.py        `smoke`: is multi-token speculation active, and if not, why not?

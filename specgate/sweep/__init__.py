@@ -5,5 +5,4 @@ grid.py       the settings: from values per option to their combinations
 halving.py    how many settings are measured in how many process pairs
 measuring.py  one setting beside the default, as `ab` measures two builds
 resuming.py   a sweep that goes on after it was cut off
-wording.py    what is printed
 """

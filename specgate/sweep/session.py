@@ -27,7 +27,6 @@ from specgate.sweep.grid import baked, in_words, settings_of
 from specgate.sweep.halving import FINAL_PAIRS, Halving, cost, halvings
 from specgate.sweep.measuring import Candidate, interval, measure_beside
 from specgate.sweep.resuming import refuse_another, restored, stored_sweep
-from specgate.sweep.wording import duration, percent, standing
 from specgate.terminal import echo
 
 RESULT: Final = "sweep.json"
@@ -294,3 +293,27 @@ def store(state: State, verdict: str, best: Best | None) -> None:
         pair_s=state.pair_s if state.pairs else None,
     )
     write_json(state.folder.path / RESULT, {"schema": SWEEP, **to_plain(Sweep, sweep)})
+
+
+def standing(candidate: Candidate) -> str:
+    """A setting and its speed so far, or why it cannot win."""
+    words = in_words(candidate.setting)
+    if candidate.why_not is not None:
+        return f"{words}: cannot win: {candidate.why_not}"
+    if candidate.speeds is None:
+        return f"{words}: not measured"
+    pairs = "1 pair" if candidate.pairs == 1 else f"{candidate.pairs} pairs"
+    return f"{words}: {percent(candidate.speeds.mean)} tokens per second ({pairs})"
+
+
+def percent(mean: float) -> str:
+    """A mean of logarithms as a difference in percent."""
+    return f"{math.expm1(mean):+.1%}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a command line takes them: 90s, 5m, 2.5h."""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + unit
+    return f"{seconds:.3g}s"

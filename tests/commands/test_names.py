@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from specgate.cli import cli
-from specgate.commands.names import HEADINGS
+from specgate.cli import HEADINGS, cli
 from specgate.errors import ExitCode
 
 

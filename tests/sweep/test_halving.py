@@ -8,7 +8,7 @@ import pytest
 
 from specgate.sweep.grid import baked
 from specgate.sweep.halving import LAST_PAIRS, cost, halvings
-from specgate.sweep.wording import duration
+from specgate.sweep.session import duration
 
 
 @pytest.mark.parametrize("settings", [2, 3, 5, 24, 100, 3592])
