@@ -120,66 +120,41 @@ TERMS: Final[Mapping[str, Term]] = {
     "target": Term("target", "acceptance", "another target: neither acceptance nor speed can be compared"),
     "k": Term("draft tokens per path (K)", "acceptance", "acceptance length cannot be compared: it ends at K + 1"),
     "path_len": Term("tokens from root to leaf", "acceptance", "the longest accepted path has another length"),
-    "verified": Term(
-        "tokens verified per step, root included",
-        "acceptance",
-        "another number of candidates: acceptance length and the cost of a step cannot be compared",
-    ),
-    "topk": Term(
-        "candidates per draft step",
-        "acceptance",
-        "a tree accepts the best of several paths, a chain its only one: acceptance length cannot be compared",
-    ),
-    "tree": Term(
-        "shape of the drafts", "acceptance", "trees of other shapes: acceptance by position has another meaning"
-    ),
+    "verified": Term("tokens verified per step, root included", "acceptance",
+         "another number of candidates: acceptance length and the cost of a step cannot be compared"),
+    "topk": Term("candidates per draft step", "acceptance",
+         "a tree accepts the best of several paths, a chain its only one: acceptance length cannot be compared"),
+    "tree": Term("shape of the drafts", "acceptance",
+         "trees of other shapes: acceptance by position has another meaning"),
     "non_leaves": Term("nodes with children per depth", "acceptance", "trees of another width"),
-    "varies": Term(
-        "K at run time", "acceptance", "K is not the same in every step: acceptance length is a mixture of several K"
-    ),
-    "p_min": Term(
-        "least probability of a draft token",
-        "acceptance",
-        "drafts end early where the draft is unsure: fewer are drafted, and more of them accepted",
-    ),
-    "verification": Term(
-        "verification", "nothing", "the same at temperature 0; above it, other draft tokens are accepted"
-    ),
-    "threshold": Term(
-        "acceptance threshold", "acceptance", "draft tokens are accepted that the target would not have chosen"
-    ),
-    "draft_sampling": Term(
-        "how drafts are sampled", "nothing", "the same at temperature 0; above it, other tokens are drafted"
-    ),
+    "varies": Term("K at run time", "acceptance",
+         "K is not the same in every step: acceptance length is a mixture of several K"),
+    "p_min": Term("least probability of a draft token", "acceptance",
+         "drafts end early where the draft is unsure: fewer are drafted, and more of them accepted"),
+    "verification": Term("verification", "nothing",
+         "the same at temperature 0; above it, other draft tokens are accepted"),
+    "threshold": Term("acceptance threshold", "acceptance",
+         "draft tokens are accepted that the target would not have chosen"),
+    "draft_sampling": Term("how drafts are sampled", "nothing",
+         "the same at temperature 0; above it, other tokens are drafted"),
     "forced": Term("forced acceptance", "acceptance", "acceptance is made up: only speed means anything"),
     "weights": Term("draft weights", "acceptance", "weights that are not the checkpoint's: acceptance says nothing"),
-    "capture": Term(
-        "auxiliary hidden-state layers",
-        "acceptance",
-        "the draft is fed other layers: one layer off costs about 0.1 acceptance length, and nothing else shows it",
-    ),
-    "window": Term(
-        "the draft's attention window",
-        "acceptance",
-        "beyond the window one draft sees more than it was trained on, and acceptance falls there",
-    ),
-    "draft_positions": Term(
-        "longest sequence that is drafted for",
-        "acceptance",
-        "beyond the shorter limit one engine drafts nothing of use, the other goes on",
-    ),
+    "capture": Term("auxiliary hidden-state layers", "acceptance",
+         "the draft is fed other layers: one layer off costs about 0.1 acceptance length, and nothing else shows it"),
+    "window": Term("the draft's attention window", "acceptance",
+         "beyond the window one draft sees more than it was trained on, and acceptance falls there"),
+    "draft_positions": Term("longest sequence that is drafted for", "acceptance",
+         "beyond the shorter limit one engine drafts nothing of use, the other goes on"),
     "lookup": Term("looked up n-grams", "acceptance", "other tokens are drafted from the prompt"),
-    "passes": Term(
-        "passes of the draft per step", "acceptance", "drafts made in one pass do not see each other: other tokens"
-    ),
+    "passes": Term("passes of the draft per step", "acceptance",
+         "drafts made in one pass do not see each other: other tokens"),
     "vocabulary": Term("vocabulary of the draft", "acceptance", "tokens outside a smaller one are never drafted"),
     "draft_hidden": Term("width of the draft", "acceptance", "another draft"),
     "draft_quantization": Term("quantisation of the draft", "acceptance", "other arithmetic in the draft"),
     "draft_kv_dtype": Term("dtype of the draft's KV cache", "acceptance", "other arithmetic in the draft's attention"),
     "overrides": Term("overridden keys of the target's config", "acceptance", "another target, whatever its name"),
-    "target_weights": Term(
-        "target weights", "acceptance", "weights that are not the checkpoint's: acceptance says nothing"
-    ),
+    "target_weights": Term("target weights", "acceptance",
+         "weights that are not the checkpoint's: acceptance says nothing"),
     "quantization": Term("quantisation of the target", "speed", "other arithmetic, and other bytes per step"),
     "dtype": Term("dtype", "speed", "other arithmetic: texts part at near ties, and a step moves other bytes"),
     "kv_dtype": Term("dtype of the KV cache", "speed", "other arithmetic in attention, and other bytes per step"),
@@ -191,14 +166,13 @@ TERMS: Final[Mapping[str, Term]] = {
     "draft_tp": Term("GPUs per draft", "speed", "draft steps of another number of GPUs"),
     "graphs": Term("CUDA graphs", "speed", "launches from the host in one engine, replayed graphs in the other"),
     "compilation": Term("compilation", "speed", "other kernels, and other parts in CUDA graphs"),
-    "prefix_cache": Term(
-        "prefix cache", "speed", "one engine may skip prefills: TTFT and throughput cannot be compared, TPOT can"
-    ),
+    "prefix_cache": Term("prefix cache", "speed",
+         "one engine may skip prefills: TTFT and throughput cannot be compared, TPOT can"),
     "overlap": Term("overlapped scheduling", "speed", "the host works between steps in one engine"),
     "max_positions": Term("context length", "nothing", "contexts above the shorter one run in one engine only"),
     "max_batch": Term("requests at a time", "nothing", "batches above the smaller one wait in one engine"),
     "max_tokens": Term("tokens per step", "nothing", "long prompts are cut into other pieces: TTFT is another"),
-}
+}  # fmt: skip
 """Term → what it is, in the order in which differences are shown."""
 
 
