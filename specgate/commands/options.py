@@ -35,11 +35,6 @@ Option = Callable[[Any], Any]
 PATH: Final = click.Path(path_type=Path)
 
 
-def axis(name: str, numbers: Axis | Rates, metavar: str, what: str) -> Option:
-    """Return an option with a list of numbers. Given twice it has both, as other options that are repeated have."""
-    return click.option(name, type=numbers, multiple=True, callback=joined, metavar=metavar, help=what)
-
-
 def token_ids(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     """`1,2,3` as numbers. Raises UsageError for anything else."""
     if text is None:
@@ -65,109 +60,71 @@ def plain_option(what: str) -> Option:
     return click.option("--plain", is_flag=True, callback=plain_here, help=what)
 
 
-SIBLINGS: Final[Mapping[str, Option]] = {
-    "--option": click.option(
-        "--option",
-        "-o",
-        "options",
-        multiple=True,
-        callback=lambda *given: dict(pairs(*given)),
-        metavar="KEY=VALUE",
-        help="Back-end option, as stall_s=90; may be repeated.",
-    ),
-    "--target": click.option("--target", type=PATH, metavar="DIR", help="Target checkpoint (HF folder)."),
-    "--draft": click.option("--draft", type=PATH, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."),
-    "--pair": click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft."),
-    "--tokenizer": click.option(
-        "--tokenizer", type=PATH, metavar="FILE|DIR", help="Tokenizer of a running server, in the place of a pair."
-    ),
-    "--prompts": click.option(
-        "--prompts", type=PATH, metavar="FILE", help="Your prompts: JSON lines, plain lines, a data set."
-    ),
-    "--format": click.option(
-        "--format", "format_", metavar="NAME", help="How FILE is read (default: what its first line tells)."
-    ),
-    "--context": axis("--context", CONTEXTS, "N,…", "Prompt lengths, as 8K,32K; with a file: classes."),
-    "--batch": axis("--batch", BATCH_SIZES, "N,…", "Prompts decoded together, as 1,4; of load: clients."),
-    "--spec": axis("--spec", DRAFT_LENGTHS, "K,…", "Draft tokens per step, as 2,3,5."),
-    "--policy": click.option("--policy", metavar="FILE|NAME", help="Gates and floors (default: by what is measured)."),
-}
+def option(name: str, *declared: str, **settings: Any) -> tuple[str, Option]:
+    """Return an option beside its name."""
+    return name.partition("/")[0], click.option(name, *declared, **settings)
+
+
+def axis(name: str, numbers: Axis | Rates, metavar: str, what: str) -> tuple[str, Option]:
+    """Return one with a list of numbers. Given twice it has both, as other options that are repeated have."""
+    return option(name, type=numbers, multiple=True, callback=joined, metavar=metavar, help=what)
+
+
+SIBLINGS: Final[Mapping[str, Option]] = dict((
+    option("--option", "-o", "options", multiple=True, callback=lambda *given: dict(pairs(*given)), metavar="KEY=VALUE",
+           help="Back-end option, as stall_s=90; may be repeated."),
+    option("--target", type=PATH, metavar="DIR", help="Target checkpoint (HF folder)."),
+    option("--draft", type=PATH, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."),
+    option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft."),
+    option("--tokenizer", type=PATH, metavar="FILE|DIR",
+           help="Tokenizer of a running server, in the place of a pair."),
+    option("--prompts", type=PATH, metavar="FILE", help="Your prompts: JSON lines, plain lines, a data set."),
+    option("--format", "format_", metavar="NAME", help="How FILE is read (default: what its first line tells)."),
+    axis("--context", CONTEXTS, "N,…", "Prompt lengths, as 8K,32K; with a file: classes."),
+    axis("--batch", BATCH_SIZES, "N,…", "Prompts decoded together, as 1,4; of load: clients."),
+    axis("--spec", DRAFT_LENGTHS, "K,…", "Draft tokens per step, as 2,3,5."),
+    option("--policy", metavar="FILE|NAME", help="Gates and floors (default: by what is measured)."),
+))  # fmt: skip
 """Options that smoke, micro, full, load, ab and `scenarios plan` share."""
-LOOSE: Final[Mapping[str, Option]] = {
-    "--backend": click.option("--backend", metavar="NAME", help="Engine (default: the best one usable here)."),
-    "--scenario": click.option(
-        "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario; may be repeated."
-    ),
-    "--only": click.option("--only", metavar="GLOB", help="Only scenarios whose name matches."),
-    "--chat": click.option(
-        "--chat/--no-chat", default=None, help="Texts of FILE become chats, or never do (default: questions do)."
-    ),
-    "--prompt-sets": click.option("--prompt-sets", type=RUNS, metavar="N", help="Sets of prompts that are measured."),
-    "--all": click.option(
-        "--all", "all_prompts", flag_value=True, default=None, help="All prompts of FILE (default: up to 8 sets)."
-    ),
-    "--shared-prefix": click.option(
-        "--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."
-    ),
-    "--rate": axis("--rate", RATES, "R,…", "Requests per second, a level each, in the place of clients."),
-    "--arrivals": click.option(
-        "--arrivals", metavar="KIND", help="At a rate: poisson (default), constant, gamma:SHAPE, trace (of --prompts)."
-    ),
-    "--duration": click.option("--duration", type=BUDGET, metavar="TIME", help="Send requests for so long per block."),
-    "--ramp": click.option("--ramp", type=BUDGET, metavar="TIME", help="Let the load rise for so long at first."),
-    "--goodput": click.option(
-        "--goodput", metavar="LIMITS", help="What a request must keep to: ttft=500,tpot=30,e2e=9000 (ms),share=0.9."
-    ),
-    "--find-max-goodput": click.option(
-        "--find-max-goodput",
-        "search",
-        flag_value=True,
-        default=None,
-        help="Search for the greatest load at which --goodput holds.",
-    ),
-    "--warmup-runs": click.option(
-        "--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (in the scenario's place)."
-    ),
-    "--measurement-runs": click.option(
-        "--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (in the scenario's place)."
-    ),
-    "--budget": click.option(
-        "--budget",
-        type=BUDGET,
-        metavar="TIME",
-        help="Measure each point (or level) until it is decided, for at most 90s, 5m, 2h of blocks.",
-    ),
-    "--perf-mode": click.option(
-        "--perf-mode/--no-perf-mode",
-        default=None,
-        help="Check the PERF_MODE invariants or not (in the scenario's place).",
-    ),
-    "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
-    "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
-    "--no-baseline": click.option(
-        "--no-baseline",
-        "baseline",
-        flag_value=False,
-        default=True,
-        help="Measure a server with speculation on by itself: no speed-up is claimed.",
-    ),
-    "--isolate": click.option("--isolate", is_flag=True, help="Run engines in a sandbox (bubblewrap)."),
-    "--out": click.option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
-    "--plain": plain_option("Plain lines instead of tables and progress bars."),
-    "--debug": click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
-    "--dtype": click.option(
-        "--dtype",
-        type=click.Choice(["float32", "bfloat16", "float16"]),
-        help="Dtype (default: bfloat16 with a GPU, else float32).",
-    ),
-    "--prompt": click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along)."),
-    "--prompt-ids": click.option(
-        "--prompt-ids", "ids", metavar="ID,ID…", callback=token_ids, help="Prompt as token ids."
-    ),
-    "--length": click.option(
-        "--context", type=CONTEXT, metavar="N", help="Exact length of the prompt, of the texts that scenarios use."
-    ),
-}
+LOOSE: Final[Mapping[str, Option]] = dict((
+    option("--backend", metavar="NAME", help="Engine (default: the best one usable here)."),
+    option("--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario; may be repeated."),
+    option("--only", metavar="GLOB", help="Only scenarios whose name matches."),
+    option("--chat/--no-chat", default=None,
+           help="Texts of FILE become chats, or never do (default: questions do)."),
+    option("--prompt-sets", type=RUNS, metavar="N", help="Sets of prompts that are measured."),
+    option("--all", "all_prompts", flag_value=True, default=None, help="All prompts of FILE (default: up to 8 sets)."),
+    option("--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."),
+    axis("--rate", RATES, "R,…", "Requests per second, a level each, in the place of clients."),
+    option("--arrivals", metavar="KIND",
+           help="At a rate: poisson (default), constant, gamma:SHAPE, trace (of --prompts)."),
+    option("--duration", type=BUDGET, metavar="TIME", help="Send requests for so long per block."),
+    option("--ramp", type=BUDGET, metavar="TIME", help="Let the load rise for so long at first."),
+    option("--goodput", metavar="LIMITS",
+           help="What a request must keep to: ttft=500,tpot=30,e2e=9000 (ms),share=0.9."),
+    option("--find-max-goodput", "search", flag_value=True, default=None,
+           help="Search for the greatest load at which --goodput holds."),
+    option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (in the scenario's place)."),
+    option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (in the scenario's place)."),
+    option("--budget", type=BUDGET, metavar="TIME",
+           help="Measure each point (or level) until it is decided, for at most 90s, 5m, 2h of blocks."),
+    option("--perf-mode/--no-perf-mode", default=None,
+           help="Check the PERF_MODE invariants or not (in the scenario's place)."),
+    option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
+    option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
+    option("--no-baseline", "baseline", flag_value=False, default=True,
+           help="Measure a server with speculation on by itself: no speed-up is claimed."),
+    option("--isolate", is_flag=True, help="Run engines in a sandbox (bubblewrap)."),
+    option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
+    ("--plain", plain_option("Plain lines instead of tables and progress bars.")),
+    option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
+    option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
+           help="Dtype (default: bfloat16 with a GPU, else float32)."),
+    option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along)."),
+    option("--prompt-ids", "ids", metavar="ID,ID…", callback=token_ids, help="Prompt as token ids."),
+    ("--length", click.option("--context", type=CONTEXT, metavar="N",
+                              help="Exact length of the prompt, of the texts that scenarios use.")),
+))  # fmt: skip
 """Options that some commands share."""
 QUESTION: Final = ("--chat", "--prompt-sets", "--all", "--shared-prefix", "--steps", "--new-tokens")
 """Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
