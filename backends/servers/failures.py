@@ -34,40 +34,28 @@ COMMON: Final = (
     Failure(
         r"address already in use|errno 98|couldn't bind", "the port is in use: leave out -o port, or name a free one"
     ),
-    Failure(
-        r"out of memory|OutOfMemoryError|No available memory for the cache blocks|failed to allocate",
-        "memory ran out: several servers share it (-o servers=apart runs one at a time)",
-    ),
-    Failure(
-        r"cudaErrorIllegalAddress|illegal memory access",
-        "CUDA error: a kernel read or wrote outside its buffers, as of blocks that were rewound; "
-        "-o env.CUDA_LAUNCH_BLOCKING=1 names the call (TurboMind: env.LMDEPLOY_EAGLE_INVARIANTS_DEBUG=1)",
-    ),
-    Failure(
-        r"cudaErrorInvalidValue|CUDA( runtime)? error.*invalid argument",
-        "CUDA error: a copy is longer than its buffer, or a launch larger than the GPU allows; "
-        "-o env.CUDA_LAUNCH_BLOCKING=1 names the call (TurboMind: env.LMDEPLOY_EAGLE_INVARIANTS_DEBUG=1)",
-    ),
-    Failure(
-        r"size mismatch|shape mismatch|shapes cannot be multiplied|wrong shape|The size of tensor a|expected shape",
-        "width error: a tensor of the draft does not fit this target (fc is [hidden, 3 · target hidden])",
-    ),
+    Failure(r"out of memory|OutOfMemoryError|No available memory for the cache blocks|failed to allocate",
+            "memory ran out: several servers share it (-o servers=apart runs one at a time)"),
+    Failure(r"cudaErrorIllegalAddress|illegal memory access",
+            "CUDA error: a kernel read or wrote outside its buffers, as of blocks that were rewound; "
+            "-o env.CUDA_LAUNCH_BLOCKING=1 names the call (TurboMind: env.LMDEPLOY_EAGLE_INVARIANTS_DEBUG=1)"),
+    Failure(r"cudaErrorInvalidValue|CUDA( runtime)? error.*invalid argument",
+            "CUDA error: a copy is longer than its buffer, or a launch larger than the GPU allows; "
+            "-o env.CUDA_LAUNCH_BLOCKING=1 names the call (TurboMind: env.LMDEPLOY_EAGLE_INVARIANTS_DEBUG=1)"),
+    Failure(r"size mismatch|shape mismatch|shapes cannot be multiplied|wrong shape|The size of tensor a|expected shape",
+            "width error: a tensor of the draft does not fit this target (fc is [hidden, 3 · target hidden])"),
     Failure(
         r"unrecognized arguments|^(?!.*CUDA).*invalid argument|no such option|error: unknown argument",
         "a flag that this version of the server does not know: docs/engines.md names the versions, -o args your flags",
     ),
     # A module that an engine says it does without, in a warning, is not what ended it.
-    Failure(
-        r"^(?!.*\bWARNING\b).*(No module named|ModuleNotFoundError)",
-        "the server's Python lacks a module: name its own with -o program",
-    ),
+    Failure(r"^(?!.*\bWARNING\b).*(No module named|ModuleNotFoundError)",
+            "the server's Python lacks a module: name its own with -o program"),
     # openai/harmony's exception, as vLLM and SGLang log it, and the words of parsers that go on with raw text.
-    Failure(
-        r"HarmonyError|harmony pars\w+.{0,20}(fail|error)|(fail\w*|error) .{0,20}(harmony|reasoning).{0,9}pars",
-        "a parser of harmony or reasoning failed on an answer: compare with it off (docs/server.md)",
-    ),
+    Failure(r"HarmonyError|harmony pars\w+.{0,20}(fail|error)|(fail\w*|error) .{0,20}(harmony|reasoning).{0,9}pars",
+            "a parser of harmony or reasoning failed on an answer: compare with it off (docs/server.md)"),
     Failure(r"no such file or directory|does not exist|not a local folder", "a file of the command is missing"),
-)
+)  # fmt: skip
 
 
 def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple[Failure, str]]:

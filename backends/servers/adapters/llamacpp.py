@@ -55,13 +55,9 @@ class LlamaCpp(Adapter):
         Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),
         Failure(r"failed to load draft model|error loading draft", "draft not loaded: see the lines before"),
         Failure(r"vocab.*(do not match|mismatch|must match)", "the draft was converted for another target"),
-        Failure(
-            r"failed to initialize speculative decoding|no implementations specified for speculative"
-            r"|speculative decoding (is )?not supported",
-            "speculation is off",
-            silent=True,
-        ),
-    )
+        Failure(r"failed to initialize speculative decoding|no implementations specified for speculative"
+                r"|speculative decoding (is )?not supported", "speculation is off", silent=True),
+    )  # fmt: skip
 
     def command(self, launch: Launch) -> Command:
         """The KV cache gets the scenario's dtype; the weights have that of their file.

@@ -57,40 +57,25 @@ class Lmdeploy(Adapter):
             r"speculative.*(turbomind|pytorch (backend|engine) only)",
             "this TurboMind takes no draft and goes on without: -o engine=pytorch, or a build whose TurboMind drafts",
         ),
-        Failure(
-            r"speculative decoding is not supported by turbomind",
-            "speculation is off: TurboMind does not speculate in this version",
-        ),
-        Failure(
-            r"\[EAGLE\]\[EagleModule::load\]|\[EAGLE\] Draft model load failed",
-            "draft not loaded: see model_config in the draft's config.yaml, and its weight files",
-        ),
-        Failure(
-            r"\[LlamaV2\]\[EAGLE\].*(disabling EAGLE|EAGLE disabled)",
-            "speculation is off: TurboMind goes on without its draft",
-        ),
-        Failure(
-            r"\[EAGLE\]\[fallback\]",
-            "speculation is off for a while: TurboMind falls back to one token per step",
-        ),
-        Failure(
-            r"\[BlockTrie\].*clamping cached prefix",
-            "prefix cache: a text has more tokens than its blocks hold, as after a rewind; harmless by itself",
-        ),
-        Failure(
-            r"Can not found rewrite for architectures",
-            "LMDeploy 0.18 knows a draft's architecture as LlamaForCausalLM: change it in the draft's config.json",
-        ),
-        Failure(
-            r"requires FlashAttention-3|flash.?attention.?3.*(not|unavailable)",
-            "drafting needs FlashAttention-3: the package flash_attn_interface, and a GPU of sm_80 or later",
-        ),
+        Failure(r"speculative decoding is not supported by turbomind",
+                "speculation is off: TurboMind does not speculate in this version"),
+        Failure(r"\[EAGLE\]\[EagleModule::load\]|\[EAGLE\] Draft model load failed",
+                "draft not loaded: see model_config in the draft's config.yaml, and its weight files"),
+        Failure(r"\[LlamaV2\]\[EAGLE\].*(disabling EAGLE|EAGLE disabled)",
+                "speculation is off: TurboMind goes on without its draft"),
+        Failure(r"\[EAGLE\]\[fallback\]", "speculation is off for a while: TurboMind falls back to one token per step"),
+        Failure(r"\[BlockTrie\].*clamping cached prefix",
+                "prefix cache: a text has more tokens than its blocks hold, as after a rewind; harmless by itself"),
+        Failure(r"Can not found rewrite for architectures",
+                "LMDeploy 0.18 knows a draft's architecture as LlamaForCausalLM: change it in the draft's config.json"),
+        Failure(r"requires FlashAttention-3|flash.?attention.?3.*(not|unavailable)",
+                "drafting needs FlashAttention-3: the package flash_attn_interface, and a GPU of sm_80 or later"),
         Failure(
             r"Fallback to pytorch engine because",
             "TurboMind does not run this target, and LMDeploy's PyTorch engine has taken its place: -o engine=pytorch",
             silent=True,
         ),
-    )
+    )  # fmt: skip
 
     def command(self, launch: Launch) -> Command:
         engine = launch.options.own.get("engine", ENGINES[0])

@@ -58,22 +58,17 @@ class Sglang(Adapter):
     )
     switches_prefix_cache = True
     failures: tuple[Failure, ...] = (
-        Failure(
-            r"has no attribute 'set_eagle3_layers_to_capture'",
-            "method mismatch: this target's class has no EAGLE-3 hooks",
-        ),
+        Failure(r"has no attribute 'set_eagle3_layers_to_capture'",
+                "method mismatch: this target's class has no EAGLE-3 hooks"),
         Failure(
             r"unknown speculative algorithm|invalid choice: '(EAGLE3|NGRAM)'", "method mismatch: too old a version"
         ),
-        Failure(
-            r"parameter .* not found in params_dict",
-            "draft not loaded: a tensor of it has no place in the model",
-            silent=True,
-        ),
+        Failure(r"parameter .* not found in params_dict", "draft not loaded: a tensor of it has no place in the model",
+                silent=True),
         Failure(
             r"context length .* (longer|greater) than", "the draft's max_position_embeddings are below the context"
         ),
-    )
+    )  # fmt: skip
 
     def command(self, launch: Launch) -> Command:
         argv = [

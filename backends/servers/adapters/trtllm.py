@@ -32,16 +32,12 @@ class Trtllm(openai.Format):
     draft_counter = "specDecodingStats in /metrics"
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     failures: tuple[Failure, ...] = (
-        Failure(
-            r"extra inputs are not permitted|unexpected keyword argument",
-            "a key of the --config that this version lacks",
-        ),
-        Failure(
-            r"speculative_model.*(required|not set|does not exist)",
-            "draft not loaded: the draft's folder was not found",
-        ),
+        Failure(r"extra inputs are not permitted|unexpected keyword argument",
+                "a key of the --config that this version lacks"),
+        Failure(r"speculative_model.*(required|not set|does not exist)",
+                "draft not loaded: the draft's folder was not found"),
         Failure(r"disabling speculative decoding|speculative decoding is disabled", "speculation is off", silent=True),
-    )
+    )  # fmt: skip
 
     def command(self, launch: Launch) -> Command:
         import yaml

@@ -48,31 +48,23 @@ class Vllm(openai.Format):
     switches_prefix_cache = True
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
-        Failure(
-            r"unsupported speculative method|speculative method .* not supported",
-            "method mismatch: see the draft's architectures",
-        ),
+        Failure(r"unsupported speculative method|speculative method .* not supported",
+                "method mismatch: see the draft's architectures"),
         Failure(
             r"PackageNotFoundError: No package metadata was found for vllm", "vllm is installed without its metadata"
         ),
-        Failure(
-            r"Free memory on device .* less than desired",
-            "two servers share the GPU: -o args='--gpu-memory-utilization 0.45'",
-        ),
-        Failure(
-            r"Available memory on node .* less than desired",
-            "on a CPU vLLM wants 92 % of the memory: VLLM_CPU_KVCACHE_SPACE=GIB in the environment, or "
-            "-o args='--gpu-memory-utilization 0.3'",
-        ),
-        Failure(
-            r"Synthetic acceptance not supported",
-            "this build of vLLM cannot force acceptance, as on a CPU: no -o force_al",
-        ),
+        Failure(r"Free memory on device .* less than desired",
+                "two servers share the GPU: -o args='--gpu-memory-utilization 0.45'"),
+        Failure(r"Available memory on node .* less than desired",
+                "on a CPU vLLM wants 92 % of the memory: VLLM_CPU_KVCACHE_SPACE=GIB in the environment, or "
+                "-o args='--gpu-memory-utilization 0.3'"),
+        Failure(r"Synthetic acceptance not supported",
+                "this build of vLLM cannot force acceptance, as on a CPU: no -o force_al"),
         Failure(r"weights were not initialized from checkpoint", "draft not loaded: tensors of it have other names"),
         Failure(
             r"speculative decoding (is|has been) disabled|disabling speculative", "speculation is off", silent=True
         ),
-    )
+    )  # fmt: skip
 
     def command(self, launch: Launch) -> Command:
         argv = [
