@@ -14,7 +14,7 @@ from specgate.ab.recording import decide, store
 from specgate.ab.request import USUAL_LOOKS, AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
-from specgate.contract import Plan, Point
+from specgate.contract import Point
 from specgate.contract.conditions import Sample
 from specgate.contract.protocols import DrivesAnotherEngine, OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
@@ -264,7 +264,10 @@ def measure(
     """
     pairs = schedules(settings)
     planned = plans(settings, pairs)
-    setups = {name: setup_of(name, sides[name], planned[name]) for name in SIDES}
+    setups = {
+        name: SideSetup(name, build.side.backend, build.side.options, build.launch, planned[name])
+        for name, build in sides.items()
+    }
     gpus = max((run_gpus(sides[name].config) for name in SIDES), key=len)
     before = processes.environment or {**inventory.environment(), "env_before": snapshot(gpus)}
     failure: SpecgateError | KeyboardInterrupt | None = None
@@ -304,7 +307,3 @@ def decided(settings: Asked, folder: AbFolder, processes: Processes, pairs: int)
     if result.word is Word.CANNOT_TELL:
         echo(f"after {pairs} process pairs {result.word}, so more are measured: {result.reason}")
     return result.word is not Word.CANNOT_TELL
-
-
-def setup_of(name: SideName, build: Build, plan: Plan) -> SideSetup:
-    return SideSetup(name, build.side.backend, build.side.options, build.launch, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -78,10 +78,8 @@ def resident_bytes(root: int) -> dict[int, int]:
     """Process number → resident memory in bytes, for process `root` and all that it has started; {} where it has
     ended.
     """
-    return {pid: size for pid, size in _resident(root) if size}
-
-
-def _resident(root: int) -> Iterator[tuple[int, int]]:
+    sizes = {}
     for process in family(root):
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            yield process.pid, process.memory_info().rss
+            sizes[process.pid] = process.memory_info().rss
+    return {pid: size for pid, size in sizes.items() if size}

@@ -192,11 +192,7 @@ def _at_cap(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, Any
 
 def _within(block: Block, samples: Sequence[Sample]) -> Iterator[GpuReading]:
     """The GPU readings that were taken during a block."""
-    return _between(_whole(block), samples)
-
-
-def _between(span: tuple[int, int], samples: Sequence[Sample]) -> Iterator[GpuReading]:
-    start, end = span
+    start, end = _whole(block)
     return (s.gpu for s in samples if s.gpu is not None and start <= s.monotonic_ns <= end)
 
 

@@ -16,17 +16,11 @@ from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, shown
 
 NEEDED: Final[Mapping[Kind, str]] = {
-    "count": "an integer of at least 0",
-    "number": "a number",
-    "text": "a text",
-    "switch": "true or false",
-    "flag": "true or false",
-    "off": "true or false",
-    "object": "an object",
-    "setting": "an object",
-    "list": "a list",
+    "count": "an integer of at least 0", "number": "a number", "text": "a text", "switch": "true or false",
+    "flag": "true or false", "off": "true or false", "object": "an object", "setting": "an object", "list": "a list",
     "any": "a value",
-}
+}  # fmt: skip
+"""Type of a value → what is right, in words."""
 UNTYPED: Final = object()
 """Stands for a value of the wrong type."""
 SPECULATIVE: Final = re.compile(
@@ -115,7 +109,8 @@ def from_mapping(values: Mapping[str, object], table: Table, where: str, *, dash
                 unread[flag] = "" if value is True else plain(value)
         elif value is not None or known.kind == "any":
             value = "none" if value is None else value
-            entry = checked(from_text(value, known.kind), known.kind)
+            in_text = known.kind == "setting" and isinstance(value, str)  # a section may be a text of JSON
+            entry = checked(parsed(str(value), known.kind) if in_text else value, known.kind)
             if entry is UNTYPED:
                 wrong.append(f"{name} = {shown(value)}: {NEEDED[known.kind]} is needed")
                 continue
@@ -232,11 +227,6 @@ def parsed(text: str, kind: Kind) -> object:
         return parse_json(text)
     except ValueError:
         return UNTYPED
-
-
-def from_text(value: object, kind: Kind) -> object:
-    """The value of a key of a mapping, where a section may be written as a text of JSON."""
-    return parsed(value, kind) if kind == "setting" and isinstance(value, str) else value
 
 
 def unknown(key: str, known: Sequence[str]) -> str:
