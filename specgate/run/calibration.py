@@ -16,6 +16,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from specgate.analysis.checks.contradictions import check_clocks
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.intervals.between_runs import ASSUMED
@@ -213,8 +215,6 @@ def trend(blocks: Sequence[Block]) -> float:
     Time is taken per step, not per token. How many tokens a step emits depends on the prompts, so their order would
     look like a drift. A server does not show its steps, so its time is taken per token.
     """
-    import numpy as np
-
     logs = np.log([b.elapsed_ns / (len(b.step_ns) or b.emitted) for b in blocks])
     return float(np.polyfit(np.arange(len(blocks)), logs, 1)[0])
 

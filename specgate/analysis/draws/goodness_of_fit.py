@@ -21,18 +21,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.analysis.tokens.last_place import FEWEST, unit_of
 from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
+Floats = NDArray[np.float64]
 
 Given = tuple[int, ...]
 
@@ -147,8 +145,6 @@ def pools(expected: Sequence[float] | Floats) -> list[list[int]]:
 
 def against_law(counts: Sequence[int], probabilities: Sequence[float], slack: float = 0.0) -> Fit:
     """Fit of `counts` to `probabilities`, which sum to 1, with logits that are off by at most `slack`."""
-    import numpy as np
-
     n, p = sum(counts), np.asarray(probabilities, float)
     groups = pools(n * p)
     if len(groups) < 2:
@@ -173,7 +169,6 @@ def nearest_law(observed: Floats, shares: Floats, slack: float) -> Floats:
     The likelihood has one maximum. A bin whose e lies within the bounds expects there what was seen; so all of e follow
     from Z, for which the shares sum to 1.
     """
-    import numpy as np
     from scipy.optimize import brentq
 
     log_tilts = np.log(np.maximum(observed, 1e-300) / shares)
@@ -193,8 +188,6 @@ def against_other(counts: Sequence[int], others: Sequence[int], slack: float = 0
     """Fit of `counts` and `others` to one unknown distribution, or to two whose logits are at most `slack` apart but
     for a shift of all of them.
     """
-    import numpy as np
-
     n, m = sum(counts), sum(others)
     if not n or not m:
         return Fit()
@@ -220,7 +213,6 @@ def nearest_shares(observed: Floats, slack: float) -> Floats:
     """Return, for each bin, the share of its draws in `observed` [2, bins] that is the first row's. Of all shares whose
     log-odds are within `slack` of one middle, these make `observed` likeliest.
     """
-    import numpy as np
     from scipy.optimize import brentq
     from scipy.special import expit, logit
 

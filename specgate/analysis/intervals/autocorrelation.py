@@ -20,17 +20,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.analysis.stats import MIN_PAIRS, designs
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-    Flags = NDArray[np.bool_]
-
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 CORRELATIONS: Final = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)
 """Correlations of neighbouring pairs that are considered, without white noise beside them."""
 CONTRADICTED: Final = 6.0
@@ -101,8 +99,6 @@ class Model:
         """The residual sums of squares of `d`, float64 [pairs] or [runs, pairs]: float64 [covariances] or [runs,
         covariances].
         """
-        import numpy as np
-
         around = d - d.mean(axis=-1, keepdims=True)  # the same sums of squares, but without the loss of digits
         if d.ndim == 1:  # at once, for a call takes longer than a product; of many runs, that would fill the memory
             sums = ((around @ self.residual) * around).sum(axis=-1)
@@ -113,8 +109,6 @@ class Model:
 
     def plausible(self, squares: Array) -> Flags:
         """The covariances that residual sums of squares do not contradict: bool, in the shape of `squares`."""
-        import numpy as np
-
         fits = self.freedom * np.log(np.maximum(squares, np.finfo(float).tiny)) + self.constants
         exact = squares.min(axis=-1, keepdims=True) <= 0
         kept: Flags = exact | (fits <= fits.min(axis=-1, keepdims=True) + self.tolerances)
@@ -126,8 +120,6 @@ class Model:
         `prior`: a sum of squares that is expected beforehand, with PRIOR_FREEDOM degrees of freedom; 0 for none.
         `of`: the estimate that the errors are of, `variances` (the mean) or `order_variances`.
         """
-        import numpy as np
-
         freedom = self.freedom + np.where(np.asarray(prior) > 0, PRIOR_FREEDOM, 0)
         variance = (squares + prior) / freedom * (self.variances if of is None else of)
         kept: Array = np.sqrt(np.where(self.plausible(squares), variance, 0.0))
@@ -145,8 +137,6 @@ def fit(
 
     `prior_sd`: standard deviation of a pair that is expected beforehand.
     """
-    import numpy as np
-
     if len(log_ratios) < MIN_PAIRS:
         return None
     d = np.asarray(log_ratios, float)
@@ -184,8 +174,6 @@ def model_of(orders: tuple[float, ...], prompt_sets: tuple[int, ...], turns: tup
 
     Where several pairs share a round, as in an A/A run, their places in the list are their turns.
     """
-    import numpy as np
-
     design, sets = next(designs(orders, prompt_sets))
     columns = design.shape[1]
     solved = np.linalg.pinv(design)

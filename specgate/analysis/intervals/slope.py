@@ -17,17 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.stats import MIN_FREEDOM, t_quantile
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
+Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Slope:
@@ -60,8 +57,6 @@ def slope_of(figures: Sequence[float], xs: Sequence[float], prompt_sets: Sequenc
 
     Prompt sets that ran too seldom to be told apart count as noise, as in `stats.order_interval`.
     """
-    import numpy as np
-
     if len(figures) < MIN_FREEDOM + 2 or len(set(xs)) < 2:
         return None
     model = model_of(tuple(xs), tuple(prompt_sets), tuple(range(len(xs))))
@@ -82,8 +77,6 @@ def slope_of(figures: Sequence[float], xs: Sequence[float], prompt_sets: Sequenc
 
 def spread_over_sets(y: Array, x: Array, prompt_sets: Array, slope: float) -> tuple[float, int]:
     """(standard error of `slope` by the spread over prompt sets, how many sets ran more than once)."""
-    import numpy as np
-
     scores, weights = [], []
     for one in np.unique(prompt_sets):
         mine = prompt_sets == one

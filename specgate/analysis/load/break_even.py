@@ -25,19 +25,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.stats import ALPHA
 from specgate.contract import BetweenRuns
 from specgate.contract.load import Outcome
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
+Array = NDArray[np.float64]
 CONFIDENCE: Final = 1 - 2 * ALPHA
 PLACES: Final = 256
 """Places between two levels at which the test is made: an end of the interval is off by 1/256 of a doubling at most."""
@@ -142,8 +140,6 @@ def outcome_of(sides: Sequence[int]) -> Outcome:
 
 def first_fall(along: Curve) -> float | None:
     """The first level at which the interpolated log-ratio falls to 0; None where it does not, or begins there."""
-    import numpy as np
-
     falls = np.flatnonzero((along.mean[:-1] > 0) & (along.mean[1:] <= 0))
     if not len(falls):
         return None
@@ -175,7 +171,6 @@ class Curve:
 
 def sweep_curve(levels: Sequence[Level], error: float) -> Curve:
     """The curve through `levels`, with `error` on each side of every place."""
-    import numpy as np
     from scipy.special import stdtrit
 
     parts = [between_two(levels, i, error) for i in range(len(levels) - 1)]
@@ -202,8 +197,6 @@ def between_two(levels: Sequence[Level], i: int, error: float) -> Array:
     """Rows log2(level), mean, variance, degrees of freedom, half width between runs, and distance from a line, from
     level `i` up to before the next one.
     """
-    import numpy as np
-
     used = [levels[j] for j in support([level.level for level in levels], i)]
     nodes = np.log2([level.level for level in used])
     a, b = levels[i], levels[i + 1]

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from specgate.analysis.grouping import grouped
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.goodput import LOST, used
@@ -64,8 +66,6 @@ def error_of(values: Sequence[float]) -> float:
 
 def uses_of(blocks: Sequence[Block], limits: LatencyLimits) -> Iterator[float]:
     """Yield the use of the limits by each role, the baseline first, of the blocks of one point."""
-    import numpy as np
-
     by_role: dict[Role, list[float]] = defaultdict(list)
     for block in blocks:
         assert block.served is not None

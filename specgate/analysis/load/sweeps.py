@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from specgate.analysis.grouping import grouped
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
@@ -57,8 +59,6 @@ FASTER_CLIENT: Final = "idle CPUs for the client, or a rate that it can keep"
 
 def lag_values(served: Iterable[Served]) -> Iterator[Value]:
     """Percentiles of the time from when a request was due to its sending; nothing where none was due at a time."""
-    import numpy as np
-
     lags = [(r.sent_ns - r.due_ns) / 1e6 for block in served for r in block.requests if r.due_ns is not None]
     if not lags:
         return

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from specgate.analysis.requests.percentiles import ERROR, MIN_GROUPS, Blocks, quantiles
 from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import ALPHA, t_quantile
@@ -77,8 +79,6 @@ def share_bounds(blocks: Blocks, error: float) -> tuple[float, float] | None:
     """The interval of the share of samples that are at most 1, with `error` on each side; None for too few blocks, or
     where it would hold every share.
     """
-    import numpy as np
-
     count = len(blocks.sizes)
     if count < MIN_GROUPS:
         return None

@@ -20,17 +20,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.stats import t_quantile
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
+Array = NDArray[np.float64]
 ERROR: Final = 0.0035
 """The chance, on each side, that the interval leaves the true percentile out. A rule on the tail decides by it."""
 MIN_GROUPS: Final = 3
@@ -65,8 +63,6 @@ class Blocks:
     @classmethod
     def of(cls, groups: Sequence[Sequence[float]]) -> Blocks | None:
         """Groups without a sample are left out; None where there is no sample."""
-        import numpy as np
-
         filled = [np.asarray(group, float) for group in groups if group]
         if not filled:
             return None
@@ -86,8 +82,6 @@ class Blocks:
 
 def excess(values: Array, sizes: Array) -> Array:
     """Float64 [blocks]: by how much the sum of each block's `values` lies above its size times the mean of all."""
-    import numpy as np
-
     sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(sizes[:-1], dtype=int)]))
     above: Array = sums - sums.sum() / sizes.sum() * sizes
     return above
@@ -108,8 +102,6 @@ def quantiles(groups: Sequence[Sequence[float]], shares: Sequence[float], error:
 
     `groups`: the samples of each block, in running order.
     """
-    import numpy as np
-
     blocks = Blocks.of(groups)
     if blocks is None:
         return

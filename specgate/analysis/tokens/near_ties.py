@@ -23,18 +23,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.analysis.tokens.last_place import TOLERANCE, unit_of
 from specgate.contract import TieLaw
 from specgate.contract.token_check import ShownPlace, TieRule
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
+Floats = NDArray[np.float64]
 PARTED: Final = 0.0035
 """Chance per run that places where speculative texts part are called wrong though the engine only rounds."""
 REPEATED: Final = 0.00025
@@ -148,7 +146,6 @@ def shrunk(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
 
     `freedom` is 0 at a place without an estimate of its own: it then has the median alone. NaN where nothing tells.
     """
-    import numpy as np
     from scipy.special import chdtri
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,7 +163,6 @@ def standardised(gaps: Floats, variances: Floats, freedom: Floats, seen: bool = 
 
     `variances`, `freedom`: as `shrunk` returns them. `seen`: the gaps are one pass's own (rule B), not float32's.
     """
-    import numpy as np
     from scipy.special import ndtri, stdtr
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -207,8 +203,6 @@ def law_of(sights: Sequence[Sight], error: float, largest: float | None = None) 
     `error`: the chance that an engine which only rounds is called wrong by either test. `largest`: the largest σ that
     it may have. Where nothing tells σ, a gap that not even this one explains is wrong.
     """
-    import numpy as np
-
     xs, sigmas, outside = dict[int, float](), dict[int, float](), dict[int, float]()
     for seen in (True, False):
         mine = [i for i, s in enumerate(sights) if s.gap is not None and s.seen == seen]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from specgate.analysis.grouping import collected
 from specgate.analysis.intervals.between_runs import half_width_of_two
 from specgate.analysis.stats import ALPHA, MIN_PAIRS, cluster_interval, t_quantile
@@ -40,8 +42,6 @@ class Estimate:
 
 def of_mean(values: Sequence[float]) -> Estimate | None:
     """The mean of `values` with its standard error; None if there are fewer than MIN_PAIRS values."""
-    import numpy as np
-
     n = len(values)
     return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n), n - 1) if enough(n) else None
 
