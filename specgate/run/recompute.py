@@ -22,7 +22,7 @@ from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, t
 from specgate.analysis.machine.energy import metered, with_energy
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.machine.minutes import minutes_of
-from specgate.analysis.perf_invariants import certificates
+from specgate.analysis.perf_invariants.certificate import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values, length_values, once_each, position_values
 from specgate.analysis.quality.scores import with_quality
 from specgate.analysis.reduce import Checked, Known, measure

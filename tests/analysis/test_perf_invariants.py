@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.perf_invariants import IDS, certificates
+from specgate.analysis.perf_invariants.certificate import IDS, certificates
 from specgate.analysis.perf_invariants.same_texts import drawn_anew
 from specgate.contract import OWN_NUMBERS, Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
 from specgate.contract.traces import StatedInvariant, TunedProduct

@@ -24,7 +24,3 @@ computes itself: the profile, the tokens and the prompts.
     same_texts.py    I7: rounds, roles and the traced block have the same tokens
     evidence.py      what all of them need: evidence, and what is not observable
 """
-
-from specgate.analysis.perf_invariants.certificate import IDS, certificates, certify
-
-__all__ = ["IDS", "certificates", "certify"]

@@ -13,14 +13,3 @@
 
 Each of `formats/` names the releases that it was read from.
 """
-
-from specgate.checkpoints.spec_config.sizes import (
-    KEYS,
-    SIZES,
-    SpecConfig,
-    broken_limits,
-    broken_rules,
-    check,
-)
-
-__all__ = ["KEYS", "SIZES", "SpecConfig", "broken_limits", "broken_rules", "check"]

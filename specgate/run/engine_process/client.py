@@ -11,23 +11,8 @@ from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
 from specgate.errors import SpecgateError
-from specgate.run.engine_process import wire
+from specgate.run.engine_process import questions, wire
 from specgate.run.engine_process.blocks import Decode, Open, Prefill, Serve, Trace
-from specgate.run.engine_process.questions import (
-    DraftAlong,
-    Draw,
-    Extend,
-    Follow,
-    Logits,
-    Ranked,
-    RankedAgain,
-    ScoreText,
-    ShowLaw,
-    Spans,
-    TokenLogits,
-    Top2,
-    Where,
-)
 from specgate.run.engine_process.wire import Call
 
 A = TypeVar("A")
@@ -91,19 +76,19 @@ class EngineCalls(ABC):
             raise wire.malformed(self.backend, request.kind, "source", traced.source, right)
         return traced.decoded, traced.activity
 
-    top2 = asks(Top2)
-    ranked = asks(Ranked)
-    ranked_again = asks(RankedAgain)
-    follow = asks(Follow)
-    extend = asks(Extend)
-    logits = asks(Logits)
-    spans = asks(Spans)
-    score = asks(ScoreText)
-    token_logits = asks(TokenLogits)
-    drafted = asks(DraftAlong)
-    draw = asks(Draw)
-    distribution = asks(ShowLaw)
-    origin = asks(Where)
+    top2 = asks(questions.Top2)
+    ranked = asks(questions.Ranked)
+    ranked_again = asks(questions.RankedAgain)
+    follow = asks(questions.Follow)
+    extend = asks(questions.Extend)
+    logits = asks(questions.Logits)
+    spans = asks(questions.Spans)
+    score = asks(questions.ScoreText)
+    token_logits = asks(questions.TokenLogits)
+    drafted = asks(questions.DraftAlong)
+    draw = asks(questions.Draw)
+    distribution = asks(questions.ShowLaw)
+    origin = asks(questions.Where)
 
     def _ask(self, request: Call[A]) -> A:
         self._number += 1

@@ -27,23 +27,9 @@ from itertools import pairwise
 from typing import Annotated
 
 import specgate
-from specgate.contract import Budget, Role, Score, TopTokens
+from specgate.contract import Budget, Role, Score, TopTokens, protocols
 from specgate.contract.draws import TokenLaw
-from specgate.contract.protocols import (
-    DraftsAlong,
-    DrawsTexts,
-    Engine,
-    ExtendsText,
-    FollowsText,
-    RanksAgain,
-    RanksTokens,
-    ScoresTokens,
-    ShowsDistribution,
-    ShowsLogits,
-    ShowsSpans,
-    ShowsTokenLogits,
-    Text,
-)
+from specgate.contract.protocols import Engine, Text
 from specgate.contract.samples.spans import ShownSpans
 from specgate.contract.two_builds import Origin
 from specgate.contract.types import Check, Count, Counts, Digest, Finite
@@ -64,7 +50,7 @@ class Top2(Question[tuple[Finite, Finite]], kind="top2", field="logits"):
 
 
 @dataclass(frozen=True, slots=True)
-class RankedAgain(Question[TopTokens], kind="ranked_again", field="top", needs=RanksAgain):
+class RankedAgain(Question[TopTokens], kind="ranked_again", field="top", needs=protocols.RanksAgain):
     """`RanksAgain.ranked_again`."""
 
     slot: int
@@ -86,14 +72,14 @@ class Ranked(RankedAgain, kind="ranked"):
     """`RanksTokens.ranked`. An engine that shows no more has its two largest logits, as `Engine.top2` has them."""
 
     def ask(self, engine: Engine) -> object:
-        if isinstance(engine, RanksTokens):
+        if isinstance(engine, protocols.RanksTokens):
             return engine.ranked(self.slot, self.continuation, self.count)
         top2 = engine.top2(self.slot, self.continuation)
         return None if top2 is None else TopTokens(top2)
 
 
 @dataclass(frozen=True, slots=True)
-class Follow(Question[Counts], kind="follow", field="tokens", needs=FollowsText):
+class Follow(Question[Counts], kind="follow", field="tokens", needs=protocols.FollowsText):
     """`FollowsText.follow`."""
 
     slot: int
@@ -105,7 +91,7 @@ class Follow(Question[Counts], kind="follow", field="tokens", needs=FollowsText)
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Question[Text], kind="extend", field="text", needs=ExtendsText):
+class Extend(Question[Text], kind="extend", field="text", needs=protocols.ExtendsText):
     """`ExtendsText.extend`. Only the engine knows how long the text is that is extended."""
 
     steps: int
@@ -119,7 +105,7 @@ ShownLogits = tuple[tuple[tuple[Count, Digest], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Logits(Question[ShownLogits], kind="logits", field="logits", needs=ShowsLogits):
+class Logits(Question[ShownLogits], kind="logits", field="logits", needs=protocols.ShowsLogits):
     """`ShowsLogits.logits`."""
 
     role: Role
@@ -132,7 +118,7 @@ class Logits(Question[ShownLogits], kind="logits", field="logits", needs=ShowsLo
 
 
 @dataclass(frozen=True, slots=True)
-class Spans(Question[ShownSpans], kind="spans", field="spans", needs=ShowsSpans):
+class Spans(Question[ShownSpans], kind="spans", field="spans", needs=protocols.ShowsSpans):
     """`ShowsSpans.spans`."""
 
     role: Role
@@ -155,7 +141,7 @@ class Spans(Question[ShownSpans], kind="spans", field="spans", needs=ShowsSpans)
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreText(Question[tuple[Score, ...]], kind="score", field="scores", needs=ScoresTokens):
+class ScoreText(Question[tuple[Score, ...]], kind="score", field="scores", needs=protocols.ScoresTokens):
     """`ScoresTokens.score`."""
 
     prompt: Ids
@@ -170,7 +156,7 @@ class ScoreText(Question[tuple[Score, ...]], kind="score", field="scores", needs
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogits(Question[tuple[TopTokens, ...]], kind="token_logits", field="places", needs=ShowsTokenLogits):
+class TokenLogits(Question[tuple[TopTokens, ...]], kind="token_logits", field="places", needs=protocols.ShowsTokenLogits):
     """`ShowsTokenLogits.token_logits`."""
 
     prompt: Ids
@@ -188,7 +174,7 @@ class TokenLogits(Question[tuple[TopTokens, ...]], kind="token_logits", field="p
 
 
 @dataclass(frozen=True, slots=True)
-class DraftAlong(Question[Counts], kind="drafted", field="accepted", needs=DraftsAlong):
+class DraftAlong(Question[Counts], kind="drafted", field="accepted", needs=protocols.DraftsAlong):
     """`DraftsAlong.drafted`."""
 
     starts: Ids
@@ -201,7 +187,7 @@ class DraftAlong(Question[Counts], kind="drafted", field="accepted", needs=Draft
 
 
 @dataclass(frozen=True, slots=True)
-class Draw(Question[tuple[tuple[Count, ...], ...]], kind="draw", field="texts", needs=DrawsTexts):
+class Draw(Question[tuple[tuple[Count, ...], ...]], kind="draw", field="texts", needs=protocols.DrawsTexts):
     """`DrawsTexts.draw`."""
 
     role: Role
@@ -217,7 +203,7 @@ class Draw(Question[tuple[tuple[Count, ...], ...]], kind="draw", field="texts", 
 
 
 @dataclass(frozen=True, slots=True)
-class ShowLaw(Question[TokenLaw], kind="distribution", field="law", needs=ShowsDistribution):
+class ShowLaw(Question[TokenLaw], kind="distribution", field="law", needs=protocols.ShowsDistribution):
     """`ShowsDistribution.distribution`."""
 
     prompt: Ids

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.perf_invariants import certify
+from specgate.analysis.perf_invariants.certificate import certify
 from specgate.analysis.reduce import measure
 from specgate.archive.tape import accept_counts
 from specgate.contract import (

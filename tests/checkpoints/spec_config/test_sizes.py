@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf.target import target_geometry
-from specgate.checkpoints.spec_config import SIZES, SpecConfig, check
+from specgate.checkpoints.spec_config.sizes import SIZES, SpecConfig, check
 from specgate.errors import UsageError
 from tests.checkpoints.folders import DRAFT, LLAMA, keys
 

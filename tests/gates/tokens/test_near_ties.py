@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.perf_invariants import certificates
+from specgate.analysis.perf_invariants.certificate import certificates
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.tokens.checking import judged as checked
 from specgate.analysis.tokens.comparison import find_divergences, find_repeats
