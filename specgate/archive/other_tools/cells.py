@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from specgate.analysis.grouping import grouped
 from specgate.archive.other_tools.reading import Result
 from specgate.archive.other_tools.speculation import Drafting
 from specgate.contract import Cell, CellResult, PairRef, Point, Role, Run, Value
@@ -60,11 +61,12 @@ def label(result: Result, names: Sequence[str]) -> str:
 
 def merged(results: Iterable[Result]) -> list[Result]:
     """Return the results with repetitions of one scenario, question and draft length put together."""
-    groups: dict[object, list[Result]] = {}
-    for result in with_lengths(list(results)):
-        question = tuple(sorted({**result.asked, **result.settings}.items()))
-        groups.setdefault((result.scenario, question, result.k, result.speculates), []).append(result)
-    return [together(group) for group in groups.values()]
+
+    def question(result: Result) -> object:
+        asked = tuple(sorted({**result.asked, **result.settings}.items()))
+        return result.scenario, asked, result.k, result.speculates
+
+    return [together(group) for group in grouped(with_lengths(list(results)), question).values()]
 
 
 def together(group: Sequence[Result]) -> Result:

@@ -6,7 +6,7 @@ GuideLLM's `benchmarks.json`, TensorRT-LLM's `bench/dataclasses/reporting.py`, l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -77,11 +77,13 @@ class Tool:
 
 def latencies(
     at: str, statistics: Mapping[str, str], scale: float = 1.0, **quantities: str
-) -> Iterator[tuple[str, Figure]]:
-    """(metric, figure) of each statistic of each quantity. `at`: the path, with their names for `{q}` and `{s}`."""
-    for quantity, name in quantities.items():
-        for statistic, word in statistics.items():
-            yield per_request(statistic, quantity), Figure(at.format(q=name, s=word), scale)
+) -> dict[str, Figure]:
+    """Metric → figure of each statistic of each quantity. `at`: the path, with their names for `{q}` and `{s}`."""
+    return {
+        per_request(statistic, quantity): Figure(at.format(q=name, s=word), scale)
+        for quantity, name in quantities.items()
+        for statistic, word in statistics.items()
+    }
 
 
 _NAMED = {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99"}
@@ -98,6 +100,15 @@ _LLAMA_SETTINGS = (
     *("flash_attn", "no_kv_offload", "devices", "tensor_split", "use_mmap", "embeddings"),
 )
 _LENGTHS = {"input": ("total_input_tokens", "completed"), "output": ("total_output_tokens", "completed")}
+
+
+def llama_bench(
+    where: Mapping[str, object], metric: str, scale: float | Callable[[NumberAt], float] = 1.0, form: str = ""
+) -> Tool:
+    """Return one of the forms of llama-bench, whose rate is of what a row measured."""
+    figures = {metric: Figure("avg_ts", scale, "samples_ts")}
+    return Tool("llama-bench", _LLAMA, where, figures, _LLAMA_ASKED, _LLAMA_SETTINGS, form=form)
+
 
 SCRIPTS: Final = Tool(
     "benchmark_speculative.py",
@@ -123,7 +134,7 @@ TOOLS: Final = (
             "output_tok_s": Figure("output_throughput"),
             "throughput_req_s": Figure("request_throughput"),
             "goodput_req_s": Figure("request_goodput"),
-            **dict(latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2el")),
+            **latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2el"),
         },
         asked=("request_rate", "burstiness", "max_concurrency", "num_prompts"),
         settings=("model_id",),
@@ -148,7 +159,7 @@ TOOLS: Final = (
         figures={
             "output_tok_s": Figure("output_throughput"),
             "throughput_req_s": Figure("request_throughput"),
-            **dict(latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2e_latency")),
+            **latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2e_latency"),
         },
         asked=("dataset_name", "request_rate", "max_concurrency", "random_input_len", "random_output_len"),
         sizes=_LENGTHS,
@@ -164,16 +175,8 @@ TOOLS: Final = (
             "output_tok_s": Figure("output_token_throughput.avg"),
             "throughput_req_s": Figure("request_throughput.avg"),
             "goodput_req_s": Figure("goodput.avg"),
-            **dict(
-                latencies(
-                    "{q}.{s}",
-                    _AVERAGED,
-                    ttft="time_to_first_token",
-                    tpot="inter_token_latency",
-                    icl="inter_chunk_latency",
-                    e2e="request_latency",
-                )
-            ),
+            **latencies("{q}.{s}", _AVERAGED, ttft="time_to_first_token", tpot="inter_token_latency"),
+            **latencies("{q}.{s}", _AVERAGED, icl="inter_chunk_latency", e2e="request_latency"),
         },
         asked=("input_config.loadgen",),
         sizes={"input": ("input_sequence_length.avg",), "output": ("output_sequence_length.avg",)},
@@ -196,8 +199,8 @@ TOOLS: Final = (
         figures={
             "output_tok_s": Figure("metrics.output_tokens_per_second.successful.mean"),
             "throughput_req_s": Figure("metrics.requests_per_second.successful.mean"),
-            **dict(latencies(_GUIDELLM, _OF_GUIDELLM, ttft="time_to_first_token_ms", tpot="inter_token_latency_ms")),
-            **dict(latencies(_GUIDELLM, _OF_GUIDELLM, 1e3, e2e="request_latency")),
+            **latencies(_GUIDELLM, _OF_GUIDELLM, ttft="time_to_first_token_ms", tpot="inter_token_latency_ms"),
+            **latencies(_GUIDELLM, _OF_GUIDELLM, 1e3, e2e="request_latency"),
         },
         asked=("config.strategy", "args.strategy"),
         sizes={
@@ -213,8 +216,8 @@ TOOLS: Final = (
         figures={
             "output_tok_s": Figure("performance.system_output_throughput_tok_s"),
             "throughput_req_s": Figure("performance.request_throughput_req_s"),
-            **dict(latencies("streaming_metrics.{q}_percentiles.{s}", _OF_TRTLLM, ttft="ttft", tpot="tpot")),
-            **dict(latencies("performance.{q}.{s}", _OF_TRTLLM, e2e="request_latency_percentiles_ms")),
+            **latencies("streaming_metrics.{q}_percentiles.{s}", _OF_TRTLLM, ttft="ttft", tpot="tpot"),
+            **latencies("performance.{q}.{s}", _OF_TRTLLM, e2e="request_latency_percentiles_ms"),
         },
         asked=("request_info.num_requests", "request_info.avg_input_length", "world_info.max_batch_size"),
         # Per request: drafted = K · iterations, accepted = output tokens − iterations. The prefill is an iteration.
@@ -227,32 +230,10 @@ TOOLS: Final = (
         always=True,
         form="`--report_json`",
     ),
-    Tool(
-        "llama-bench",
-        _LLAMA,
-        {"n_gen": 0},
-        {"prefill_tok_s": Figure("avg_ts", each="samples_ts")},
-        _LLAMA_ASKED,
-        _LLAMA_SETTINGS,
-        form="`-o json`, `jsonl` or `csv`",
-    ),
-    Tool(
-        "llama-bench",
-        _LLAMA,
-        {"n_prompt": 0},
-        {"decode_tok_s": Figure("avg_ts", each="samples_ts")},
-        _LLAMA_ASKED,
-        _LLAMA_SETTINGS,
-    ),
-    Tool(
-        "llama-bench",
-        _LLAMA,
-        {},
-        # Its rate is of prompt and generated tokens together.
-        {"output_tok_s": Figure("avg_ts", lambda n: n("n_gen") / (n("n_prompt") + n("n_gen")), "samples_ts")},
-        _LLAMA_ASKED,
-        _LLAMA_SETTINGS,
-    ),
+    llama_bench({"n_gen": 0}, "prefill_tok_s", form="`-o json`, `jsonl` or `csv`"),
+    llama_bench({"n_prompt": 0}, "decode_tok_s"),
+    # Its rate is of prompt and generated tokens together.
+    llama_bench({}, "output_tok_s", lambda n: n("n_gen") / (n("n_prompt") + n("n_gen"))),
 )
 """Tools whose results are read; the first that fits counts."""
 
