@@ -25,13 +25,7 @@ from specgate.contract import (
     Verdict,
 )
 from specgate.contract.metrics import BATCH_SPEEDUPS
-from specgate.gates.samples import (
-    decision_on,
-    evidence_of,
-    more_pairs,
-    smallest_effect,
-    span,
-)
+from specgate.gates.samples import decision_on, evidence_of, more_pairs, smallest_effect, span
 from specgate.gates.select import CellGate, for_other_tokens, late_client, no_baseline, unmeasured, verdict
 
 

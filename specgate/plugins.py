@@ -21,16 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from specgate.contract.protocols import (
-    Availability,
-    Backend,
-    ContrastGate,
-    Gate,
-    PairSource,
-    Profiler,
-    Report,
-    View,
-)
+from specgate.contract.protocols import Availability, Backend, ContrastGate, Gate, PairSource, Profiler, Report, View
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.plugin_process import ENGINE_LIBRARIES, BackendApart, checked
 

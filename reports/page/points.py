@@ -13,13 +13,7 @@ from specgate.reports.common import own_prompts
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.summary import QUIET
 from specgate.reports.common.tables import all_figures, title
-from specgate.reports.pictures import (
-    acceptance,
-    cycle,
-    latency,
-    machine,
-    uptime,
-)
+from specgate.reports.pictures import acceptance, cycle, latency, machine, uptime
 
 DRAWN: Final = 4
 """Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""

@@ -34,14 +34,7 @@ the names of their files. Nothing here imports an engine, reads a file or looks 
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
 from specgate.contract.policy import Exemption, Policy, Rule, TokenChecks
-from specgate.contract.results import (
-    AcceptanceDrift,
-    BetweenRuns,
-    CellResult,
-    Comparison,
-    Distribution,
-    Value,
-)
+from specgate.contract.results import AcceptanceDrift, BetweenRuns, CellResult, Comparison, Distribution, Value
 from specgate.contract.run import EXPLORED, LastGreen, Promotion, Run, RunView
 from specgate.contract.samples.block import (
     ENGINE_DECODE_NS,

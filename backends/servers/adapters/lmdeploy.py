@@ -11,15 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import (
-    SERVED_NAME,
-    Adapter,
-    Launch,
-    integer,
-    integers,
-    last_ranking,
-    part,
-)
+from specgate.backends.servers.adapter import SERVED_NAME, Adapter, Launch, integer, integers, last_ranking, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import PrometheusMeter, Speculation, counted_speculation, has_metrics

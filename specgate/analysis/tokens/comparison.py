@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate.analysis.rounds import pairs_of
-from specgate.contract import (
-    BASELINE,
-    BaselineText,
-    Block,
-    Cell,
-    Divergence,
-    Finish,
-    LogitCheck,
-    LogitSample,
-)
+from specgate.contract import BASELINE, BaselineText, Block, Cell, Divergence, Finish, LogitCheck, LogitSample
 from specgate.contract.token_check import NO_TOKEN
 
 Text = tuple[tuple[int, ...], Finish]

@@ -12,14 +12,7 @@ from specgate.analysis.grouping import collected
 from specgate.analysis.prompt_acceptance import length_counts
 from specgate.analysis.requests.arrivals import step_ms, step_unit
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
-from specgate.analysis.two_builds.outcomes import (
-    MOST_PROCESSES,
-    MOST_PROMPTS,
-    log_margin,
-    needed,
-    within_pct,
-    words_of,
-)
+from specgate.analysis.two_builds.outcomes import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, within_pct, words_of
 from specgate.contract import Block, Role
 from specgate.contract.references import StepUnit
 from specgate.contract.two_builds import (

@@ -18,14 +18,7 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.two_builds.estimates import over_processes
 from specgate.analysis.two_builds.outcomes import overall
-from specgate.analysis.two_builds.quantities import (
-    Both,
-    Pairing,
-    firsts_of,
-    raw_of_cells,
-    raw_of_processes,
-    with_words,
-)
+from specgate.analysis.two_builds.quantities import Both, Pairing, firsts_of, raw_of_cells, raw_of_processes, with_words
 from specgate.contract import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.token_check import NO_TOKEN

@@ -11,14 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.archive.other_tools.declarations import (
-    SCRIPTS,
-    TOOLS,
-    Figure,
-    Tool,
-    at,
-    tool_of,
-)
+from specgate.archive.other_tools.declarations import SCRIPTS, TOOLS, Figure, Tool, at, tool_of
 from specgate.archive.other_tools.numbers import Numbers
 from specgate.archive.other_tools.scripts import script_of, text_of
 from specgate.archive.other_tools.speculation import TOLERANCE, Drafting, drafting_of

@@ -13,15 +13,7 @@ from specgate.contract.routing import ExpertCounts
 from specgate.contract.samples.memory import MemoryUse
 from specgate.contract.scenarios.plan import Cell, Point
 from specgate.contract.scenarios.roles import Role
-from specgate.contract.types import (
-    FAIL_FAST,
-    Count,
-    Counts,
-    LeavesOut,
-    Length,
-    Tallies,
-    Tokens,
-)
+from specgate.contract.types import FAIL_FAST, Count, Counts, LeavesOut, Length, Tallies, Tokens
 
 ENGINE_DECODE_NS: Final = "engine_decode_ns"
 """The counter of a block that holds what its requests' decoding took by the engine's own clock."""

@@ -8,13 +8,7 @@ from typing import Annotated, Final, Literal
 
 from specgate.contract.scenarios.pair import AcceptanceSource
 from specgate.contract.traffic import Traffic
-from specgate.contract.types import (
-    HARNESS_ONLY,
-    Counts,
-    Finite,
-    Integer,
-    Size,
-)
+from specgate.contract.types import HARNESS_ONLY, Counts, Finite, Integer, Size
 
 MAY_NOT_DRAFT: Final = "may draft nothing: "
 """How a warning of an engine begins that explains a cell without drafts, if there is one."""

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from specgate.contract.samples.block import Finishes
 from specgate.contract.scenarios.plan import Point
 from specgate.contract.token_check import Margin
-from specgate.contract.types import (
-    Count,
-    Counts,
-    Digest,
-    Finite,
-    Tokens,
-)
+from specgate.contract.types import Count, Counts, Digest, Finite, Tokens
 
 
 @dataclass(frozen=True, slots=True)

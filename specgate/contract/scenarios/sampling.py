@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from specgate.contract.types import (
-    FACTOR,
-    POSITIONS,
-    Check,
-    Factor,
-    Positions,
-    Range,
-    Requests,
-    Share,
-    Steps,
-)
+from specgate.contract.types import FACTOR, POSITIONS, Check, Factor, Positions, Range, Requests, Share, Steps
 
 SamplingMethod = Literal["coupled", "rejection"]
 """How a draft is verified at a temperature. `coupled`: with the random numbers of plain sampling, whose tokens are then

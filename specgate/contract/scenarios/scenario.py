@@ -12,17 +12,7 @@ from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.roles import BASELINE, Role
 from specgate.contract.scenarios.sampling import Draws, Sampling
 from specgate.contract.scenarios.workload import LOAD_PAIRS, MOST_PAIRS, PASS_ROUNDS, Budget, Grid, Schedule, Workload
-from specgate.contract.types import (
-    FILLED_IN,
-    SECONDS,
-    VALUES,
-    Convert,
-    LeavesOut,
-    Length,
-    Pattern,
-    Range,
-    Text,
-)
+from specgate.contract.types import FILLED_IN, SECONDS, VALUES, Convert, LeavesOut, Length, Pattern, Range, Text
 
 RunKind = Literal["micro", "full", "load"]
 """What is measured, and the command that does it: steps (`micro`), whole requests (`full`), or a server under load."""

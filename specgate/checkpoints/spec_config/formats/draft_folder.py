@@ -8,13 +8,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Final
 
-from specgate.checkpoints.auxiliary_layers import (
-    AuxiliaryLayers,
-    nested_ids,
-    no_ids,
-    resolve_boundaries,
-    top_level_ids,
-)
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, nested_ids, no_ids, resolve_boundaries, top_level_ids
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.hf_keys import Keys
 from specgate.checkpoints.spec_config.formats.collect_terms import Terms
