@@ -92,35 +92,19 @@ FAULTS: Final = (
     Fault("cache integrity failure", {"kv_integrity_failures": "1"}, "invariants", "kv_integrity"),
     Fault("broken attention mask of a tree", {"mask_integrity_failures": "1"}, "invariants", "mask_integrity"),
     Fault("prefix-cache hit", {"cache_hit_tokens": "32"}, "validity", "cache_hit"),
-    Fault(
-        "speculation silently off",
-        {"no_drafts": "true"},
-        "validity",
-        "no_drafts",
-        also=("acceptance", "acceptance-drift", "speed", "invariants"),
-    ),
-    Fault(
-        "unusable draft",
-        {"draft_error": "fc.weight is missing"},
-        "validity",
-        "draft_unusable",
-        also=("acceptance", "acceptance-drift", "speed"),
-    ),
+    Fault("speculation silently off", {"no_drafts": "true"}, "validity", "no_drafts",
+          also=("acceptance", "acceptance-drift", "speed", "invariants")),
+    Fault("unusable draft", {"draft_error": "fc.weight is missing"}, "validity", "draft_unusable",
+          also=("acceptance", "acceptance-drift", "speed")),
     Fault("acceptance inflated by loops", {"loop_period": "7"}, "degeneracy", "above_max", State.FAIL),
-    Fault(
-        "draft that goes stale",
-        {"stale_steps": "1"},
-        "acceptance-drift",
-        "falls",
-        State.FAIL,
-        also=("acceptance", "speed"),
-    ),
+    Fault("draft that goes stale", {"stale_steps": "1"}, "acceptance-drift", "falls", State.FAIL,
+          also=("acceptance", "speed")),
     Fault("draft of no use", {"accept": "0,1,0,0"}, "acceptance", "below_min", State.FAIL, also=("speed",)),
     # The baseline's, too: the speed-up stays.
     Fault("every step 5 % late", {"step_ns": "262500", "draft_ns": "26250"}, "tail", "above_max", State.FAIL),
     costly("verification that costs under load", "load", "costs_before_min"),
     costly("requests that end too late", "goodput", "below_min"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
