@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from specgate.contract import reading
+from specgate.contract.types import dotted
 from specgate.errors import InvalidResult
 
 LARGEST: Final = 1 << 30
@@ -124,4 +125,4 @@ def from_plain(kind: type[T], data: object, source: Path) -> T:
         first = malformed.problems[0]
         value = reading.value_at(data, first.key)
         of_value = "" if value is reading.ABSENT else f" (value: {shown(value)})"
-        raise InvalidResult(f"{source}: {reading.dotted(first.key) or 'file'}: {first.why}{of_value}") from malformed
+        raise InvalidResult(f"{source}: {dotted(first.key) or 'file'}: {first.why}{of_value}") from malformed

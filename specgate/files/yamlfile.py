@@ -183,7 +183,9 @@ def _check_scalar(node: yaml.ScalarNode, path: Path, key: KeyPath) -> None:
     digits = node.value.lstrip("-+")
     if node.tag == _TAG + "int" and len(digits) > 1 and digits.isdigit() and digits.startswith("0"):
         right = f"write {int(digits[:20])}, or 0o{digits.lstrip('0')} for octal, or put the text in quotes"
-        raise UsageError(f"{where}: {shortened(node.value)}: a number with a leading 0 is octal in YAML 1.1", hint=right)
+        raise UsageError(
+            f"{where}: {shortened(node.value)}: a number with a leading 0 is octal in YAML 1.1", hint=right
+        )
     if node.tag == _TAG + "int" and len(digits) > DIGITS:
         raise UsageError(f"{where}: {shortened(node.value)}: more than {DIGITS} digits", hint="is this a number?")
     old = _tag_in_yaml_1_1(node.value)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from specgate.contract.reading import Problem, nearest
-from specgate.files.yaml_schema import refusal
 from specgate.contract.types import KeyPath
+from specgate.files.yaml_schema import refusal
 from specgate.files.yamlfile import Document, Mark, load
 
 LONGEST_CHAIN: Final = 16

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from specgate.contract.reading import Malformed, filled_in_keys, from_data, from_json, from_stored, problems_of
-from specgate.contract.types import dotted
-from specgate.contract.types import FILLED_IN, Check, Convert, Digest, Finite, Integer, Length, Range, Size
+from specgate.contract.types import FILLED_IN, Check, Convert, Digest, Finite, Integer, Length, Range, Size, dotted
 
 
 @dataclass(frozen=True, slots=True)

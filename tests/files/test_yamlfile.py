@@ -7,8 +7,8 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from specgate.errors import UsageError
 from specgate.contract.types import dotted
+from specgate.errors import UsageError
 from specgate.files.yamlfile import Document, dump_yaml, load
 
 

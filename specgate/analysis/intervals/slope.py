@@ -26,6 +26,7 @@ from specgate.analysis.stats import MIN_FREEDOM, t_quantile
 
 Array = NDArray[np.float64]
 
+
 @dataclass(frozen=True, slots=True)
 class Slope:
     """A slope per unit of x. `error`: its standard error, with `freedom` degrees of freedom.

@@ -280,8 +280,7 @@ def tokens(partners: Partners) -> TokenContrast:
 
 
 def incomparable(partners: Partners) -> str | None:
-    """Reason for which a cell's tokens may differ between the two runs; None if they must agree.
-    """
+    """Reason for which a cell's tokens may differ between the two runs; None if they must agree."""
     run_a, run_b = partners.run_a, partners.run_b
     if not partners.same_prompts:
         return "prompts_differ"

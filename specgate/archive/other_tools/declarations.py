@@ -75,9 +75,7 @@ class Tool:
     form: str = ""
 
 
-def latencies(
-    at: str, statistics: Mapping[str, str], scale: float = 1.0, **quantities: str
-) -> dict[str, Figure]:
+def latencies(at: str, statistics: Mapping[str, str], scale: float = 1.0, **quantities: str) -> dict[str, Figure]:
     """Metric → figure of each statistic of each quantity. `at`: the path, with their names for `{q}` and `{s}`."""
     return {
         per_request(statistic, quantity): Figure(at.format(q=name, s=word), scale)

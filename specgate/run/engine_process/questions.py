@@ -156,7 +156,9 @@ class ScoreText(Question[tuple[Score, ...]], kind="score", field="scores", needs
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogits(Question[tuple[TopTokens, ...]], kind="token_logits", field="places", needs=protocols.ShowsTokenLogits):
+class TokenLogits(
+    Question[tuple[TopTokens, ...]], kind="token_logits", field="places", needs=protocols.ShowsTokenLogits
+):
     """`ShowsTokenLogits.token_logits`."""
 
     prompt: Ids
