@@ -63,8 +63,8 @@ def merged(results: Iterable[Result]) -> list[Result]:
     """Return the results with repetitions of one scenario, question and draft length put together."""
 
     def question(result: Result) -> object:
-        asked = tuple(sorted({**result.asked, **result.settings}.items()))
-        return result.scenario, asked, result.k, result.speculates
+        settings = tuple(sorted({**result.asked, **result.settings}.items()))
+        return result.scenario, settings, result.k, result.speculates
 
     return [together(group) for group in grouped(with_lengths(list(results)), question).values()]
 
