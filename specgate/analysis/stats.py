@@ -9,14 +9,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal
 
 from specgate.contract import PASS_ROUNDS, BetweenRuns, Comparison, Scenario, TimeEnd
 
-Matrix = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
 MIN_PAIRS = 3
 """Fewer pairs than this leave a t-interval one degree of freedom or none: no interval is given."""
 MIN_FREEDOM = 3
@@ -112,6 +114,8 @@ def order_interval(
     Where prompt sets were not repeated often enough to be told apart, one m serves for all. Their differences then
     count as noise, which can only widen the interval. Where all pairs ran in one order, b is left out.
     """
+    import numpy as np
+
     n = len(log_ratios)
     if n < MIN_PAIRS:
         return None
@@ -134,6 +138,8 @@ def designs(orders: Sequence[float], prompt_sets: Sequence[int]) -> Iterator[tup
 
     The choice depends only on what was run, never on what was measured.
     """
+    import numpy as np
+
     n, order = len(orders), np.asarray(orders, float)[:, None]
     one, each = np.ones((n, 1)), np.asarray(prompt_sets)[:, None] == np.unique(prompt_sets)[None, :]
     if len(prompt_sets) == n and n - each.shape[1] - 1 >= MIN_FREEDOM:
@@ -153,6 +159,8 @@ def cluster_interval(
     Cochran's ratio estimator, linearised: the residuals nᵢ − r·dᵢ are taken per cluster, so that the steps of one
     prompt do not count as independent. None for fewer than MIN_PAIRS clusters.
     """
+    import numpy as np
+
     count = len(numerators)
     total = sum(denominators)
     if count < MIN_PAIRS or total == 0:
