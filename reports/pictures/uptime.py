@@ -23,6 +23,9 @@ def over_requests(key: str, results: Sequence[CellResult]) -> Picture:
     drifts = [(r, r.drift) for r in results if r.drift is not None]
     if not drifts:
         return left_out(name, "too few blocks of an engine that keeps running")
+    words = "; ".join(f"{result.cell.role_name}: {in_words(drift, ERRORS)}" for result, drift in drifts)
+    if not any(drift.error or drift.set_error for _, drift in drifts):
+        return left_out(name, words)  # a slope of rounding errors, and dots on a line
 
     def draw(axes: Any) -> None:
         axes.axhline(0, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
@@ -34,7 +37,6 @@ def over_requests(key: str, results: Sequence[CellResult]) -> Picture:
         svg.whole_ticks(axes)
         svg.legend(axes, len(drifts))
 
-    words = "; ".join(f"{result.cell.role_name}: {in_words(drift, ERRORS)}" for result, drift in drifts)
     caption = f"A dot per block: its acceptance length less the mean of its prompt set; line: the slope. {words}."
     drawing = svg.drawn(f"{key}-uptime", f"{name}. {words}.", draw)
     return Picture(name, caption, drawing, [table(drifts)])

@@ -74,6 +74,8 @@ def take_servers(options: dict[str, Any], *, smoke: bool = False) -> None:
     if urls and options.get("resume"):
         raise UsageError(f"--resume with {urls[0]}", hint="leave it out: the run's own folder says what it measures")
     urls += [checked_url(given.pop("url"))] if "url" in given else []
+    if options.get("arrivals") == "trace" and not (options["prompts"] or options["scenarios"] or options.get("resume")):
+        raise UsageError("--arrivals trace without --prompts", hint="a file of requests, each with its timestamp")
     complete = options["backend"] is not None and names_pair(options)
     if not urls and (complete or not any(key.startswith("url.") for key in given)):
         return

@@ -140,7 +140,8 @@ def lines(done: Smoke, *, every: bool) -> Iterator[str]:
     yield headline(done)
     if e.drafting is not None:
         yield from figures(e.drafting)
-    if e.error:
+    what, _, remedy = (e.error or "").partition("\n")
+    if e.error and not any(f.seen == what and remedy.strip() == f.todo for f in done.causes):  # a cause says it all
         for line in f"error: {e.error}".splitlines():
             yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ")
     for warning in e.warnings:

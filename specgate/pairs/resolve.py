@@ -12,7 +12,7 @@ from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
 from specgate.checkpoints.turbomind import TARGET, is_draft, read_either
 from specgate.contract import AcceptanceSource, PairRef
-from specgate.errors import UsageError
+from specgate.errors import CheckpointError, UsageError
 
 DEMO: Final = "demo"
 """The pair that is meant where nothing says which."""
@@ -136,7 +136,10 @@ def target_limits(
     not support.
     """
     if pair.weights == "server":
-        served = read_served_target(pair.tokenizer)
+        try:
+            served = read_served_target(pair.tokenizer)
+        except CheckpointError as error:  # of a file that the command line names
+            raise UsageError(error.message, hint=error.hint) from error
         return served.max_positions, served.vocab
     if any_architecture and rope is None:
         config = read_any_target(pair.target)

@@ -207,3 +207,8 @@ def test_a_measured_acceptance_length_is_forced_at_load_by_one_command(cli: Cli)
     assert float(config.options["force_al"]) == pytest.approx(length, rel=1e-5) and config.policy.name == "load-forced"
     assert any(f"as {first.name} measured it" in warning for warning in run.warnings)
     assert {v.state.value for v in run.verdicts if v.gate == "tokens" and v.cell.endswith("spec-3")} <= {"SKIPPED"}
+
+
+def test_a_trace_without_a_file_of_requests_is_refused_before_anything_is_asked(cli: Cli) -> None:
+    done = cli.run("load", "http://127.0.0.1:9", "--arrivals", "trace", pair=False)
+    assert done.returncode == 2 and "--arrivals trace without --prompts" in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING
 
 import click
@@ -95,15 +95,20 @@ def names(alignment: Alignment) -> tuple[str, str]:
     return labels(alignment.first, alignment.second)
 
 
+def several(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
+
+
 def verdict(alignment: Alignment) -> str:
+    agree = several(alignment.same, "term")
     worst = [d for d in alignment.differences if d.breaks != "nothing"]
     if alignment.broken:
-        return f"NOT aligned: {len(alignment.broken)} broken rules, {len(worst)} differences that matter"
+        return f"NOT aligned: {several(alignment.broken, 'broken rule')}, {several(worst, 'difference')} that matter"
     if worst:
         return f"NOT aligned: {len(worst)} of {len(alignment.differences)} differences matter"
     if alignment.undecided:
-        return f"not known: {len(alignment.undecided)} things that matter; {len(alignment.same)} terms agree"
-    return f"aligned: {len(alignment.same)} terms agree" + (
+        return f"not known: {several(alignment.undecided, 'thing')} that matter; {agree} agree"
+    return f"aligned: {agree} agree" + (
         f", {len(alignment.differences)} differ without consequence at temperature 0" if alignment.differences else ""
     )
 

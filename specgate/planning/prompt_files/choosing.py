@@ -245,7 +245,7 @@ class OwnPrompts:
         enough = len(chosen) // batch
         fewer = replace(self.scenario, workload=replace(self.scenario.workload, prompt_sets=enough))
         # Fewer sets that the scenario would be refused for are no way out.
-        remedy = "" if not enough or any(contradictions(fewer)) else f"prompt_sets: {enough}, or "
+        remedy = "" if not enough or any(contradictions(fewer)) else f"prompt_sets: {enough} (--prompt-sets), or "
         load = self.scenario.load
         size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
         ways = [*(["other lengths"] if least > 1 or most is not None else []), *([less] if batch > 1 else [])]

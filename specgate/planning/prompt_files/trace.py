@@ -55,7 +55,7 @@ class Stamp:
                 pass
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
             right = "milliseconds were expected, or a date such as 2026-11-29T12:00:00.250"
-            raise UsageError(f"{where}: timestamp: {shown(value)}: {right}")
+            raise UsageError(f"{where}: timestamp: {'missing' if value is None else shown(value)}: {right}")
         return float(value)
 
     def new_tokens(self, where: str) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from specgate.analysis.speculation.evidence import Finding
 from specgate.commands.smoke import lines
 from tests.backends.offline.helpers import STAND_INS
 from tests.backends.servers.helpers import program, running_stub
@@ -120,6 +121,8 @@ def test_what_an_error_advises_stands_below_it() -> None:
     evidence = SimpleNamespace(backend="b", role="spec-3", drafting=None, error="D: empty\n  fill it", warnings=())
     done: Any = SimpleNamespace(evidence=evidence, failed=True, active=False, causes=(), findings=())
     assert list(lines(done, every=False))[1:3] == ["error: D: empty", "  fill it"]
+    done.causes = (Finding("draft_not_loaded", "found", "D: empty", "fill it", "tensors"),)
+    assert list(lines(done, every=False))[2:4] == ["  seen: D: empty", "  do: fill it"], "once"
 
 
 def test_an_engine_that_fails_is_an_engine_error(cli: Cli) -> None:
@@ -215,6 +218,6 @@ def test_flags_that_ask_for_another_draft_length_end_before_a_server_is_started(
 
 
 def test_a_prompt_that_is_empty_or_said_twice_is_refused_before_a_server_is_asked(cli: Cli) -> None:
-    for arguments, says in ((("--prompt", ""), "--prompt '': empty"), (("--prompt", "a", "--context", "9"), "together")):
-        done = cli.run("smoke", "http://127.0.0.1:9", *arguments, pair=False)
+    for words, says in (("--prompt=", "--prompt '': empty"), ("--prompt=a --context=9", "together")):
+        done = cli.run("smoke", "http://127.0.0.1:9", *words.split(), pair=False)
         assert done.returncode == 2 and says in done.stderr

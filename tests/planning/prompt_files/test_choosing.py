@@ -146,7 +146,7 @@ def test_fewer_sets_are_offered_only_where_the_scenario_may_have_them(tmp_path: 
         return str(caught.value.hint)
 
     whole_sets = Schedule(rounds=2, warmup_rounds=1)
-    assert hint(schedule=whole_sets).startswith("right would be prompt_sets: 11, or other lengths, a smaller batch")
+    assert hint(schedule=whole_sets).startswith("right would be prompt_sets: 11 (--prompt-sets), or other lengths")
     assert hint(schedule=Schedule(rounds=1, warmup_rounds=1)).startswith("right would be other lengths"), "11 is odd"
     assert "load.per_client" in hint(kind="load", load=Load(2, arrivals="trace"), schedule=whole_sets)
     assert "prompt_sets" not in hint(32, schedule=replace(whole_sets, until="decided")), "no set is whole"
@@ -191,7 +191,7 @@ def test_prompts_of_mooncakes_traces_share_what_their_hashes_share(tmp_path: Pat
             [{"timestamp": 5}, {"timestamp": 4}],
             r"p.jsonl:2: timestamp: 4 ms: it lies before the request above it, at 5 ms",
         ),
-        ([{"timestamp": 5}, {}], "p.jsonl:2: timestamp: None: milliseconds were expected, or a date"),
+        ([{"timestamp": 5}, {}], "p.jsonl:2: timestamp: missing: milliseconds were expected, or a date"),
         ([{"timestamp": 5}, {"timestamp": 5}], "all requests have the same"),
         ([{"timestamp": 1}, {"timestamp": 5, "output_length": 0}], "output_length: 0: a number of tokens"),
         ([{"timestamp": "2026-11-29T12:00:01"}, {"timestamp": "2026-11-29T12:00:00"}], "lies before the request"),
