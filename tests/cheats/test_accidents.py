@@ -16,11 +16,6 @@ def reasons(run: Run) -> set[str]:
     return {v.reason_code for v in objections(run)}
 
 
-@pytest.fixture(autouse=True)
-def one_spec_role(cli: Cli) -> None:
-    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
-
-
 def test_junk_that_is_alike_in_every_role_is_seen_wherever_it_stands(cheating: Cheating) -> None:
     code, run = cheating("JunkInTheSecondHalfOfTwoTexts")
     assert code == 6 and "not_the_targets" in reasons(run)
@@ -47,13 +42,13 @@ def from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("from_outside")
-def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating: Cheating, cli: Cli) -> None:
+def test_an_engine_that_prefills_in_one_go_and_tells_the_truth_is_green(cheating: Cheating) -> None:
     code, run = cheating("InOneGo")
     assert (code, objections(run)) == (0, [])
 
 
 @pytest.mark.usefixtures("from_outside")
-def test_decoding_that_is_told_as_prefill_is_seen_by_the_wait_for_a_step(cheating: Cheating, cli: Cli) -> None:
+def test_decoding_that_is_told_as_prefill_is_seen_by_the_wait_for_a_step(cheating: Cheating) -> None:
     code, run = cheating("TellsDecodeAsPrefill")
     assert code == 6 and "clocks_disagree" in reasons(run)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.contract import Run
 from tests.cheats.conftest import Cheating, objections
 from tests.support.command import NOT_SCORED, Cli
 
@@ -95,13 +94,8 @@ def test_a_baseline_that_says_it_ended_is_held_against_what_was_asked(cheating: 
     ],
 )
 def test_a_speed_up_that_verification_or_the_baselines_own_pace_rules_out_is_invalid(
-    cheating: Cheating, cli: Cli, engine: str, code: str, words: str
+    cheating: Cheating, engine: str, code: str, words: str
 ) -> None:
-    cli.scenario(spec=[3])
     exit_code, run = cheating(engine)
     assert exit_code == 6
     assert words in {v.reason_code: v.message for v in objections(run)}[code]
-
-
-def codes(run: Run) -> set[str]:
-    return {v.reason_code for v in objections(run)}

@@ -14,8 +14,6 @@ from specgate.sweep.measuring import Candidate, measure_beside
 from tests.backends.offline.helpers import STAND_INS
 from tests.support.command import Cli
 
-HUNDRED = ",".join(map(str, range(100)))
-
 
 @pytest.fixture
 def cli(cli: Cli) -> Cli:
