@@ -106,7 +106,7 @@ def test_two_folders_are_compared_under_an_interpreter_that_is_named(cli: Cli, t
 
 def test_a_base_that_does_not_build_is_named_and_nothing_is_measured(cli: Cli, checkout: Path) -> None:
     inside = Cli(checkout, cli.target, cli.draft)
-    done = inside.run_apart("ab", "--base", "HEAD~1", "--backend", "toy", "--build", "echo no compiler; exit 3", *FIXED)
+    done = inside.run("ab", "--base", "HEAD~1", "--backend", "toy", "--build", "echo no compiler; exit 3", *FIXED)
     assert done.returncode == 7
     assert "old: --build" in done.stderr and "exit code 3" in done.stderr and "no compiler" in done.stderr
     assert not (cli.folder / "runs").exists()

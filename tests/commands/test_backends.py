@@ -35,8 +35,7 @@ def test_every_built_in_back_end_keeps_the_protocol() -> None:
 
 
 def test_without_a_subcommand_they_are_listed() -> None:
-    alone, listed = (CliRunner().invoke(cli, words) for words in (["machine", "backends"], ["machine", "backends"]))
-    assert alone.output == listed.output and "llamacpp" in alone.output
+    assert "llamacpp" in CliRunner().invoke(cli, ["machine", "backends"]).output
 
 
 def test_broken_ones_are_named_with_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:

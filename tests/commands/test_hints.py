@@ -42,10 +42,10 @@ def sentences() -> tuple[tuple[str, str], ...]:
 def _sentences() -> Iterator[tuple[str, str]]:
     for folder in ("specgate", "gates", "reports", "backends"):
         for file in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-            inner = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
-            for node in ast.walk(tree):
+            nodes = [*ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+            docs = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+            inner = {id(v) for n in nodes if isinstance(n, ast.JoinedStr) for v in n.values}
+            for node in nodes:
                 if id(node) in docs or id(node) in inner:
                     continue
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

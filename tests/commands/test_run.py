@@ -134,7 +134,7 @@ def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli:
     kept = (run / "samples" / "blocks.jsonl").read_text()
     # It died after twenty decode runs; one of them was the untimed text of the first prompt set that had both orders.
     assert (kept.count("\n"), (run / "samples" / "texts.jsonl").read_text().count("\n")) == (19, 1)
-    again = cli.run_apart("micro", "--resume", run, pair=False)
+    again = cli.run("micro", "--resume", run, pair=False)
     assert again.returncode == 0, again.stdout + again.stderr
     assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
     record = json.loads((run / "run.json").read_text())
@@ -274,7 +274,7 @@ def test_resuming_on_other_weights_is_refused(cli: Cli, tmp_path: Path) -> None:
 def test_a_run_that_is_being_written_is_left_alone(cli: Cli, killed: Killed) -> None:
     run = cli.newest()
     with RunFolder(run).lock():
-        done = cli.run_apart("micro", "--resume", run, pair=False)
+        done = cli.run("micro", "--resume", run, pair=False)
     assert done.returncode == 4
     assert "another specgate is writing" in done.stderr
 

@@ -247,7 +247,8 @@ def test_a_key_that_a_server_repeats_is_nowhere(cli: Cli, monkeypatch: pytest.Mo
     monkeypatch.setenv("SOME_OTHER_TOKEN", OTHER)
     monkeypatch.setenv("SPECGATE_NOTES", OTHER)
     server = program(cli.folder, "vllm", f"--rate 500 --fault log={OTHER} {faults}")
-    done = cli.micro_apart("--backend", "vllm", "-o", f"program={server}", "-o", "api_key_env=SERVER_KEY")
+    options = ("-o", f"program={server}", "-o", "api_key_env=SERVER_KEY", "--spec", "3")
+    done = cli.micro_apart("--backend", "vllm", *options)
     output = done.stdout + done.stderr
     assert done.returncode == (7 if "401" in faults else 0), output
     if "401" in faults:

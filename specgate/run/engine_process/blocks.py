@@ -30,7 +30,6 @@ from specgate.contract.protocols import (
 )
 from specgate.contract.types import Check, Count, fields_of
 from specgate.errors import BackendError, UsageError
-from specgate.run import profiler
 from specgate.run.engine_process.wire import Call, Wrong, counted, record, shown, unusable
 
 Prompts = tuple[tuple[int, ...], ...]
@@ -151,6 +150,8 @@ class Trace(Call[Traced], kind="trace"):
         if isinstance(engine, ScriptedTrace):
             traced: object = engine.trace(self.role, self.budget)
         else:
+            from specgate.run import profiler  # an eighth of the start of a process, and few are asked to trace
+
             traced = profiler.trace(engine, self.role, self.budget)
         if not isinstance(traced, tuple) or len(traced) != 2:
             raise unusable(
