@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,13 @@ def crossed(**choices: Sequence[Hashable]) -> pytest.MarkDecorator:
     every two choices together.
     """
     every = [*product(*choices.values())]
-    on_cpu = [pytest.param("cpu", *row) for row in pairwise(every)]
-    on_gpu = [pytest.param("cuda", *row, marks=pytest.mark.gpu) for row in every]
-    return pytest.mark.parametrize(("device", *choices), [*on_cpu, *on_gpu], indirect=["device"])
+    return on_device(", ".join(choices), cpu=pairwise(every), gpu=every)
+
+
+def on_device(names: str, *, cpu: Sequence[tuple[Any, ...]], gpu: Sequence[tuple[Any, ...]]) -> pytest.MarkDecorator:
+    """Run a test on `device` with the rows of parameters that each device has."""
+    on_gpu = [pytest.param("cuda", *row, marks=pytest.mark.gpu) for row in gpu]
+    return pytest.mark.parametrize(f"device, {names}", [*(("cpu", *row) for row in cpu), *on_gpu], indirect=["device"])
 
 
 def pairwise(rows: Sequence[Row]) -> list[Row]:

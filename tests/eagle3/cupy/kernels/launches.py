@@ -34,9 +34,16 @@ from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, Pai
 from specgate.contract import Sampling
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, parts_without_weights
 
+
+def of_four_layers(pair: PairGeometry) -> PairGeometry:
+    """Captured before, between and not behind the last: all others launch what one of these does."""
+    return replace(pair, target=replace(pair.target, layers=4), boundaries=BOUNDARIES)
+
+
 SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
 EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
-PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
+LARGE = {name: of_four_layers(GEOMETRIES[name]()) for name in ("smollm2-135m", "llama-3.1-8b")}
+PAIRS = {"small": SMALL, "experts": EXPERTS, **LARGE}
 POSITIONS = 500
 EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
 PENALISED = replace(EVERYTHING, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.1)
@@ -233,8 +240,12 @@ def source(launch: Launch) -> Source:
 
 
 def check_arguments(launches: Sequence[Launch]) -> None:
-    """Each argument is what its field declares, by name, type and place in the struct (natural alignment)."""
+    """Each argument is what its field declares, by name, type and place in the struct (natural alignment), and the grid
+    is one that CUDA allows.
+    """
     for launch in launches:
+        assert 0 < torch.Size(launch.block).numel() <= 1024, launch.name
+        assert all(0 < blocks <= 65535 for blocks in launch.grid), launch.name
         declared, made, end = source(launch).fields, launch.packed, 0
         assert [field.name for field in declared] == list(launch.arguments), launch.name
         for field, argument in zip(declared, launch.arguments.values(), strict=True):

@@ -39,6 +39,7 @@ from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.weights import TargetWeights, decoded
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
+from tests.eagle3.cupy.kernels.crossed import on_device
 from tests.eagle3.cupy.kernels.device import relative_error
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.launches import Launch, check_arguments
@@ -49,6 +50,8 @@ ROUNDED = 3e-3
 TORCH = PrefillAttention((Library.TORCH,))
 FUSED, GROUPED, PLAIN = PrefillMode(True, TORCH), PrefillMode(True, TORCH, grouped=True), PrefillMode(False, TORCH)
 PACKED = PrefillMode(True, TORCH, packed_rows=100)
+LARGE = replace(MIXTURE, hidden=2880, intermediate=2880, experts=ExpertGeometry(128, 4, mxfp4=True))
+SIZES = on_device("rows, g", cpu=[(21, MIXTURE)], gpu=[(300, MIXTURE), (300, LARGE)])
 POISON = 7.0
 
 
@@ -80,8 +83,11 @@ def every_scale(experts: int, rows: int, columns: int, order: Order, device: str
     return made, decoded(blocks, scales, torch.float32).bfloat16().to(device)
 
 
-def assert_decoded(experts: int, rows: int, columns: int, order: Order, device: str) -> None:
+@on_device("rows, columns", cpu=[(16, 32), (48, 96), (32, 640)], gpu=[(16, 32), (48, 96), (5760, 2880), (2880, 2880)])
+@pytest.mark.parametrize("order", Order)
+def test_matrices_are_decoded_bit_by_bit(device: str, rows: int, columns: int, order: Order) -> None:
     """All experts but one that has no rows and the first, which is not asked for: bit by bit, signs of zeros too."""
+    experts = 5
     made, want = every_scale(experts, rows, columns, order, device)
     sizes = torch.arange(experts, dtype=torch.int32, device=device) + 1
     sizes[2] = 0
@@ -95,22 +101,25 @@ def assert_decoded(experts: int, rows: int, columns: int, order: Order, device: 
         assert torch.equal(out[at].view(torch.int16), want[expert].view(torch.int16))
 
 
-def assert_routed(rows: int, experts: ExpertGeometry, device: str) -> None:
+@on_device("count, per_token", cpu=[(8, 2), (32, 4), (3, 3), (5, 1)], gpu=[(8, 2), (32, 4), (128, 4), (256, 8), (5, 1)])
+def test_the_largest_logits_choose_and_the_lower_expert_goes_first(device: str, count: int, per_token: int) -> None:
     """Bit by bit torch's choice, and among equal logits the lower expert."""
-    generator = torch.Generator().manual_seed(experts.count)
-    logits = (3 * torch.randn(rows, experts.count, generator=generator)).round(decimals=1).to(device)
-    bias = torch.randn(experts.count, generator=generator).round(decimals=0).bfloat16().to(device)
-    chosen = torch.full((rows, experts.per_token), -1, dtype=torch.int32, device=device)
+    rows = 150 if device == "cpu" else 1000
+    generator = torch.Generator().manual_seed(count)
+    logits = (3 * torch.randn(rows, count, generator=generator)).round(decimals=1).to(device)
+    bias = torch.randn(count, generator=generator).round(decimals=0).bfloat16().to(device)
+    chosen = torch.full((rows, per_token), -1, dtype=torch.int32, device=device)
     weights = torch.full(chosen.shape, torch.nan, device=device)
-    PrefillRoute(experts.count, experts.per_token)(chosen=chosen, weights=weights, logits=logits, bias=bias)
+    PrefillRoute(count, per_token)(chosen=chosen, weights=weights, logits=logits, bias=bias)
     ordered, places = (logits + bias.float()).sort(dim=-1, descending=True, stable=True)
-    assert torch.equal(chosen.long(), places[:, : experts.per_token])
-    assert torch.allclose(weights, ordered[:, : experts.per_token].softmax(dim=-1), rtol=1e-5, atol=0)
+    assert torch.equal(chosen.long(), places[:, :per_token])
+    assert torch.allclose(weights, ordered[:, :per_token].softmax(dim=-1), rtol=1e-5, atol=0)
     tied = ordered[:, :-1] == ordered[:, 1:]
-    assert tied[:, : experts.per_token].any()
+    assert tied[:, :per_token].any()
 
 
-def assert_activated(rows: int, g: TargetGeometry, device: str) -> None:
+@SIZES
+def test_gates_and_ups_are_within_a_rounding_of_torchs(device: str, rows: int, g: TargetGeometry) -> None:
     """Over the whole range, both clamps and NaN included."""
     assert g.experts is not None
     generator = torch.Generator().manual_seed(rows)
@@ -126,7 +135,8 @@ def assert_activated(rows: int, g: TargetGeometry, device: str) -> None:
     assert relative_error(result.nan_to_num(), want.nan_to_num()) < ROUNDED
 
 
-def assert_summed(rows: int, g: TargetGeometry, device: str) -> None:
+@SIZES
+def test_experts_are_summed_in_the_order_of_a_row(device: str, rows: int, g: TargetGeometry) -> None:
     assert g.experts is not None
     k, generator = g.experts.per_token, torch.Generator().manual_seed(rows)
     out = torch.randn(rows * k, g.hidden, generator=generator).bfloat16().to(device)
@@ -196,28 +206,6 @@ def test_a_prefill_of_experts_has_its_kernels_and_no_dense_gate(name: str) -> No
     assert sorted(packed) == sorted([*decoded, "prefill_row_groups", "prefill_gate_up", "prefill_down"])
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (32, 640)])
-@pytest.mark.parametrize("order", Order)
-def test_matrices_are_decoded_bit_by_bit(on_host: list[str], rows: int, columns: int, order: Order) -> None:
-    assert_decoded(4, rows, columns, order, "cpu")
-    assert on_host == ["prefill_decode"]
-
-
-@pytest.mark.parametrize(("count", "per_token"), [(8, 2), (32, 4), (3, 3), (5, 1)])
-def test_the_largest_logits_choose_and_the_lower_expert_goes_first(
-    on_host: list[str], count: int, per_token: int
-) -> None:
-    assert_routed(150, ExpertGeometry(count, per_token, mxfp4=True), "cpu")
-
-
-def test_gates_and_ups_are_within_a_rounding_of_torchs(on_host: list[str]) -> None:
-    assert_activated(21, MIXTURE, "cpu")
-
-
-def test_experts_are_summed_in_the_order_of_a_row(on_host: list[str]) -> None:
-    assert_summed(9, MIXTURE, "cpu")
-
-
 @pytest.mark.parametrize("mode", [FUSED, GROUPED], ids=["one by one", "grouped"])
 @torch.inference_mode()
 def test_prompts_leave_what_they_leave_by_torch(
@@ -285,28 +273,6 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
 
 
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-LARGE = replace(MIXTURE, hidden=2880, intermediate=2880, experts=ExpertGeometry(128, 4, mxfp4=True))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (5760, 2880), (2880, 2880)])
-@pytest.mark.parametrize("order", Order)
-def test_matrices_are_decoded_bit_by_bit_on_a_gpu(rows: int, columns: int, order: Order) -> None:
-    assert_decoded(5, rows, columns, order, "cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("count", "per_token"), [(8, 2), (32, 4), (128, 4), (256, 8), (5, 1)])
-def test_the_largest_logits_choose_on_a_gpu(count: int, per_token: int) -> None:
-    assert_routed(1000, ExpertGeometry(count, per_token, mxfp4=True), "cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("g", [MIXTURE, LARGE], ids=["small", "gpt-oss-120b"])
-def test_what_stands_beside_the_products_is_torchs_on_a_gpu(g: TargetGeometry) -> None:
-    assert_activated(300, g, "cuda")
-    assert_summed(300, g, "cuda")
 
 
 def layer_on_gpu() -> ExpertLayerWeights:

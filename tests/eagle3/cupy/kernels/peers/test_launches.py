@@ -10,20 +10,17 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import Exchanges
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from tests.eagle3.cupy.kernels.launches import (
     PAIRS,
-    POSITIONS,
     check_arguments,
     lets_go_early,
     mixed_up,
     step,
     touched_early,
 )
-from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
+from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET
 
 DIVISIBLE = replace(DRAFT, heads=4, kv_heads=4, intermediate=128)
 SHARED = PairGeometry(
@@ -77,15 +74,10 @@ def test_the_products_of_experts_leave_partial_sums_too(monkeypatch: pytest.Monk
             assert before.name == "expert_down" or before.arguments["bias"] is not None
 
 
-def test_a_mixture_on_one_gpu_has_nothing_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same kernels, compiled with the same constants, as before there were parts of experts."""
-    launches = step(monkeypatch, EXPERTS, 3, 2).launches
-    assert not [launch.name for launch in launches if launch.name in ("all_reduce", "combine_choices")]
-    target, draft = without_weights(EXPERTS.target, DRAFT, BOUNDARIES, POSITIONS)
-    kernels = [*Cycle(target, draft, Sizes(2, POSITIONS, 4), 2, 3).kernels().values(), *prefill_kernels(MIXTURE, DRAFT)]
-    assert not [kernel.spec.stem for kernel in kernels if "PARTIAL" in dict(kernel.spec.constants)]
-    shared = prefill_kernels(MIXTURE, DRAFT, ranks=2)
-    assert [kernel.spec.stem for kernel in shared if "PARTIAL" in dict(kernel.spec.constants)] == ["prefill_mixture"]
+def test_a_prefill_of_experts_leaves_partial_sums_on_several_gpus_alone() -> None:
+    for ranks, stems in ((1, []), (2, ["prefill_mixture"])):
+        kernels = prefill_kernels(MIXTURE, DRAFT, ranks=ranks)
+        assert [kernel.spec.stem for kernel in kernels if "PARTIAL" in dict(kernel.spec.constants)] == stems
 
 
 def test_the_draft_runs_on_every_rank_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,12 +99,6 @@ def test_a_draft_in_parts_sums_and_chooses_over_all_ranks(monkeypatch: pytest.Mo
     assert own is not None and targets is not None and made.buffers.mailboxes == (targets, own)
     counted = [launch.arguments["exchanges"] for launch in made.launches if launch.name == "combine_choices"]
     assert [count is own.choices.exchanges for count in counted] == [True] * 3 + [False]
-
-
-def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = step(monkeypatch, SHARED, 3, 2).launches
-    assert not [launch.name for launch in launches if launch.name in ("all_reduce", "combine_choices")]
-    assert not [launch.name for launch in launches if "mailbox_0" in launch.arguments]
 
 
 @pytest.mark.parametrize(("k", "draft_ranks"), [(0, 1), (1, 1), (3, 1), (1, 2), (3, 2)])
