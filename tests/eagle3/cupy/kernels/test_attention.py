@@ -13,6 +13,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, M
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import RopeSpec
 from tests.eagle3.cupy import oracles
+from tests.eagle3.cupy.kernels.codes.caches import Attending
 from tests.eagle3.cupy.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu
@@ -25,54 +26,15 @@ EDGES = [0, 1, 31, 32, BLOCK - 1, BLOCK, CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1,
 SHORT_AND_LONG_RINGS = [(512, 4, 1), (512, 4, 2), (256, 2, 8)]
 
 
-class Cache:
-    """A random cache of `slots` slots, and attention over it."""
+class Cache(Attending):
+    """A random cache of `slots` slots in bfloat16. `keys`, `values` [S, G, P, D]: what it should hold."""
+
+    device = "cuda"
 
     def __init__(self, heads: Heads, slots: int) -> None:
         self.heads = heads
         self.keys, self.values, self.k_pages, self.v_pages, self.block_table = paged(heads, slots)
         self.rope = cos_sin_table(RopeSpec("default", 10000.0, heads.head_dim), heads.positions, "cuda")
-
-    def qkv(self, rows: int, seed: int = 0) -> Tensor:
-        return normal(rows, self.heads.qkv_width, dtype=torch.float32, seed=seed)
-
-    def attend(
-        self,
-        qkv: Tensor,
-        positions: Sequence[int],
-        rows: int,
-        window: int | None = None,
-        *,
-        active: Sequence[int] | None = None,
-        counts: Sequence[int] | None = None,
-        config: FmhaConfig | None = None,
-        statistics: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Row t of slot s stands at positions[s] + t; with `counts`, the last of counts[s] rows stands at positions[s],
-        and it alone asks. What is not written stays poisoned.
-        """
-        query_rows, slots = 1 if counts else rows, len(positions)
-        kernel = Attention(
-            *(self.heads, query_rows, window),
-            appended=rows,
-            config=config,
-            statistics=statistics is not None,
-            sinks=sinks is not None,
-        )
-        work = Workspace(*(poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots)))
-        out = poisoned(slots * query_rows, self.heads.width)
-        kernel(
-            *(out, qkv, rows_of(range(slots) if active is None else active, query_rows, slots)),
-            *(work, LayerPages(self.k_pages, self.v_pages), self.rope),
-            block_table=self.block_table,
-            length=counted([p - 3 for p in positions]),
-            offset=3,
-            counts=counted(counts) if counts else None,
-            statistics=statistics,
-            sinks=sinks,
-        )
-        return out
 
     def append(self, qkv: Tensor, positions: Sequence[int], rows: int, counts: Sequence[int] | None = None) -> Tensor:
         """The oracle's cache with the rows of every slot in it; their rotated queries, float64 [S, rows, N, D]."""
@@ -89,16 +51,8 @@ class Cache:
         both = torch.stack(turned)
         return both.view(len(positions), -1, *both.shape[1:])
 
-    def oracle(
-        self, queries: Tensor, positions: Sequence[int], window: int | None = None, sinks: Tensor | None = None
-    ) -> Tensor:
-        return torch.stack(
-            [
-                oracles.attention(query, self.keys[s], self.values[s], p + t, window, sinks).flatten()
-                for s, p in enumerate(positions)
-                for t, query in enumerate(queries[s])
-            ]
-        )
+    def held(self) -> tuple[Tensor, Tensor]:
+        return self.keys, self.values
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)

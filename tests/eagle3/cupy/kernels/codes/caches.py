@@ -23,8 +23,82 @@ POSITIONS = 400
 CONFIG = FmhaConfig(128, 2, 3)
 
 
-class Cache:
-    """A random cache of codes of `slots` slots, and attention over it. `keys`, `values`: what it should hold."""
+class Attending:
+    """Attention over the pages of a cache, and beside it over what a subclass says that they should hold."""
+
+    heads: Heads
+    device: str
+    k_pages: Tensor
+    v_pages: Tensor
+    scales: Tensor | None = None
+    block_table: Tensor
+    rope: tuple[Tensor, Tensor]
+    config: FmhaConfig | None = None
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """Keys and values [S, G, P, D] as they should be."""
+        raise NotImplementedError
+
+    def qkv(self, rows: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+        return normal(rows, self.heads.qkv_width, dtype=torch.float32, seed=seed, scale=scale, device=self.device)
+
+    def attend(
+        self,
+        qkv: Tensor,
+        positions: Sequence[int],
+        rows: int,
+        window: int | None = None,
+        *,
+        active: Sequence[int] | None = None,
+        counts: Sequence[int] | None = None,
+        config: FmhaConfig | None = None,
+        statistics: Tensor | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Row t of slot s stands at positions[s] + t; with `counts`, the last of counts[s] rows stands at positions[s],
+        and it alone asks. What is not written stays poisoned.
+        """
+        query_rows, slots = 1 if counts else rows, len(positions)
+        kernel = Attention(
+            *(self.heads, query_rows, window),
+            appended=rows,
+            config=config or self.config,
+            statistics=statistics is not None,
+            sinks=sinks is not None,
+        )
+        shapes = kernel.partial_shapes(slots)
+        out = poisoned(slots * query_rows, self.heads.width, device=self.device)
+        kernel(
+            *(out, qkv, rows_of(range(slots) if active is None else active, query_rows, slots, self.device)),
+            Workspace(*(poisoned(*shape, dtype=torch.float32, device=self.device) for shape in shapes)),
+            *(LayerPages(self.k_pages, self.v_pages, self.scales), self.rope),
+            block_table=self.block_table,
+            length=counted([p - 3 for p in positions], self.device),
+            offset=3,
+            counts=counted(counts, self.device) if counts else None,
+            statistics=statistics,
+            sinks=sinks,
+        )
+        return out
+
+    def oracle(
+        self, queries: Tensor, positions: Sequence[int], window: int | None = None, sinks: Tensor | None = None
+    ) -> Tensor:
+        keys, values = self.held()
+        return torch.stack(
+            [
+                oracles.attention(query, keys[s], values[s], p + t, window, sinks).flatten()
+                for s, p in enumerate(positions)
+                for t, query in enumerate(queries[s])
+            ]
+        )
+
+
+class Cache(Attending):
+    """A random cache of codes of `slots` slots. `keys`, `values`: what it should hold."""
+
+    scales: Tensor
+    config = CONFIG
 
     def __init__(self, heads: Heads, slots: int, device: str, *, spread: float = 1.0, seed: int = 0) -> None:
         """`spread`: by how much values differ in size from position to position."""
@@ -43,39 +117,6 @@ class Cache:
             pages[order] = wanted
         self.rope = cos_sin_table(RopeSpec("default", 10000.0, d), heads.positions, device)
 
-    def qkv(self, rows: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-        return normal(rows, self.heads.qkv_width, dtype=torch.float32, seed=seed, scale=scale, device=self.device)
-
-    def attend(
-        self,
-        qkv: Tensor,
-        positions: Sequence[int],
-        rows: int,
-        window: int | None = None,
-        *,
-        counts: Sequence[int] | None = None,
-        sinks: Tensor | None = None,
-        config: FmhaConfig = CONFIG,
-    ) -> Tensor:
-        """Row t of slot s stands at positions[s] + t; with `counts`, the last of counts[s] rows stands at positions[s],
-        and it alone asks.
-        """
-        query_rows, slots = 1 if counts else rows, len(positions)
-        kernel = Attention(self.heads, query_rows, window, appended=rows, config=config, sinks=sinks is not None)
-        shapes = kernel.partial_shapes(slots)
-        out = poisoned(slots * query_rows, self.heads.width, device=self.device)
-        kernel(
-            *(out, qkv, rows_of(range(slots), query_rows, slots, self.device)),
-            Workspace(*(poisoned(*shape, dtype=torch.float32, device=self.device) for shape in shapes)),
-            *(LayerPages(self.k_pages, self.v_pages, self.scales), self.rope),
-            block_table=self.block_table,
-            length=counted([p - 3 for p in positions], self.device),
-            offset=3,
-            counts=counted(counts, self.device) if counts else None,
-            sinks=sinks,
-        )
-        return out
-
     def append(self, qkv: Tensor, positions: Sequence[int], rows: int, counts: Sequence[int] | None = None) -> Tensor:
         """The rows of every slot into what the cache should hold; their rotated queries, float32 [S, rows, N, D]."""
         n, g, d = self.heads.heads, self.heads.kv_heads, self.heads.head_dim
@@ -91,18 +132,9 @@ class Cache:
             queries.append(torch.stack([heads[:n] for heads in (turned[-1:] if counts else turned)]))
         return torch.stack(queries)
 
-    def oracle(
-        self, queries: Tensor, positions: Sequence[int], window: int | None = None, sinks: Tensor | None = None
-    ) -> Tensor:
-        length = self.heads.max_blocks * BLOCK
-        keys, values = (rows.read(0, length, torch.float32) for rows in (self.keys, self.values))
-        return torch.stack(
-            [
-                oracles.attention(query, keys[s], values[s], p + t, window, sinks).flatten()
-                for s, p in enumerate(positions)
-                for t, query in enumerate(queries[s])
-            ]
-        )
+    def held(self) -> tuple[Tensor, Tensor]:
+        keys, values = (rows.read(0, self.heads.max_blocks * BLOCK, torch.float32) for rows in (self.keys, self.values))
+        return keys, values
 
     def should_hold(self) -> list[Tensor]:
         """Pages and scales as `keys` and `values` say, slot by slot and block by block."""
