@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.device import Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.matmul import matmul_rows
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS, ROW_GROUP, ROW_TILE
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows, maxima_of
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, maxima_of
 from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import (
     BOXES,
     CLUSTERS,
@@ -28,24 +27,8 @@ from specgate.backends.eagle3.cupy.kernels.operands import tensor_map
 from specgate.errors import BackendError
 from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import needs_wgmma, normal, poisoned, relative_error, rows_of
+from tests.eagle3.cupy.kernels.matmul.products import PLAIN, RESIDUAL, SWIGLU, Case, before_of, operands, results
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
-
-PLAIN, RESIDUAL, SWIGLU = Epilogue.PLAIN, Epilogue.RESIDUAL, Epilogue.SWIGLU
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A product of `rows` rows, of which `active` are multiplied."""
-
-    n: int
-    k: int
-    epilogue: Epilogue
-    rows: int
-    active: int
-    config: WgmmaConfig
-    extra: bool = False
-    """Whether it also has what its epilogue may: a norm before and after it, a bias, choices."""
-
 
 CASES = [
     Case(128, 64, PLAIN, 16, 16, WgmmaConfig(stages=2)),
@@ -65,56 +48,6 @@ SHARED_K = [
     Case(128256, 4096, PLAIN, 64, 64, WgmmaConfig(boxes=4, stages=5), extra=True),
     Case(6144, 4096, PLAIN, 256, 77, WgmmaConfig(cluster=2)),
 ]
-
-
-@lru_cache(maxsize=1)
-def weight_of(n: int, k: int, device: str) -> Tensor:
-    """The weight [n, k], drawn once for cases in a row: that takes a CPU far longer than a GPU its products."""
-    return normal(n, k, seed=1, scale=k**-0.5, device=device)
-
-
-def operands(case: Case, device: str) -> tuple[Tensor, Tensor, PreNormRows]:
-    """x, of which rows that are not active hold NaN, the weight, and the same x with sums of squares."""
-    x = normal(MAX_ROWS, case.k, device=device)[: case.rows]
-    x[case.active :] = float("nan")
-    weight = weight_of((1 + (case.epilogue is SWIGLU)) * case.n, case.k, device)
-    squares = normal(MAX_ROWS, case.k // 8, dtype=torch.float32, device=device).square()
-    return x, weight, PreNormRows(x, squares[: case.rows])
-
-
-def before_of(case: Case, device: str) -> Tensor:
-    """`out` as the product finds it."""
-    dtype = torch.bfloat16 if case.epilogue is SWIGLU else torch.float32
-    return normal(MAX_ROWS, case.n, dtype=dtype, seed=2, device=device)[: case.rows]
-
-
-def results(case: Case, device: str) -> dict[str, Tensor]:
-    """All that the product leaves."""
-    n, rows, extra = case.n, case.rows, case.extra
-    x, weight, pre_norm = operands(case, device)
-    feeds, chooses = extra and case.epilogue is RESIDUAL, extra and case.epilogue is PLAIN
-    out = before_of(case, device)
-    left = PreNormRows(poisoned(rows, n, device=device), poisoned(rows, n // 8, dtype=torch.float32, device=device))
-    choices = torch.zeros(rows, dtype=torch.int64, device=device)
-    kernel = MatmulRows(
-        *(n, case.k, case.epilogue, rows, case.config),
-        scaled=extra and not feeds,
-        feeds_norm=feeds,
-        chooses=chooses,
-        biased=chooses or feeds,
-    )
-    assert kernel.name == kernel.spec.stem == "matmul_wgmma"
-    kernel(
-        out,
-        pre_norm if kernel.scaled else x,
-        weight,
-        rows_of(range(case.active), 1, slots=rows, device=device),
-        eps=1e-5,
-        norm=(left, normal(n, seed=3, device=device)) if feeds else None,
-        choices=choices if chooses else None,
-        bias=normal(n, seed=4, device=device) if kernel.biased else None,
-    )
-    return {"out": out, "choices": choices, "normed": left.normed, "squares": left.squares}
 
 
 def expected(case: Case, device: str) -> Tensor:
@@ -169,8 +102,9 @@ def test_a_rows_bits_do_not_depend_on_the_rows_of_the_step(case: Case, rows: int
 @pytest.mark.parametrize("moved", [{"boxes": 4}, {"stages": 2}, {"delay_dependents": 1}], ids=str)
 def test_how_work_is_moved_changes_no_bit(moved: dict[str, int], device: str) -> None:
     needs_wgmma(device)
-    case = Case(520, 608, RESIDUAL, 24, 21, WgmmaConfig(stages=5, chain=4), extra=True)
-    assert same_bits(case, replace(case, config=replace(case.config, **moved)), device)
+    config = WgmmaConfig(stages=5, chain=4)
+    case = Case(520, 608, RESIDUAL, 24, 21, config, extra=True)
+    assert same_bits(case, replace(case, config=replace(config, **moved)), device)
 
 
 def test_a_sum_is_taken_over_chains_of_pieces(device: str) -> None:
