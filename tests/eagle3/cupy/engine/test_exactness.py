@@ -14,7 +14,7 @@ from specgate.backends.eagle3.lib.chains import ChainLengths, table_of
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES as DENSE
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
-from tests.eagle3.cupy.engine.tracing import check_common_rows, check_spans, nearness, same_prefixes, tokens, trace
+from tests.eagle3.cupy.engine.tracing import accepted_of, check_speculation, nearness, same_prefixes, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import (
     GEOMETRIES,
     RAGGED,
@@ -40,20 +40,12 @@ def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit
 ) -> None:
     made = engine(name, recipe)
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
-    rule = StopRule((), (), SIZES.positions)
-    plain = trace(made, 0, STEPS * 3, rule)
-    baseline, accepted = tokens(made, 0, Budget(steps=STEPS * 3)), 0
-    for k in (1, 2, 3, 4, 5):
-        check_common_rows(trace(made, k, STEPS, rule), plain, STEPS * batch)
-        block = made.decode(Role(k), Budget(steps=STEPS), ())
-        assert same_prefixes(block.tokens, baseline)
-        check_spans(made, Role(k), Budget(steps=STEPS), block)
-        accepted += sum(a for row in block.accepted for a in row)
+    accepted = accepted_of(check_speculation(made, (1, 2, 3, 4, 5), STEPS, spans=True))
     assert accepted > STEPS  # else nothing but the first row was ever compared
 
 
 def test_normed_heads_of_qwen3_are_as_near_to_float32_and_as_exact() -> None:
-    pair, rule = DENSE["qwen3-tiny"](), StopRule((), (), SIZES.positions)
+    pair = DENSE["qwen3-tiny"]()
     made = engine_of(*checkpoints(pair), SIZES)
     exact, rounded = (
         ReferenceEngine(*checkpoints(pair, dtype=dtype), max_batch=2, max_positions=512, device="cuda")
@@ -62,11 +54,7 @@ def test_normed_heads_of_qwen3_are_as_near_to_float32_and_as_exact() -> None:
     ours, torchs = nearness(made, exact, rounded, random_prompts([300, 70]), 40)
     assert ours.pooled >= 0.9999 and ours.pooled > torchs.pooled
     made.prefill(random_prompts(RAGGED, seed=1), draft=True)
-    plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
-    for k in (1, 3, 5):
-        check_common_rows(trace(made, k, STEPS, rule), plain, STEPS * len(RAGGED))
-        block = made.decode(Role(k), Budget(steps=STEPS), ())
-        assert same_prefixes(block.tokens, baseline) and sum(map(sum, block.accepted)) > STEPS
+    assert all(accepted_of([block]) > STEPS for block in check_speculation(made, (1, 3, 5), STEPS))
 
 
 @pytest.mark.parametrize("batch", [20, 64])
@@ -75,11 +63,9 @@ def test_more_rows_than_a_block_takes_leave_every_bit_as_it_is(batch: int) -> No
     made = engine_of(*checkpoints(shape(8, 4, 128)), Sizes(slots=64, positions=512, max_rows=4))
     prompts = random_prompts([20 + 3 * slot for slot in range(batch)], seed=batch)
     made.prefill(prompts, draft=True)
+    check_speculation(made, (1, 3), 8, 30)
     rule = StopRule((), (), 512)
-    plain, baseline = trace(made, 0, 30, rule), tokens(made, 0, Budget(steps=30))
-    for k in (1, 3):
-        check_common_rows(trace(made, k, 8, rule), plain, 8 * batch)
-        assert same_prefixes(tokens(made, k, Budget(steps=8)), baseline)
+    plain = trace(made, 0, 30, rule)
     made.prefill(prompts[-1:], draft=True)
     alone = trace(made, 3, 8, rule)
     slot = batch - 1
@@ -111,12 +97,7 @@ def test_slots_that_end_leave_the_others_bits_alone() -> None:
 def test_a_long_context_is_bit_exact_too() -> None:
     made = engine_of(*checkpoints(shape(8, 2, 128)), Sizes(slots=2, positions=33400, max_rows=6))
     made.prefill(random_prompts([32768, 16384 + 7]), draft=True)
-    baseline, rule = tokens(made, 0, Budget(steps=60)), StopRule((), (), 33000)
-    plain = trace(made, 0, 60, rule)
-    for k in (1, 2, 3, 4, 5):
-        assert same_prefixes(tokens(made, k, Budget(steps=20)), baseline)
-        got = trace(made, k, 20, rule)
-        assert all(torch.equal(got[at], plain[at]) for at in got if at in plain)
+    check_speculation(made, (1, 2, 3, 4, 5), 20)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

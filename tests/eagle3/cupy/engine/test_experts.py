@@ -10,10 +10,10 @@ from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
 from tests.eagle3.cupy.engine.tracing import (
     NEAR_TIE,
-    check_common_rows,
+    accepted_of,
+    check_speculation,
     divergences,
     nearness,
-    same_prefixes,
     tokens,
     trace,
 )
@@ -44,14 +44,7 @@ def oracle(dtype: torch.dtype) -> ReferenceEngine:
 def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit(batch: int) -> None:
     made = expert_engine()
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
-    rule = StopRule((), (), SIZES.positions)
-    plain = trace(made, 0, STEPS * 4, rule)
-    baseline, accepted = tokens(made, 0, Budget(steps=STEPS * 4)), 0
-    for k in range(1, 8):
-        check_common_rows(trace(made, k, STEPS, rule), plain, STEPS * batch)
-        block = made.decode(Role(k), Budget(steps=STEPS), ())
-        assert same_prefixes(block.tokens, baseline)
-        accepted += sum(a for row in block.accepted for a in row)
+    accepted = accepted_of(check_speculation(made, range(1, 8), STEPS, 4 * STEPS))
     assert accepted > STEPS  # else nothing but the first row was ever compared
 
 

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
@@ -17,7 +16,7 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, IN_WORDS, KvMode,
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.errors import BackendError
-from tests.eagle3.cupy.engine.tracing import check_common_rows, nearness, same_prefixes, tokens, trace
+from tests.eagle3.cupy.engine.tracing import check_speculation, nearness, same_prefixes, tokens
 from tests.eagle3.cupy.gpu_pairs import (
     GEOMETRIES,
     RAGGED,
@@ -48,13 +47,6 @@ def engine(name: str, kv: KvModes) -> CupyEngine:
     return engine_of(*checkpoints_of(name, "A", torch.bfloat16), replace(SIZES, kv=kv))
 
 
-def check_bits(made: CupyEngine, k: int, steps: int, least: int, positions: int = SIZES.positions) -> None:
-    """Assert that spec-`k` computes `least` rows of the baseline's text, all of them to the baseline's bits."""
-    rule = StopRule((), (), positions)
-    check_common_rows(trace(made, k, steps, rule), trace(made, 0, steps * 3, rule), least)
-    assert same_prefixes(tokens(made, k, Budget(steps=steps)), tokens(made, 0, Budget(steps=steps * 3)))
-
-
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("kv", FORMATS)
 @pytest.mark.parametrize("batch", [1, 3, 8])
@@ -63,8 +55,7 @@ def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit
 ) -> None:
     made = engine(name, FORMATS[kv])
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
-    for k in (1, 2, 3, 5):
-        check_bits(made, k, STEPS, STEPS * batch)
+    check_speculation(made, (1, 2, 3, 5), STEPS)
 
 
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)
@@ -72,8 +63,7 @@ def test_a_long_context_is_bit_exact_too(kv: KvModes) -> None:
     sizes = Sizes(slots=2, positions=33400, max_rows=6, kv=kv)
     made = engine_of(*checkpoints(shape(8, 2, 128)), sizes)
     made.prefill(random_prompts([32768, 16384 + 7]), draft=True)
-    for k in (1, 3, 5):
-        check_bits(made, k, 20, 40, positions=33000)
+    check_speculation(made, (1, 3, 5), 20)
 
 
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)
@@ -81,8 +71,7 @@ def test_experts_with_windows_and_sinks_are_bit_exact_too(kv: KvModes) -> None:
     sizes = replace(SIZES, max_rows=4, kv=kv)
     made = engine_of(*checkpoints(expert_pair(), RECIPE_EXPERTS), sizes)
     made.prefill(random_prompts([5, 70, 200, 31]), draft=True)
-    for k in (1, 3):
-        check_bits(made, k, STEPS, STEPS * 4)
+    check_speculation(made, (1, 3), STEPS)
 
 
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)

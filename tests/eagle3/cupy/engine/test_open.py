@@ -101,24 +101,44 @@ def test_what_is_asked_of_caches_is_in_words_a_warning_where_a_checkpoint_says_o
     assert opening.kv_warnings(request, KvModes("fp8"), drafts=False) == (of_target,)
 
 
+BEST = ("cudnn", "flash", "torch")
+
+
 @pytest.mark.parametrize(
-    ("options", "fused", "order"),
+    ("options", "fused", "order", "of_experts"),
     [
-        ({}, True, ("cudnn", "flash", "torch")),
-        ({"prefill": "fused", "prefill_attention": "best"}, True, ("cudnn", "flash", "torch")),
-        ({"prefill_attention": "torch"}, True, ("torch",)),
-        ({"prefill": "torch", "prefill_attention": "flash"}, False, ("flash",)),
+        ({}, True, BEST, BEST),
+        ({"prefill": "fused", "prefill_attention": "best"}, True, BEST, BEST),
+        ({"prefill_attention": "torch"}, True, ("torch",), ("torch",)),
+        ({"prefill_attention": "flash"}, True, ("flash",), ("flash",)),
+        ({"prefill": "torch"}, False, BEST, ("torch",)),
+        ({"prefill": "torch", "prefill_attention": "best"}, False, BEST, BEST),
+        ({"prefill": "torch", "prefill_attention": "flash"}, False, ("flash",), ("flash",)),
     ],
 )
 def test_options_say_how_prompts_are_prefilled(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], fused: bool, order: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    fused: bool,
+    order: tuple[str, ...],
+    of_experts: tuple[str, ...],
 ) -> None:
+    """By kernels unless torch is asked for, and on a CPU, where no kernel runs."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
-    dense = replace(MIXTURE, experts=None)
-    mode = opening.chosen_prefill_mode(options, dense, torch.device("cuda"))
+    dense, chosen = replace(MIXTURE, experts=None), opening.chosen_prefill_mode
+    mode = chosen(options, dense, torch.device("cuda"))
     assert (mode.fused, mode.attention.order) == (fused, order)
-    assert not opening.chosen_prefill_mode(options, dense, torch.device("cpu")).fused  # no kernel runs there
+    assert not chosen(options, dense, torch.device("cpu")).fused
+    ways = (
+        {None: PACKED_ROWS, "decoded": 0, "packed": PACKED_ROWS, "wgmma": PACKED_ROWS}
+        if fused
+        else {None: 0, "decoded": 0}
+    )
+    for way, rows in ways.items():
+        mode = chosen({**options, **({"prefill_experts": way} if way else {})}, MIXTURE, torch.device("cuda"))
+        assert (mode.fused, mode.attention.order, mode.grouped) == (fused, of_experts, fused)
+        assert (mode.packed_rows, mode.wgmma) == (rows, way == "wgmma")
 
 
 def test_a_plan_beyond_the_kernels_is_refused_before_anything_is_loaded(request_: OpenRequest) -> None:
@@ -186,36 +206,6 @@ def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenR
         UsageError, match=r"batch 10 at spec-7 makes 80 rows per step, at most 64 .*experts\n  a batch of 8"
     ):
         check_target(request)
-
-
-@pytest.mark.parametrize(
-    ("options", "fused", "order"),
-    [
-        ({}, True, ("cudnn", "flash", "torch")),
-        ({"prefill_attention": "flash"}, True, ("flash",)),
-        ({"prefill": "torch"}, False, ("torch",)),
-        ({"prefill": "torch", "prefill_attention": "best"}, False, ("cudnn", "flash", "torch")),
-    ],
-)
-def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], fused: bool, order: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
-    mode = opening.chosen_prefill_mode(options, MIXTURE, torch.device("cuda"))
-    assert (mode.fused, mode.attention.order, mode.grouped) == (fused, order, fused)
-    assert mode.packed_rows == (PACKED_ROWS if fused else 0)
-    for request, rows in (("decoded", 0), ("packed", PACKED_ROWS), ("wgmma", PACKED_ROWS)):
-        if fused or request == "decoded":
-            chosen_prefill_mode = opening.chosen_prefill_mode(
-                {**options, "prefill_experts": request}, MIXTURE, torch.device("cuda")
-            )
-            assert (
-                chosen_prefill_mode.packed_rows,
-                chosen_prefill_mode.attention.order,
-                chosen_prefill_mode.grouped,
-            ) == (rows, order, fused)
-            assert chosen_prefill_mode.wgmma == (request == "wgmma")
 
 
 @pytest.mark.parametrize(

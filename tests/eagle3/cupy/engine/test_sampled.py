@@ -25,7 +25,7 @@ from specgate.sampling.history import History
 from specgate.sampling.keys import Keys, requests_of
 from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection
 from specgate.sampling.target import penalised, softmax, target_distribution
-from tests.eagle3.cupy.engine.tracing import check_common_rows, tokens, trace
+from tests.eagle3.cupy.engine.tracing import check_speculation, tokens, trace
 from tests.eagle3.cupy.gpu_pairs import RAGGED, checkpoints, engine, engine_of, random_prompts, shape
 from tests.eagle3.cupy.kernels.faults import REJECTION
 
@@ -117,11 +117,9 @@ def test_with_penalties_it_does_so_at_every_batch(batch: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [PLAIN, STEERED], ids=["temperature", "everything"])
 def test_logits_along_a_drawn_text_are_the_baselines_bit_for_bit(sampling: Sampling) -> None:
-    made, rule = sampled(sampling), StopRule((), (), SIZES.positions)
+    made = sampled(sampling)
     made.prefill(PROMPTS[:3], draft=True)
-    plain = trace(made, 0, 60, rule)
-    for k in (3, 7):
-        check_common_rows(trace(made, k, 20, rule), plain, 60)
+    check_speculation(made, (3, 7), 20)
 
 
 @pytest.mark.gpu

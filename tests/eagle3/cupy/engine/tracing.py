@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -89,6 +89,29 @@ def check_common_rows(got: Rows, wanted: Rows, least: int) -> None:
     common = [at for at in got if at in wanted]
     assert len(common) >= least
     assert all(torch.equal(got[at], wanted[at]) for at in common)
+
+
+def check_speculation(
+    made: CupyEngine, ks: Iterable[int], steps: int, plain_steps: int = 0, *, spans: bool = False
+) -> list[Decoded]:
+    """Assert that each spec-`k` has the baseline's tokens and logits, bit for bit, behind what is prefilled.
+
+    `plain_steps`: of the baseline, by default three times as many. `spans`: what is shown of its steps is looked at.
+    """
+    assert made.prefilled is not None
+    rule, blocks, plain_steps = StopRule((), (), made.sizes.positions), list[Decoded](), plain_steps or 3 * steps
+    plain, baseline = trace(made, 0, plain_steps, rule), tokens(made, 0, Budget(steps=plain_steps))
+    for k in ks:
+        check_common_rows(trace(made, k, steps, rule), plain, steps * len(made.prefilled.prompts))
+        blocks.append(made.decode(Role(k), Budget(steps=steps), ()))
+        assert same_prefixes(blocks[-1].tokens, baseline)
+        if spans:
+            check_spans(made, Role(k), Budget(steps=steps), blocks[-1])
+    return blocks
+
+
+def accepted_of(blocks: Iterable[Decoded]) -> int:
+    return sum(a for block in blocks for row in block.accepted for a in row)
 
 
 def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
@@ -18,7 +18,8 @@ from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.nouns.trees.shape import TreeShape
 from specgate.contract import Budget, Role, Sampling
-from tests.eagle3.cupy.engine.tracing import check_common_rows, check_spans, same_prefixes, tokens, trace
+from specgate.contract.protocols import Decoded
+from tests.eagle3.cupy.engine.tracing import accepted_of, check_speculation, same_prefixes, tokens
 from tests.eagle3.cupy.gpu_pairs import (
     CHUNK,
     GEOMETRIES,
@@ -59,19 +60,18 @@ def tree_engine(name: str, shape: str) -> CupyEngine:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
 def test_tokens_and_logits_of_a_tree_equal_the_baselines_bit_for_bit(name: str, shape: str, batch: int) -> None:
-    made, accepted = tree_engine(name, shape), 0
+    made, ks = tree_engine(name, shape), (1, 2, SHAPES[shape].depth)
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
-    rule = StopRule((), (), SIZES.positions)
-    plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
-    for k in (1, 2, SHAPES[shape].depth):
-        check_common_rows(trace(made, k, STEPS, rule), plain, STEPS * batch)
-        block = made.decode(Role(k), Budget(steps=STEPS), ())
-        assert same_prefixes(block.tokens, baseline)
-        check_spans(made, Role(k), Budget(steps=STEPS), block)
-        assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
+    blocks = check_speculation(made, ks, STEPS, spans=True)
+    check_masks(blocks)
+    for k, block in zip(ks, blocks, strict=True):
         assert block.counters["tree_tokens"] == SHAPES[shape].first_levels(k).nodes * STEPS * batch
-        accepted += sum(a for row in block.accepted for a in row)
-    assert accepted > STEPS
+    assert accepted_of(blocks) > STEPS
+
+
+def check_masks(blocks: Sequence[Decoded]) -> None:
+    assert {block.counters["mask_checked_steps"] for block in blocks} == {STEPS}
+    assert not any(block.counters["mask_integrity_failures"] for block in blocks)
 
 
 FP8, NVFP4 = KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4")
@@ -91,27 +91,27 @@ COMBINED = {
 """Targets and formats of their caches."""
 
 
-@pytest.mark.parametrize("kind", COMBINED)
-@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
-def test_trees_go_with_experts_windows_sinks_and_caches_of_codes_bit_for_bit(kind: str, shape: str) -> None:
-    """Of as many slots as a mixture may have, behind prompts that end at the edges of blocks, chunks and windows."""
-    tree, (name, kv), accepted = SHAPES[shape], COMBINED[kind], 0
-    slots = min(4, MOST_ROWS // tree.rows)
+def combined_engine(kind: str, shape: str, sampling: Sampling | None = None) -> CupyEngine:
+    """Of a tree, and of as many slots as a mixture may have."""
+    tree, (name, kv) = SHAPES[shape], COMBINED.get(kind, (kind, AS_COMPUTED))
     pair = (
         checkpoints(expert_pair(), RECIPE_EXPERTS) if name == "gpt-oss" else checkpoints_of(name, "A", torch.bfloat16)
     )
-    made = engine_of(*pair, replace(SIZES, slots=slots, max_rows=tree.rows, tree=tree, kv=kv))
-    rule = StopRule((), (), SIZES.positions)
+    slots = min(4, MOST_ROWS // tree.rows)
+    return engine_of(*pair, replace(SIZES, slots=slots, max_rows=tree.rows, tree=tree, kv=kv, sampling=sampling))
+
+
+@pytest.mark.parametrize("kind", COMBINED)
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
+def test_trees_go_with_experts_windows_sinks_and_caches_of_codes_bit_for_bit(kind: str, shape: str) -> None:
+    """Behind prompts that end at the edges of blocks, chunks and windows."""
+    made, blocks = combined_engine(kind, shape), list[Decoded]()
+    slots = made.sizes.slots
     for lengths in ([31, 33, 64, 700][-slots:], [CHUNK - 2]):
         made.prefill(random_prompts(lengths, seed=len(lengths)), draft=True)
-        plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
-        for k in (2, tree.depth):
-            check_common_rows(trace(made, k, STEPS, rule), plain, STEPS * len(lengths))
-            block = made.decode(Role(k), Budget(steps=STEPS), ())
-            assert same_prefixes(block.tokens, baseline)
-            assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
-            accepted += sum(a for row in block.accepted for a in row)
-    assert accepted > STEPS
+        blocks += check_speculation(made, (2, SHAPES[shape].depth), STEPS)
+    check_masks(blocks)
+    assert accepted_of(blocks) > STEPS
 
 
 SAMPLED = {
@@ -125,21 +125,12 @@ SAMPLED = {
 @pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 31 nodes"])
 def test_trees_emit_what_plain_sampling_draws_from_the_same_logits(sampling: str, kind: str, shape: str) -> None:
     """Each node is drawn for its depth, and counts the tokens of its own path."""
-    tree, (name, kv), accepted = SHAPES[shape], COMBINED.get(kind, (kind, AS_COMPUTED)), 0
-    slots = min(4, MOST_ROWS // tree.rows)
-    pair = (
-        checkpoints(expert_pair(), RECIPE_EXPERTS) if name == "gpt-oss" else checkpoints_of(name, "A", torch.bfloat16)
-    )
-    sizes = replace(SIZES, slots=slots, max_rows=tree.rows, tree=tree, kv=kv, sampling=SAMPLED[sampling])
-    made, rule = engine_of(*pair, sizes), StopRule((), (), SIZES.positions)
+    made = combined_engine(kind, shape, SAMPLED[sampling])
+    slots = made.sizes.slots
     made.prefill(random_prompts([31, 33, 64, 700][-slots:], seed=slots), draft=True)
-    plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
-    for k in (1, 2, tree.depth):
-        check_common_rows(trace(made, k, STEPS, rule), plain, STEPS * slots)
-        block = made.decode(Role(k), Budget(steps=STEPS), ())
-        assert same_prefixes(block.tokens, baseline) and not block.counters["mask_integrity_failures"]
-        accepted += sum(a for row in block.accepted for a in row)
-    assert accepted > 0
+    blocks = check_speculation(made, (1, 2, SHAPES[shape].depth), STEPS)
+    check_masks(blocks)
+    assert accepted_of(blocks) > 0
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
