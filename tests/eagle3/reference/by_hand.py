@@ -32,9 +32,10 @@ class Eagle3ByHand:
     def norm(self, x: Tensor, name: str) -> Tensor:
         return x / (x.pow(2).mean(-1, keepdim=True) + self.g.rms_eps).sqrt() * self.w[name]
 
-    def rotate(self, x: Tensor, position: int) -> Tensor:
+    def rotate(self, x: Tensor, positions: range) -> Tensor:
+        """x [P, D], a row for each of `positions`."""
         half = self.g.head_dim // 2
-        angle = position * self.g.rope.base ** (-torch.arange(half).double() / half)
+        angle = torch.tensor(positions)[:, None] * self.g.rope.base ** (-torch.arange(half).double() / half)
         cos, sin = angle.cos().float(), angle.sin().float()
         a, b = x[..., :half], x[..., half:]
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
@@ -56,8 +57,9 @@ class Eagle3ByHand:
         out = []
         for head in range(g.heads):
             group = head // (g.heads // g.kv_heads)
-            keys = torch.stack([self.rotate(k[p, group], p) for p in range(first, count)])
-            weights = (keys @ self.rotate(q[head], count - 1) / g.head_dim**0.5).softmax(0)
+            keys = self.rotate(k[first:, group], range(first, count))
+            query = self.rotate(q[head : head + 1], range(count - 1, count))[0]
+            weights = (keys @ query / g.head_dim**0.5).softmax(0)
             out.append(weights @ v[first:, group])
         stream = hidden[-1] + self.w["midlayer.self_attn.o_proj.weight"] @ torch.cat(out)
         y = self.norm(stream, "midlayer.post_attention_layernorm.weight")
@@ -95,8 +97,9 @@ class Eagle3ByHand:
         """
         stream = self.layer([*ids[1:], *drafts], hidden)
         scores = (self.w["lm_head.weight"] @ self.norm(stream, "norm.weight")).log_softmax(0)
-        rows = scores.argsort(descending=True).tolist()
-        return [(row + int(self.w["d2t"][row]), float(scores[row])) for row in rows], stream
+        rows = scores.argsort(descending=True)
+        tokens = rows + self.w["d2t"][rows].long()
+        return [*zip(tokens.tolist(), scores[rows].tolist(), strict=True)], stream
 
     @torch.inference_mode()
     def tree(self, ids: list[int], paths: Sequence[tuple[int, ...]]) -> list[int]:

@@ -19,22 +19,9 @@ from tests.eagle3.reference.by_hand import Eagle3ByHand
 from tests.eagle3.reference.test_engine import PROMPTS
 
 
-def opened(folders: tuple[Path, Path], **options: str) -> ReferenceEngine:
-    return drawing(folders, None, options)
-
-
-def drawing(folders: tuple[Path, Path], sampling: Sampling | None, options: dict[str, str]) -> ReferenceEngine:
-    request = OpenRequest(
-        PairRef("p", *folders),
-        "float32",
-        max_batch=3,
-        max_positions=160,
-        max_k=5,
-        perf_mode=False,
-        options=options,
-        sampling=sampling,
-    )
-    return open_engine(request)
+def opened(folders: tuple[Path, Path], sampling: Sampling | None = None, **options: str) -> ReferenceEngine:
+    pair = PairRef("p", *folders)
+    return open_engine(OpenRequest(pair, "float32", 3, 160, 5, False, options, sampling=sampling))
 
 
 def drafted(block: Decoded) -> list[int]:
@@ -84,7 +71,7 @@ def test_a_chain_ends_where_the_product_of_the_drafts_probabilities_falls_below_
     ],
 )
 def test_no_token_is_changed(pair: tuple[Path, Path], options: dict[str, str]) -> None:
-    engine = opened(pair, **options)
+    engine = opened(pair, None, **options)
     engine.prefill(PROMPTS, draft=True)
     budget = Budget(new_tokens=30)
     plain, block = engine.decode(BASELINE, budget, ()), engine.decode(Role(5), budget, ())
@@ -146,7 +133,7 @@ def test_shorter_chains_draw_what_whole_ones_do_with_the_same_random_numbers(
     pair: tuple[Path, Path], method: Literal["coupled", "rejection"]
 ) -> None:
     sampling = Sampling(temperature=1.0, method=method)
-    plain, short = drawing(pair, sampling, {}), drawing(pair, sampling, {"k_by_batch": "1:5,2:3,3:2"})
+    plain, short = opened(pair, sampling), opened(pair, sampling, k_by_batch="1:5,2:3,3:2")
     budget = Budget(new_tokens=40)
     for engine in (plain, short):
         engine.prefill(PROMPTS, draft=True)

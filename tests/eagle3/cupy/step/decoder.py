@@ -32,8 +32,8 @@ from specgate.backends.eagle3.pair_tools.plant.geometries import mixture
 from specgate.checkpoints.geometry import ExpertGeometry
 from specgate.contract import Sampling
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
-from tests.eagle3.cupy.kernels.trees.random_trees import path_to
 from tests.eagle3.lib.planted.drafts import made_draft
+from tests.eagle3.lib.trees.brute_force import ByHand
 
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4]
 """Prompts that end before a block, at its end, and at the end of a chunk."""
@@ -131,7 +131,7 @@ class Decoder:
             drafts(b)
             for slot, text in enumerate(known):
                 parents = b.tree.parents[slot].tolist() if b.tree else [0, *range(k)]
-                for depth, node in enumerate(path_to(dice.randrange(len(parents)), parents)[1:], 1):
+                for depth, node in enumerate(ByHand(parents).way(dice.randrange(len(parents)))[1:], 1):
                     slots.drafts[slot, node - 1] = text[int(slots.emitted[slot]) + depth - 1]
 
         if known is not None:

@@ -11,19 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SCALE_POSITIONS
 from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from tests.eagle3.cupy.engine.tracing import check_common_rows, reference_logits, same_prefixes
-from tests.eagle3.cupy.gpu_pairs import random_prompts, shape
+from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.codes.caches import CODES
 from tests.eagle3.cupy.step.decoder import Decoder, cached, made_pair
 
 pytestmark = pytest.mark.usefixtures("whole_steps")
 
-PAIR = shape(2, 1, 64, hidden=128)
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4, 2 * BLOCK - 4]
 """Prompts that end within a scale's positions, before a block, and at the end of a chunk; the last two are equal."""
 K = 3
@@ -106,15 +103,3 @@ def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_t
         result, want = (torch.stack([row[i] for row in rows]).double() for i in (0, 1))
         errors.append(float((result - want).norm() / want.norm()))
     assert errors[0] < {"fp8": 0.05, "nvfp4": 0.15}[format_] and errors[0] < 0.75 * errors[1]
-
-
-@pytest.mark.parametrize("mode", CODES)
-def test_a_cache_is_narrower_in_memory_as_the_format_says(mode: KvMode) -> None:
-    narrow, plain = (
-        Buffers.allocate(PAIR.target, PAIR.draft, Sizes(2, 100, 4, kv=kv), "meta")
-        for kv in (KvModes(mode, mode), KvModes())
-    )
-    sizes = [[sum(t.nbytes for t in tensors_of(pages)) for pages in b.pages] for b in (narrow, plain)]
-    assert [n / p for n, p in zip(*sizes, strict=True)] == [
-        {"fp8": 64 + 4 / 16, "nvfp4": 32 + 4 + OUTER_BYTES / (2 * BLOCK)}[mode] / 128
-    ] * 2

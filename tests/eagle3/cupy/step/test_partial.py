@@ -123,9 +123,7 @@ def test_every_row_has_the_logits_of_a_target_that_looks_where_the_plan_says(dec
         for layer in range(g.layers):
             queries = request[layer][:, length - first :]
             for head in range(g.kv_heads):
-                keys = torch.stack([hand.k[layer][p][head] for p in range(PLAN.sink * KEPT, begins * KEPT)]).view(
-                    -1, KEPT, g.head_dim
-                )
+                keys = hand.k[layer][PLAN.sink * KEPT : begins * KEPT, head].view(-1, KEPT, g.head_dim)
                 of = queries[head * g.heads // g.kv_heads : (head + 1) * g.heads // g.kv_heads]
                 scores = block_scores(of[None].contiguous(), keys.amax(1)[None, None], keys.amin(1)[None, None])[0, 0]
                 chosen_blocks = [n - PLAN.sink for n in lists[layer, slot, head].tolist()]

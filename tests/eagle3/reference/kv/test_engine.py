@@ -30,17 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
 
 
 def opened(pair: PairRef, options: Mapping[str, str], sampling: Sampling | None = None) -> ReferenceEngine:
-    request = OpenRequest(
-        pair=pair,
-        dtype="float32",
-        max_batch=3,
-        max_positions=160,
-        max_k=5,
-        perf_mode=False,
-        options=options,
-        sampling=sampling,
-    )
-    return open_engine(request)
+    return open_engine(OpenRequest(pair, "float32", 3, 160, 5, False, options, sampling=sampling))
 
 
 @pytest.mark.parametrize(("mode", "draft"), [("bf16", None), ("fp8", "nvfp4"), ("nvfp4", "fp8")], ids=str)

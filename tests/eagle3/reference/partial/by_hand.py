@@ -20,16 +20,16 @@ Sees = Callable[[int, int, int], list[int]]
 
 @dataclass
 class TargetByHand:
-    """`k[layer]`, `v[layer]`: position → [G, D], as far as rows have run."""
+    """`k[layer]`, `v[layer]` [P, G, D]: of the positions as far as rows have run."""
 
     weights: TargetWeights
     geometry: TargetGeometry
-    k: list[dict[int, Tensor]] = field(default_factory=list)
-    v: list[dict[int, Tensor]] = field(default_factory=list)
+    k: list[Tensor] = field(init=False)
+    v: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.k = [{} for _ in self.weights.layers]
-        self.v = [{} for _ in self.weights.layers]
+        nothing = torch.empty(0, self.geometry.kv_heads, self.geometry.head_dim)
+        self.k, self.v = ([nothing for _ in self.weights.layers] for _ in range(2))
 
     def run(self, tokens: list[int], first: int, sees: Sees) -> tuple[Tensor, list[Tensor]]:
         """Logits [T, V] of `tokens` at positions `first` …, and the queries [N, T, D] of every layer."""
@@ -38,18 +38,17 @@ class TargetByHand:
         for index, layer in enumerate(self.weights.layers):
             packed = self.normed(x, layer.input_norm) @ layer.qkv.T
             heads = packed.view(len(tokens), g.heads + 2 * g.kv_heads, g.head_dim)
-            q = torch.stack([self.turned(heads[t, : g.heads], first + t) for t in range(len(tokens))], dim=1)
+            turned = torch.stack([self.turned(heads[t, : -g.kv_heads], first + t) for t in range(len(tokens))])
+            q = turned[:, : g.heads].transpose(0, 1)
             streams.append(q)
-            for t in range(len(tokens)):
-                self.k[index][first + t] = self.turned(heads[t, g.heads : g.heads + g.kv_heads], first + t)
-                self.v[index][first + t] = heads[t, g.heads + g.kv_heads :]
+            self.k[index] = torch.cat((self.k[index][:first], turned[:, g.heads :]))
+            self.v[index] = torch.cat((self.v[index][:first], heads[:, -g.kv_heads :]))
             rows = []
             for t in range(len(tokens)):
                 mixed = []
                 for head in range(g.heads):
                     group, seen = head // (g.heads // g.kv_heads), sees(index, head, t)
-                    keys = torch.stack([self.k[index][p][group] for p in seen])
-                    values = torch.stack([self.v[index][p][group] for p in seen])
+                    keys, values = self.k[index][seen, group], self.v[index][seen, group]
                     mixed.append(torch.softmax(keys @ q[head, t] / g.head_dim**0.5, dim=0) @ values)
                 rows.append(torch.cat(mixed))
             x = x + torch.stack(rows) @ layer.o.T

@@ -73,7 +73,7 @@ def test_a_partial_pass_is_dense_attention_with_a_mask_over_what_was_chosen(pair
             for group in range(2):
                 scores = {}
                 for block in (1, 2):  # 75 // 16 = 4 whole blocks: sink 0, window from 3 on
-                    own = torch.stack([hand.k[layer][p][group] for p in range(16 * block, 16 * block + 16)])
+                    own = hand.k[layer][16 * block : 16 * block + 16, group]
                     of = queries[2 * group : 2 * group + 2].reshape(8, -1)
                     scores[block] = float(torch.maximum(of @ own.amax(0), of @ own.amin(0)).mean())
                 best = max((1, 2), key=lambda block: scores[block])

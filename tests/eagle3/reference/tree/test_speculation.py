@@ -29,7 +29,7 @@ from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss
-from tests.eagle3.lib.trees.brute_force import random_parents
+from tests.eagle3.lib.trees.brute_force import ByHand, random_parents
 from tests.eagle3.reference.by_hand import Eagle3ByHand
 from tests.pairs.tiny import write_draft, write_random_pair
 
@@ -223,6 +223,7 @@ class TruthfulTrees:
     def tree(self, slot: int, levels: int) -> tuple[list[int], list[int], int]:
         """(draft tokens, parents, how many of them the target will follow)."""
         parents = random_parents(self.dice, self.nodes + 1, levels)
+        by_hand = ByHand(parents)
         way = [0]
         while children := [node for node in range(1, len(parents)) if parents[node] == way[-1]]:
             if self.dice.random() < 0.2:
@@ -231,12 +232,9 @@ class TruthfulTrees:
         ahead = self.text[slot][self.emitted[slot] :]
         true = {node: ahead[at] for at, node in enumerate(way[1:])}
         drafts = [
-            true.get(node, (ahead[self.depth(node, parents) - 1] + 1) % self.vocab) for node in range(1, len(parents))
+            true.get(node, (ahead[len(by_hand.way(node)) - 2] + 1) % self.vocab) for node in range(1, len(parents))
         ]
         return drafts, parents, len(way) - 1
-
-    def depth(self, node: int, parents: Sequence[int]) -> int:
-        return 0 if node == 0 else 1 + self.depth(parents[node], parents)
 
 
 @pytest.mark.parametrize(("nodes", "seed", "sampling"), [(7, 0, None), (50, 2, None), (20, 3, DRAWN)])

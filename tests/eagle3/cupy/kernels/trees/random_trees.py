@@ -30,16 +30,3 @@ def masks_of(parents: Sequence[int]) -> list[int]:
     for node, parent in enumerate(parents):
         results.append((results[parent] if node else 0) | 1 << node)
     return [mask - (1 << 64) if mask >> 63 else mask for mask in results]
-
-
-def path_to(node: int, parents: Sequence[int]) -> list[int]:
-    """The nodes from the root to `node`."""
-    way = [node]
-    while way[-1]:
-        way.append(parents[way[-1]])
-    return way[::-1]
-
-
-def way_down(parents: Sequence[int]) -> list[int]:
-    """Nodes without children."""
-    return sorted({*range(len(parents))} - {*parents[1:]})

@@ -29,7 +29,8 @@ from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.codes.caches import Cache as CodedCache
 from tests.eagle3.cupy.kernels.crossed import pairwise
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rows_of
-from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, path_to, random_parents, way_down
+from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, random_parents
+from tests.eagle3.lib.trees.brute_force import ByHand
 
 CONFIG = FmhaConfig(kv_tile=128, warps=4, stages=2)
 POSITIONS = 300
@@ -144,8 +145,8 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(device: str, shape: str, 
     sums = cache.partial
     left = cache.copy()
     chain = of_layer(heads, levels + 1, window)  # what is behind a path's end does not reach it
-    for leaves in zip(*(dice.sample(way_down(p), k=min(3, rows)) for p in parents), strict=True):
-        paths = [path_to(leaf, p) for leaf, p in zip(leaves, parents, strict=True)]
+    for leaves in zip(*(dice.sample(ByHand(p).leaves(), k=min(3, rows)) for p in parents), strict=True):
+        paths = [ByHand(p).way(leaf) for leaf, p in zip(leaves, parents, strict=True)]
         cache.restored(before)
         alone = cache.attend(
             torch.stack([qkv[slot, [*path, *[0] * (levels + 1 - len(path))]] for slot, path in enumerate(paths)]),
@@ -223,7 +224,7 @@ def test_a_tree_agrees_with_float64_over_what_its_masks_show(device: str) -> Non
     for slot, length in enumerate(lengths):
         keys, values = committed[slot]
         for row in range(rows):
-            path = path_to(row, parents[slot])
+            path = ByHand(parents[slot]).way(row)
             parts = qkv[slot, path].view(len(path), -1, shape.head_dim)
             angles = [table[length : length + len(path)] for table in cache.rope]
             turned = oracles.rope(parts[:, : shape.heads + shape.kv_heads], *angles)

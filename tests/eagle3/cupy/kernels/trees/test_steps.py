@@ -26,8 +26,9 @@ from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import counted, index_of, normal, relative_error
 from tests.eagle3.cupy.kernels.matmul.test_maxima import maxima_beside
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy
-from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, path_to, random_shape
+from tests.eagle3.cupy.kernels.trees.random_trees import masks_of, random_shape
 from tests.eagle3.cupy.pairs import DRAFT
+from tests.eagle3.lib.trees.brute_force import ByHand
 
 ACTIVE = (0, 2, 3)
 """Of four slots, these decode."""
@@ -240,16 +241,6 @@ def pages(*shape: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor
     return numbers.to(dtype) if dtype.is_floating_point else numbers.view(torch.int16).to(dtype)
 
 
-def brute_force(shape: TreeShape, drafts: Sequence[int], targets: Sequence[int]) -> list[int]:
-    """The nodes of the longest agreeing path, the root first; of equally long ones, that to the lowest node."""
-    best = [0]
-    for node in range(1, shape.rows):
-        way = path_to(node, shape.parents)
-        if all(drafts[n - 1] == targets[shape.parents[n]] for n in way[1:]) and len(way) > len(best):
-            best = way
-    return best
-
-
 @pytest.mark.parametrize(("nodes", "levels"), [(2, 1), (12, 4), (31, 5), (32, 3), (63, 7)])
 def test_the_longest_path_is_accepted_as_brute_force_and_the_reference_accept_it(
     device: str, nodes: int, levels: int
@@ -271,7 +262,7 @@ def test_the_longest_path_is_accepted_as_brute_force_and_the_reference_accept_it
         settle(choices.to(device))
         assert not slots.fault.any()
         for slot in ACTIVE:
-            want = brute_force(shape, drafts[slot], targets[slot])
+            want = ByHand(shape.parents).accepted(drafts[slot], targets[slot])
             given = [torch.tensor([t]) for t in (drafts[slot], targets[slot], shape.parents)]
             tokens = accept_tree(given[0], given[1], given[2], mask, levels)
             length = int(slots.accepted[slot])
