@@ -261,11 +261,6 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
     assert target_of(a).sha256 != target_of(c).sha256 and draft_of(a).sha256 != draft_of(c).sha256
 
 
-def test_a_vocabulary_too_small_for_bytes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="vocab = 200"):
-        write_random_pair(tmp_path, seed=1, vocab=200)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", ["fc.weight", "norm.weight", "midlayer.mlp.down_proj.weight", "lm_head.weight"])
 def test_a_draft_with_a_weight_that_is_not_finite_is_refused_by_tensor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +18,7 @@ from specgate.backends.eagle3.cupy.engine import open as opening
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.tuned import lookup
 from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
-from specgate.backends.eagle3.cupy.tuned.lookup import (
-    EXPERT_DOWN,
-    EXPERT_GATE_UP,
-    NOTHING_TUNED,
-    SHIPPED,
-    Tuned,
-    code_sha256,
-)
+from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, NOTHING_TUNED, SHIPPED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import never_tuned, require
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm, read_tuned
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
@@ -62,36 +55,6 @@ def test_at_some_rows_the_work_is_moved_otherwise(tmp_path: Path) -> None:
     known = Tuned.on(DEVICE, written(tmp_path / "t.json", experts(SHAPE, OTHER, at_rows=at_rows)))
     rooms = {rows: tuned.room for rows in (1, 4, 9, 24) if (tuned := known.find_experts(replace(SHAPE, m=rows)))}
     assert rooms == {1: 1, 4: 1, 9: 2, 24: OTHER.room}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"source_sha256": "0" * 64},
-            f"tuned for other code of expert_down.cu (00000000, this is {code_sha256('expert_down.cu')[:8]})",
-        ),
-        (
-            {"config": {"warps": 5, "span": 2}},
-            "has configurations of span, warps; the kernel takes blocks_per_sm, ring, room, tiles, warps",
-        ),
-        ({"config": {**USUAL.stored(), "warps": 3}}, "config of 2880 x 2880 is none that the kernel can have"),
-        ({"config": {**USUAL.stored(), "ring": 2}}, "config of 2880 x 2880 is none that the kernel can have"),
-        ({"config": {**USUAL.stored(), "tiles": 7}}, "config of 2880 x 2880 is none that the kernel can have"),
-        ({"config": {**USUAL.stored(), "room": 0}}, "config of 2880 x 2880 is none that the kernel can have"),
-        (
-            {"at_rows": {4: OTHER.stored()}},
-            "at_rows of 2880 x 2880 splits k by 9 warps, config by 5 warps: bits would depend on the rows",
-        ),
-    ],
-    ids=["other code", "other fields", "warps", "ring", "tiles", "room", "other warps at some rows"],
-)
-def test_a_miss_has_a_reason(tmp_path: Path, changes: Mapping[str, Any], message: str) -> None:
-    file = written(tmp_path / "t.json", replace(experts(SHAPE), **changes))
-    known = Tuned.on(DEVICE, file)
-    assert known.find_experts(SHAPE) is None
-    (reason,) = known.misses([SHAPE])
-    assert reason.startswith(f"{file}: {message}")
 
 
 def test_the_fingerprint_knows_the_experts(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.cupy.kernels import loader
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.loader import with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned import lookup
@@ -14,9 +15,11 @@ from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL, NOTHING_TUNED, Tu
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm
 from specgate.errors import UsageError
-from tests.eagle3.cupy.tuned.files import DEVICE, gemm, written
+from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written
 
 SHAPE = GemmShape("TARGET_O", 4096, 4096, 4)
+EXPERTS = GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 128, 4)
+USUAL = ExpertConfig.usual(2880, 180, 2)
 OTHER = next(config for config in candidates(*SHAPE.weight) if config != GemmConfig())
 
 
@@ -59,6 +62,29 @@ def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Pat
             DEVICE,
             "config of 4096 x 4096 is none that the kernel can have",
         ),
+        (
+            experts(EXPERTS, source_sha256="0" * 64),
+            DEVICE,
+            f"tuned for other code of expert_down.cu (00000000, this is {code_sha256('expert_down.cu')[:8]})",
+        ),
+        (
+            replace(experts(EXPERTS), config={"warps": 5, "span": 2}),
+            DEVICE,
+            "has configurations of span, warps; the kernel takes blocks_per_sm, ring, room, tiles, warps",
+        ),
+        *(
+            (
+                replace(experts(EXPERTS), config={**USUAL.stored(), **changes}),
+                DEVICE,
+                "config of 2880 x 2880 is none that the kernel can have",
+            )
+            for changes in ({"warps": 3}, {"ring": 2}, {"tiles": 7}, {"room": 0})
+        ),
+        (
+            experts(EXPERTS, at_rows={4: replace(USUAL, warps=9, ring=5).stored()}),
+            DEVICE,
+            "at_rows of 2880 x 2880 splits k by 9 warps, config by 5 warps: bits would depend on the rows",
+        ),
     ],
     ids=[
         "another weight",
@@ -68,13 +94,15 @@ def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Pat
         "no such configuration",
         "another split at other rows",
         "no such configuration at some rows",
+        *("other code of experts", "other fields of experts", "warps", "ring", "tiles", "room"),
+        "other warps at some rows",
     ],
 )
 def test_a_miss_has_a_reason(tmp_path: Path, stored: TunedGemm, device: str, message: str) -> None:
     file = written(tmp_path / "t.json", stored, device=device)
-    known = Tuned.on(DEVICE, file)
-    assert known.find(SHAPE) is None
-    (reason,) = known.misses([SHAPE, SHAPE])
+    known, shape = Tuned.on(DEVICE, file), EXPERTS if stored.experts else SHAPE
+    assert (known.find(shape), known.find_experts(shape)) == (None, None)
+    (reason,) = known.misses([shape, shape])
     assert reason.startswith(f"{file}: {message}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -102,8 +101,3 @@ def test_ungrouping_undoes_grouping() -> None:
 def test_blocks_keep_positions_together() -> None:
     x = torch.arange(12.0).view(1, 12, 1, 1)
     assert blocks(x, 4)[0, 1, 0, :, 0].tolist() == [4.0, 5.0, 6.0, 7.0]
-
-
-def test_the_tiny_pair_is_written_for_these_tests(tmp_path: Path) -> None:
-    target, checkpoint = tiny_pair(tmp_path, window=8)
-    assert (target.geometry.vocab, checkpoint.geometry.window) == (300, 8)
