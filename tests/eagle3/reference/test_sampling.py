@@ -156,7 +156,7 @@ def test_draws_of_a_faulty_verify_do_not(pair: PairRef, fault: str, monkeypatch:
     """The faults that show whatever the draft is worth: an untrained one hides a forgotten residual."""
     monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.verify_by_rejection", FAULTS[fault])
     engine = opened(pair, replace(PEAKED, method="rejection"), batch=64, positions=40)
-    assert check_draws(drawn(engine, SPEC, 640), SPEC).p < 1e-9
+    assert check_draws(drawn(engine, SPEC, 320), SPEC).p < 1e-9
 
 
 def test_a_draw_does_not_depend_on_how_requests_are_grouped(pair: PairRef) -> None:
