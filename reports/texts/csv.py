@@ -96,15 +96,9 @@ SUMMARY_COLUMNS: Mapping[str, str] = {
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
 """First characters of a formula. The last four are full-width forms, which some spreadsheets treat alike."""
 _SEVERITY = (
-    State.INVALID,
-    State.ENV_REJECTED,
-    State.FAIL,
-    State.INCONCLUSIVE,
-    State.NOT_JUDGED,
-    State.PASS,
-    State.IMPROVED,
+    State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE, State.NOT_JUDGED, State.PASS, State.IMPROVED,
     State.SKIPPED,
-)
+)  # fmt: skip
 
 
 def metric_rows(run: Run) -> Iterator[Row]:

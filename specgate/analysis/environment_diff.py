@@ -8,13 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 MOMENTARY: Final = (
-    "env_before",
-    "env_after",
-    "host.load_average",
-    "gpus[].sm_clock_mhz",
-    "gpus[].temperature_c",
+    "env_before", "env_after", "host.load_average", "gpus[].sm_clock_mhz", "gpus[].temperature_c",
     "gpus[].clock_event_reasons",
-)
+)  # fmt: skip
 """Facts of one moment. They are never the same twice and do not count as a difference between two environments."""
 
 

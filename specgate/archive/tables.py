@@ -26,15 +26,8 @@ TEXTS: Final = (
 COUNTS: Final = (
     *("context_len", "batch", "k", "blocks", "pairs", "pair", "slot", "block", "n", "compared_tokens", "mismatches"),
     *("near_ties", "prompt_set", "round", "position_in_round", "session", "prompt", "prompt_tokens", "output_tokens"),
-    *(
-        "requests",
-        "emitted",
-        "prefix_hit_tokens",
-        "num_drafts",
-        "undrafted",
-        "total_draft_tokens",
-        "total_accepted_tokens",
-    ),
+    *("requests", "emitted", "prefix_hit_tokens", "num_drafts", "undrafted"),
+    *("total_draft_tokens", "total_accepted_tokens"),
 )
 FLAGS: Final = ("required", "set_aside")
 """Columns by what they hold. All others are numbers."""

@@ -172,16 +172,10 @@ _METRICS = (
 METRICS: Mapping[str, Metric] = {m.name: m for m in _METRICS}
 
 TIMES_OVER: Final = (
-    "speedup_vs_ar_ratio",
-    "decode_speedup_ratio",
-    "throughput_ratio",
-    "decode_throughput_ratio",
-    "latency_speedup_ratio",
-    "joint_decode_speedup_ratio",
-    "harmonic_decode_speedup_ratio",
-    "speedup_like_these_ratio",
+    "speedup_vs_ar_ratio", "decode_speedup_ratio", "throughput_ratio", "decode_throughput_ratio",
+    "latency_speedup_ratio", "joint_decode_speedup_ratio", "harmonic_decode_speedup_ratio", "speedup_like_these_ratio",
     "energy_per_token_ratio",
-)
+)  # fmt: skip
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
 
 BATCH_SPEEDUPS: Final[Mapping[str, str]] = {

@@ -22,18 +22,9 @@ from specgate.machine.packages import packages
 from specgate.redaction import masked
 
 VARIABLES = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "OMP_PLACES",
-    "OMP_PROC_BIND",
-    "OMP_SCHEDULE",
-    "OMP_WAIT_POLICY",
-    "SPECGATE_CACHE",
-    "SPECGATE_DEMO_GGUF",
-    "SPECGATE_LOAD_PLUGINS",
-    "SPECGATE_PASS_ENV",
-)
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OMP_SCHEDULE",
+    "OMP_WAIT_POLICY", "SPECGATE_CACHE", "SPECGATE_DEMO_GGUF", "SPECGATE_LOAD_PLUGINS", "SPECGATE_PASS_ENV",
+)  # fmt: skip
 """The environment variables that are stored, since each can change a figure. No other is, whatever its name."""
 _SOURCE_SUFFIXES = (".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml")
 

@@ -37,18 +37,9 @@ from specgate.planning.rule_names import with_elsewhere
 from specgate.planning.scenario import meant_for, override, refuse_double_options, select
 
 FIXED_BY_A_RUN = (
-    "backend",
-    "scenarios",
-    "only",
-    "policy",
-    "pair",
-    "target",
-    "draft",
-    "tokenizer",
-    "warmup_runs",
-    "perf_mode",
+    "backend", "scenarios", "only", "policy", "pair", "target", "draft", "tokenizer", "warmup_runs", "perf_mode",
     "options",
-)
+)  # fmt: skip
 """Fields of a request that cannot be given together with `--resume`. With more rounds or time, a run goes on longer
 (`continued`).
 """

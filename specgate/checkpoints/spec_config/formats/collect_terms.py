@@ -29,6 +29,11 @@ class Reading(StatedConfig):
         if key in given and (value := made(given.get(key))) is not None:
             self.say(term, value, given.names.get(key, key))
 
+    def take_each(self, given: Given, **terms: str) -> None:
+        """Take what `given` says under each key of `terms` as the term beside it."""
+        for key, term in terms.items():
+            self.take(given, key, term)
+
     def say(self, term: str, value: object, by: str) -> None:
         """Set a term that the config states."""
         self.terms[term] = Said(value, "stated", by)

@@ -84,12 +84,9 @@ def around(reading: Reading, flags: Given, served: str | None) -> None:
     """Take the terms that are not about drafts."""
     if served:
         reading.name("target", served, "api_server", flags.text("revision"))
-    for key, term in (
-        ("tp", "tp"), ("dp", "dp"), ("ep", "ep"), ("cp", "cp"), ("dtype", "dtype"),
-        ("enable_prefix_caching", "prefix_cache"), ("session_len", "max_positions"), ("max_batch_size", "max_batch"),
-        ("max_prefill_token_num", "max_tokens"), ("model_format", "quantization"),
-    ):  # fmt: skip
-        reading.take(flags, key, term)
+    reading.take_each(flags, tp="tp", dp="dp", ep="ep", cp="cp", dtype="dtype", enable_prefix_caching="prefix_cache",
+            session_len="max_positions", max_batch_size="max_batch", max_prefill_token_num="max_tokens",
+            model_format="quantization")  # fmt: skip
     reading.take(flags, "eager_mode", "graphs", lambda eager: not eager)
     reading.take(flags, "quant_policy", "kv_dtype", lambda policy: CACHES.get(str(policy).lower(), str(policy)))
     reading.take(flags, "empty_init", "target_weights", lambda on: "dummy" if on else None)
@@ -141,10 +138,8 @@ def read_turbomind(values: Mapping[str, object], where: str) -> StatedConfig:
         reading.name("draft_model", draft, "model")
     reading.take(keys, "num_speculative_tokens", "k")
     reading.default(k=5)
-    reading.take(keys, "max_path_len", "path_len")
-    reading.take(keys, "max_decoding_tokens", "verified")
-    reading.take(keys, "max_non_leaves_per_layer", "non_leaves")
-    reading.take(keys, "tp", "tp")
+    reading.take_each(keys, max_path_len="path_len", max_decoding_tokens="verified",
+            max_non_leaves_per_layer="non_leaves", tp="tp")  # fmt: skip
     reading.default(path_len=5, non_leaves=10, tp=1)
     k, path = reading.value("k"), reading.value("path_len")
     if isinstance(k, int) and isinstance(path, int):

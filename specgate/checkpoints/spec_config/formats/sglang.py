@@ -131,12 +131,9 @@ def around(reading: Reading, flags: Given, target: str | None, *, whole: bool) -
     """Take the terms that are not about drafts; with their defaults, where the whole config was read."""
     if target is not None:
         reading.name("target", target, "--model-path", flags.text("revision"))
-    for key, term in (
-        ("tp_size", "tp"), ("pp_size", "pp"), ("dp_size", "dp"), ("ep_size", "ep"), ("attn_cp_size", "cp"),
-        ("dcp_size", "cp"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
-        ("context_length", "max_positions"), ("max_running_requests", "max_batch"),
-    ):  # fmt: skip
-        reading.take(flags, key, term)
+    reading.take_each(flags, tp_size="tp", pp_size="pp", dp_size="dp", ep_size="ep", attn_cp_size="cp", dcp_size="cp",
+            dtype="dtype", kv_cache_dtype="kv_dtype", quantization="quantization", context_length="max_positions",
+            max_running_requests="max_batch")  # fmt: skip
     if flags.get("enable_dp_attention"):
         reading.say("dp", f"{flags.get('dp_size') or 1}, attention over the same GPUs", "--enable-dp-attention")
     for key in ("disable_cuda_graph", "disable_decode_cuda_graph"):

@@ -209,12 +209,9 @@ def around(reading: Reading, given: Given, target: str | None, *, whole: bool) -
     """Take the terms that are not about drafts; with their defaults, where the whole config was read."""
     if target is not None:
         reading.name("target", target, "model", given.text("revision"))
-    for key, term in (
-        ("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("context_parallel_size", "cp"),
-        ("moe_expert_parallel_size", "ep"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"),
-        ("max_seq_len", "max_positions"), ("max_batch_size", "max_batch"), ("max_num_tokens", "max_tokens"),
-    ):  # fmt: skip
-        reading.take(given, key, term)
+    reading.take_each(given, tensor_parallel_size="tp", pipeline_parallel_size="pp", context_parallel_size="cp",
+            moe_expert_parallel_size="ep", dtype="dtype", kv_cache_dtype="kv_dtype", max_seq_len="max_positions",
+            max_batch_size="max_batch", max_num_tokens="max_tokens")  # fmt: skip
     if given.get("enable_attention_dp"):
         reading.say("dp", "attention, over the same GPUs", "enable_attention_dp")
     reading.take(given, "disable_overlap_scheduler", "overlap", lambda off: not off)
@@ -254,10 +251,8 @@ def tree(reading: Reading, spec: Given, where: str) -> None:
             static_tree(reading.terms, choices_of(spec, key, where), key)
             spec.used.update(("max_draft_len", "max_total_draft_tokens", "max_non_leaves_per_layer"))
             return
-    reading.take(spec, "num_nextn_predict_layers", "k")
-    reading.take(spec, "max_draft_len", "k")
-    reading.take(spec, "max_path_len", "path_len")
-    reading.take(spec, "max_decoding_tokens", "verified")
+    reading.take_each(spec, num_nextn_predict_layers="k", max_draft_len="k", max_path_len="path_len",
+            max_decoding_tokens="verified")  # fmt: skip
     reading.take(spec, "max_decoding_draft_tokens", "verified", lambda n: int(str(n)) + 1)
     reading.take(spec, "max_total_draft_tokens", "verified", lambda n: int(str(n)) + 1)
     reading.take(spec, "max_non_leaves_per_layer", "non_leaves")

@@ -206,13 +206,9 @@ def around(
     """Take the terms that stand outside `--speculative-config`; with their defaults, where the whole file was read."""
     if target is not None:
         reading.name("target", target, "--model", flags.text("revision"))
-    for key, term in (
-        ("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp"),
-        ("dtype", "dtype"), ("kv_cache_dtype", "kv_dtype"), ("quantization", "quantization"),
-        ("enable_prefix_caching", "prefix_cache"),
-        ("max_num_seqs", "max_batch"), ("async_scheduling", "overlap"),
-    ):  # fmt: skip
-        reading.take(flags, key, term)
+    reading.take_each(flags, tensor_parallel_size="tp", pipeline_parallel_size="pp", data_parallel_size="dp",
+            dtype="dtype", kv_cache_dtype="kv_dtype", quantization="quantization",
+            enable_prefix_caching="prefix_cache", max_num_seqs="max_batch", async_scheduling="overlap")  # fmt: skip
     reading.take(flags, "enforce_eager", "graphs", lambda eager: not eager)
     reading.take(flags, "max_model_len", "max_positions", count_of)
     reading.take(flags, "max_num_batched_tokens", "max_tokens", count_of)
@@ -259,9 +255,8 @@ def drafting(reading: Reading, spec: Given, target: str | None) -> None:
     verifying(reading, spec, where)
     reading.take(spec, "num_speculative_tokens_per_batch_size", "varies", lambda rows: f"by batch size: {rows}")
     reading.take(spec, "disable_by_batch_size", "varies", lambda n: f"off above batch {n}")
-    reading.take(spec, "max_model_len", "draft_positions")
-    reading.take(spec, "quantization", "draft_quantization")
-    reading.take(spec, "kv_cache_dtype", "draft_kv_dtype")
+    reading.take_each(spec, max_model_len="draft_positions", quantization="draft_quantization",
+            kv_cache_dtype="draft_kv_dtype")  # fmt: skip
     reading.take(spec, "draft_load_config", "weights", lambda load: dummy(as_object(load).get("load_format")))
     reading.take(spec, "parallel_drafting", "passes", lambda on: "one for all" if on else None)
     reading.look_up(spec, (key for key in sorted(SECTION) if key.startswith(("prompt_", "suffix_"))))
@@ -283,9 +278,8 @@ def verifying(reading: Reading, spec: Given, where: str) -> None:
     """Take how drafts are drawn and accepted."""
     for key in ("acceptance_method", "rejection_sample_method"):
         reading.take(spec, key, "verification", lambda name: VERIFICATION.get(str(name), name))
-    reading.take(spec, "posterior_threshold", "threshold")
-    reading.take(spec, "draft_sample_method", "draft_sampling")
-    reading.take(spec, "synthetic_acceptance_length", "forced")
+    reading.take_each(spec, posterior_threshold="threshold", draft_sample_method="draft_sampling",
+            synthetic_acceptance_length="forced")  # fmt: skip
     reading.take(spec, "synthetic_acceptance_rates", "forced", lambda rates: length_of(rates, where))
     reading.take(spec, "synthetic_acceptance_rate", "forced", lambda rate: f"a rate of {rate:g}")
     reading.default(verification=VERIFICATION["standard"], draft_sampling="greedy", forced=None)
