@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import subprocess
@@ -185,16 +186,24 @@ def cli(tmp_path: Path, pair: tuple[Path, Path]) -> Cli:
 
 
 @pytest.fixture(scope="session")
-def killed_run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Killed:
+def killed_run(made_once: Callable[[str, Callable[[Path], object]], Path], pair: tuple[Path, Path]) -> Killed:
     """A run in processes of its own whose engine was killed in its 21st block; made again where the machine stood still
     meanwhile: who goes on with it would find that its clocks contradict each other.
     """
-    for _ in range(ATTEMPTS):
-        cli = Cli(tmp_path_factory.mktemp("killed"), *pair)
-        done = cli.micro_apart("--backend", "fake", "-o", "die_after_blocks=20")
-        if not stood_still(cli.newest()):
-            break
-    return Killed(cli.folder, done)
+
+    def made(folder: Path) -> None:
+        for _ in range(ATTEMPTS):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            cli = Cli(folder, *pair)
+            done = cli.micro_apart("--backend", "fake", "-o", "die_after_blocks=20")
+            if not stood_still(cli.newest()):
+                break
+        (folder / "done.json").write_text(json.dumps((done.returncode, done.stdout)))
+
+    folder = made_once("killed", made)
+    code, printed = json.loads((folder / "done.json").read_text())
+    return Killed(folder, subprocess.CompletedProcess((), code, printed))
 
 
 @pytest.fixture
