@@ -55,7 +55,7 @@ def headline(run: Run) -> Headline:
     if run.failures:
         point, why = next(iter(run.failures.items()))
         first, _, rest = why.partition("\n")
-        where = "the run" if point == "run" else cell_name(point, run.scenarios)
+        where = place_of(point, run)
         if run.status == "interrupted":
             code = ExitCode.INTERRUPTED
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
@@ -65,6 +65,11 @@ def headline(run: Run) -> Headline:
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
     return Headline(state.value, code, f"{about(culprit, run.scenarios)}: {culprit.message}", culprit.next_step)
+
+
+def place_of(point: str, run: Run) -> str:
+    """Return the name of a point that failed, which may stand for the whole run."""
+    return "the run" if point == "run" else cell_name(point, run.scenarios)
 
 
 _ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."

@@ -109,6 +109,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "advised": head.advice(run),
         "shown_facts": head.facts(run, policy),
         "command": summary.quoted_words(run),
+        "failures": [(summary.place_of(point, run), why) for point, why in run.failures.items()],
         "contents": [(id_, name) for id_, name in contents(sections) if id_ not in empty],
         "empty": empty,
         "gaps": details.gaps(empty, together, sections),

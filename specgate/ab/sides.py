@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -106,6 +107,8 @@ def asked_of(name: SideName, pairs: Sequence[tuple[str, str]]) -> Asked:
             raise UsageError(f"--{name} {key}: given twice: {values[key]!r} and {value!r}", hint="give one of them")
         if not value and key in KEYS:
             raise UsageError(f"--{name} {key}: empty", hint=f"write it as --{name} {key}=VALUE")
+        if key not in KEYS and (near := get_close_matches(key, KEYS, 1, 0.9)):
+            raise UsageError(f"--{name} {key}: no such key", hint=f"did you mean {near[0]}?")
         values[key] = value
     return Asked(
         name=name,

@@ -174,3 +174,8 @@ def test_results_that_lie_in_a_checkout_are_no_code_of_it(tmp_path: Path) -> Non
 def test_every_key_but_three_is_an_option_of_the_back_end() -> None:
     side = asked_of("new", [("url", "http://127.0.0.1:1"), ("backend", "vllm")])
     assert side.options == {"url": "http://127.0.0.1:1"} and side.backend == "vllm" and not side.foreign
+
+
+def test_a_misspelt_key_of_a_side_is_no_option_of_its_back_end() -> None:
+    with pytest.raises(UsageError, match=r"(?s)--old sorce: no such key.*did you mean source\?"):
+        asked_of("old", [("sorce", "a")])

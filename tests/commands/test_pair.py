@@ -70,3 +70,13 @@ def test_a_head_that_was_not_read_is_not_fine(tmp_path: Path, name: str) -> None
 
 def test_a_pair_that_is_nowhere_is_a_usage_error() -> None:
     assert isinstance(CliRunner().invoke(cli, ["diagnose", "pair", "no-such-pair"]).exception, UsageError)
+
+
+def test_a_draft_whose_config_nobody_can_read_is_wrong_and_named_by_its_file(tmp_path: Path) -> None:
+    target, draft = write_configs(tmp_path)
+    (draft / "config.json").write_text('{\n"a": 1,\n')
+    words = ["diagnose", "pair", "--target", str(target), "--draft", str(draft)]
+    text, data = (CliRunner().invoke(cli, [*words, *more]) for more in ((), ("--json",)))
+    assert text.exit_code == data.exit_code == 1
+    assert text.output.startswith(f"not readable: {draft / 'config.json'}: ") and "line 2, column 8" in text.output
+    assert str(draft / "config.json") in json.loads(data.output)["unreadable"][0]

@@ -12,6 +12,7 @@ import click
 from specgate.commands.door import command
 from specgate.commands.numbers import CONTEXT, DRAFTED
 from specgate.commands.options import take
+from specgate.errors import CheckpointError, ExitCode
 from specgate.terminal import echo, echo_json
 
 WIDTH = 80
@@ -41,7 +42,15 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
     from specgate.run.smoke.pair_check import check_pair
 
     refuse_two_names(name, target, draft)
-    named = resolve_pair(name, target, draft)
+    try:
+        named = resolve_pair(name, target, draft)
+    except CheckpointError as error:  # of a draft whose config nobody can read
+        if options["as_json"]:
+            record = {"findings": [], "warnings": [], "unreadable": [str(error)]}
+            echo_json({"schema": "specgate.pair/v1", "pair": name or str(draft), **record})
+        else:
+            echo(f"not readable: {error}")
+        sys.exit(ExitCode.FAIL)
     findings, unreadable, warnings = result = check_pair(named, options["context"], options["k"])
     wrong = [finding for finding in findings if finding.state == "found"]
     if options["as_json"]:
@@ -61,7 +70,10 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
             echo(
                 "\n".join(textwrap.wrap(f"do: {finding.todo}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT))
             )
-    echo(f"pair {named.name}: {len(wrong)} of {len(findings)} checks found a fault")
+    files = (
+        f", and {len(unreadable)} {'file' if len(unreadable) == 1 else 'files'} could not be read" if unreadable else ""
+    )
+    echo(f"pair {named.name}: {len(wrong)} of {len(findings)} checks found a fault{files}")
     if named.acceptance == "planted":
         echo(f"planted: specgate engine pairs check {name or 'PAIR'} measures its acceptance")
     sys.exit(result.exit_code)

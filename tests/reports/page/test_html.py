@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import Gap, LastGreen, Promotion, Run
 from specgate.files.journal import JOURNALS
 from specgate.reports.page.details import FILES
@@ -171,7 +172,9 @@ def test_the_question_of_a_scenario_stands_above_its_cells() -> None:
 def test_a_warning_is_not_called_a_failure() -> None:
     run = replace(sample(), warnings=("the draft's head is small",))
     assert "Warnings the draft's head is small" in page(run).text
-    assert "What went wrong" in page(replace(run, failures={"run": "disk full"})).text
+    point = run.cells[0].cell.point.key
+    text = page(replace(run, failures={"run": "disk full", point: "it hung"})).text
+    assert "What went wrong the run : disk full" in text and f"{cell_name(point, run.scenarios)} : it hung" in text
 
 
 def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
