@@ -199,16 +199,16 @@ def pictures(builds: TwoBuilds) -> list[Picture]:
     Start-up times scatter so much more that the others could not be seen beside them.
     """
     drawn = [q for q in builds.quantities if q.decides and q.within_pct is not None and q.within_pct <= TELLING_PCT]
-    rows = [effect for q in drawn if (effect := effect_of(q)) is not None]
+    rows = [effect for q in drawn if (effect := effect_of(q, builds)) is not None]
     return [replace(effects("builds", "New build against old", rows), caption=HOW)] if rows else []
 
 
-def effect_of(q: Quantity) -> Effect | None:
+def effect_of(q: Quantity, builds: TwoBuilds) -> Effect | None:
     """The quantity as a row of the picture; None without an interval."""
     if q.ratio is None or q.low is None or q.high is None:
         return None
     ratio, low, high = (q.ratio, q.low, q.high) if q.better == "higher" else (1 / q.ratio, 1 / q.high, 1 / q.low)
-    return Effect(name_of(q), ratio, low, high, q.margin_pct / 100, q.word.value)
+    return Effect(f"{NAMES[q.name]} {cell(q.cell, builds)}".strip(), ratio, low, high, q.margin_pct / 100, q.word.value)
 
 
 def name_of(quantity: Quantity) -> str:
@@ -239,8 +239,7 @@ def span(quantity: Quantity) -> str:
 
 def cell(key: str, builds: TwoBuilds) -> str:
     """Return the name of a cell or point whose key has no back end; "" for a quantity of no cell."""
-    scenario, _, rest = key.partition("/")
-    return cell_name(f"{scenario}/-/{rest}", builds.scenarios) if rest else key
+    return cell_name(key, builds.scenarios)
 
 
 def row_of(quantity: Quantity, builds: TwoBuilds) -> list[str | Entry]:

@@ -8,11 +8,13 @@ from typing import Final
 
 from specgate.contract import VARIANT_MARK, Scenario
 
-_KEY: Final = re.compile(r"(?P<name>.*?)/[^/]*/c(?P<context>\d+)/b(?P<batch>\d+)(/q(?P<rate>[^/]+))?(/(?P<role>.*))?")
+_KEY: Final = re.compile(
+    r"(?P<name>.*?)(/[^/]*)?/c(?P<context>\d+)/b(?P<batch>\d+)(/q(?P<rate>[^/]+))?(/(?P<role>.*))?"
+)
 
 
 def cell_name(key: str, scenarios: Mapping[str, Scenario] | None = None) -> str:
-    """Return the name of the cell or point with `key`, a `Cell.key` or a `Point.key`.
+    """Return the name of the cell or point with `key`, a `Cell.key` or a `Point.key`, also without its back end.
 
     `scenarios`: those of its run. If the run has only one, the name leaves it out. Without them a name says nothing
     of files and clients. A key of another form is its own name.

@@ -17,6 +17,7 @@ from tests.support.factories import scenario
     [
         ("demo/fake/c32768/b1/spec-3", "32K · batch 1 · spec-3"),
         ("demo/fake/c1000/b4/baseline", "1,000 tokens · batch 4 · baseline"),
+        ("demo/c1000/b4/baseline", "1,000 tokens · batch 4 · baseline"),
         ("demo/fake/c1024/b8/q2.5/spec-3+kv", "1K · 2.5 requests/s · spec-3+kv"),
         ("demo/fake/c1024/b2", "1K · batch 2"),
         ("no key", "no key"),

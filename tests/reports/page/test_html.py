@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.machine.conditions import conditions_of
 from specgate.contract import Gap, LastGreen, Promotion, Run
 from specgate.files.journal import JOURNALS
 from specgate.reports.page.details import FILES
