@@ -42,9 +42,10 @@ def write_build(folder: Path, step_ns: int) -> Path:
     return folder
 
 
-def git(folder: Path, *arguments: str) -> None:
+def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -84,15 +85,11 @@ def test_a_slower_commit_is_found_against_the_one_before_and_no_worktree_stays(c
 
 
 def commits(checkout: Path) -> list[str]:
-    done = subprocess.run(
-        ["git", "-C", str(checkout), "log", "--format=%H", "--reverse"], capture_output=True, text=True
-    )
-    return done.stdout.split()
+    return git(checkout, "log", "--format=%H", "--reverse").split()
 
 
 def git_worktrees(checkout: Path) -> str:
-    done = subprocess.run(["git", "-C", str(checkout), "worktree", "list"], capture_output=True, text=True)
-    return done.stdout
+    return git(checkout, "worktree", "list")
 
 
 @pytest.mark.slow("six engine processes with code of their own")

@@ -130,7 +130,6 @@ LIARS: Final[Mapping[str, LyingBackend]] = {
     for liar in (
         LyingBackend("own-trace"),
         LyingBackend("spec-a-fifth", times(1 / 5, speculative=True)),
-        LyingBackend("spec-a-hundredth", times(1 / 100, speculative=True)),
         LyingBackend("baseline-thirtyfold", times(30, speculative=False)),
         LyingBackend("steps-halved", steps_halved),
         LyingBackend("all-truncated", all_truncated),

@@ -18,35 +18,12 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
     lines = [line.split("\t") for line in run("list", "--plain").output.splitlines()]
     assert [(line[0], line[-1]) for line in lines] == [(s.name, s.question) for s in shipped()]
     assert [line[0] for line in lines if line[4] != "default"] == [
-        "active-slots-8b",
-        "batch-8b",
-        "cpu-1k-single",
-        "cpu-512-batch4",
-        "cpu-drawn",
-        "cpu-engines",
-        "cpu-full-sampled",
-        "cpu-sampled",
-        "cpu-spec-sweep",
-        "cpu-specpv",
-        "cpu-variants",
-        "full-120b-16k-b4",
-        "full-120b-1k-sampled",
-        "full-120b-1k-single",
-        "full-120b-32k-single",
-        "full-8b-16k-b4",
-        "full-8b-32k-single",
-        "load-8b",
-        "load-gpt-oss",
-        "load-rates",
-        "micro-120b-16k-b4",
-        "micro-120b-1k-single",
-        "micro-120b-32k-single",
-        "micro-8b-16k-b4",
-        "micro-8b-32k-single",
-        "micro-8b-4k-sampled",
-        "micro-8b-drawn",
-        "variants-8b",
-    ]
+        "active-slots-8b", "batch-8b", "cpu-1k-single", "cpu-512-batch4", "cpu-drawn", "cpu-engines",
+        "cpu-full-sampled", "cpu-sampled", "cpu-spec-sweep", "cpu-specpv", "cpu-variants", "full-120b-16k-b4",
+        "full-120b-1k-sampled", "full-120b-1k-single", "full-120b-32k-single", "full-8b-16k-b4", "full-8b-32k-single",
+        "load-8b", "load-gpt-oss", "load-rates", "micro-120b-16k-b4", "micro-120b-1k-single", "micro-120b-32k-single",
+        "micro-8b-16k-b4", "micro-8b-32k-single", "micro-8b-4k-sampled", "micro-8b-drawn", "variants-8b",
+    ]  # fmt: skip
 
 
 def test_show_prints_a_whole_scenario_that_can_be_validated(tmp_path: Path) -> None:

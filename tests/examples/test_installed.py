@@ -40,14 +40,8 @@ def folder(packages: Path, tmp_path_factory: pytest.TempPathFactory, pair: tuple
     made.write("policy.yaml", POLICY.replace("MIN", "1.0") + RULE)
     options = {"--backend": "counting", "--scenario": "tiny.yaml", "--policy": "policy.yaml"}
     options |= {"--target": str(made.target), "--draft": str(made.draft)}
-    command = [
-        sys.executable,
-        "-m",
-        "specgate",
-        "micro",
-        "--plain",
-        *(word for item in options.items() for word in item),
-    ]
+    words = [word for item in options.items() for word in item]
+    command = [sys.executable, "-m", "specgate", "micro", "--plain", *words]
     environment = {k: v for k, v in os.environ.items() if k != "SPECGATE_LOAD_PLUGINS"}
     environment |= {"PYTHONPATH": os.pathsep.join((str(ROOT), str(packages))), "NO_COLOR": "1"}
     done = subprocess.run(command, cwd=made.folder, env=environment, capture_output=True, text=True, timeout=120)

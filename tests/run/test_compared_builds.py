@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specgate.run.references import revision_of
+from tests.ab.test_sides import git
 from tests.support.command import Cli
 
 POLICY = """\
@@ -23,12 +23,6 @@ rules:
   - {id: acceptance, gate: acceptance, required: true, min: 0.5}
   - {id: no-slower-build, gate: builds, required: true, base: main}
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -45,8 +39,7 @@ def checkout(cli: Cli) -> Cli:
 
 
 def verdict(cli: Cli) -> dict[str, Any]:
-    (result,) = (v for v in json.loads((cli.newest() / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
-    return dict(result)
+    return verdict_of(cli.newest())
 
 
 AB = ("ab", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "--processes", "3")

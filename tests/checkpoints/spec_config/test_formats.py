@@ -64,14 +64,8 @@ def test_sglangs_tree_is_no_chain() -> None:
     tree = read_source(
         f"{SGLANG} --speculative-num-steps 5 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8 --tp 2"
     )
-    assert [tree.value(term) for term in ("k", "path_len", "verified", "topk", "tp", "tree")] == [
-        5,
-        6,
-        8,
-        4,
-        2,
-        "dynamic tree",
-    ]
+    terms = ("k", "path_len", "verified", "topk", "tp", "tree")
+    assert [tree.value(term) for term in terms] == [5, 6, 8, 4, 2, "dynamic tree"]
 
 
 def test_draft_tokens_that_sglang_would_change_are_changed_and_said() -> None:

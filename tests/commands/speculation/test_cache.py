@@ -32,18 +32,8 @@ def prompts(cli: Cli) -> Path:
 def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """(exit code, the JSON): two groups of four prompts that share 48 tokens."""
     command: tuple[str | Path, ...] = (
-        *(
-            "diagnose",
-            "cache",
-            "--prompts",
-            prompts,
-            "--shared-prefix",
-            "48",
-            "--groups",
-            "2",
-            "--prompts-per-group",
-            "4",
-        ),
+        *("diagnose", "cache", "--prompts", prompts, "--shared-prefix", "48"),
+        *("--groups", "2", "--prompts-per-group", "4"),
         *("--new-tokens", "24", "--json", *arguments),
     )
     done = cli.run(*command)
