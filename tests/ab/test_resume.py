@@ -268,13 +268,13 @@ def test_the_revision_is_built_again_from_its_commit_and_a_checkout_that_moved_o
         (checkout / name).unlink()  # untracked files of `Cli`
     git(checkout, "branch", "base", "HEAD~1")
     files = ("--scenario", "../tiny.yaml", "--policy", "../policy.yaml", "--out", "../runs", "--backend", "toy")
-    done = inside.run_apart("ab", "--base", "base", *files, "--processes", "4")
+    done = inside.run_apart("ab", "--base", "base", *files, "--processes", "3")
     assert done.returncode == 3, done.stdout + done.stderr
     (folder,) = (tmp_path / "runs").glob("*-ab-*")
     git(checkout, "branch", "-f", "base", "HEAD")  # the name now means the new build
     before = git_worktrees(checkout)
-    done = inside.run_apart("ab", "--resume", folder, "--processes", "2", pair=False)
-    assert done.returncode in (1, 3) and "from 4 to 6 process pairs" in done.stdout, done.stdout + done.stderr
+    done = inside.run_apart("ab", "--resume", folder, "--processes", "1", pair=False)
+    assert done.returncode in (1, 3) and "from 3 to 4 process pairs" in done.stdout, done.stdout + done.stderr
     assert [result(folder)["sides"][name]["revision"] for name in ("old", "new")] == commits(checkout)
     assert git_worktrees(checkout) == before
     write_build(checkout, 2_060_000)
