@@ -79,6 +79,11 @@ def with_servers(servers: Servers) -> tuple[Servers, list[str]]:
     """
     finder = finding_backend()
     by_role = {key.partition(".")[2]: url for key, url in servers.options.items() if key.startswith("url.")}
+    for name in by_role:
+        try:
+            Role.parse(name)
+        except ValueError as error:
+            raise UsageError(f"option url.{name}: {error}") from None
     urls = list(dict.fromkeys([*servers.urls, *by_role.values()]))
     shared = {key: value for key, value in servers.options.items() if key.partition(".")[0] != "url"}
     found_servers = {url: server_at(finder, url, shared) for url in urls}

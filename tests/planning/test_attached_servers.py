@@ -88,6 +88,7 @@ def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_ar
         ((PLAIN, replace(DRAFTS, backend="sglang", engine="SGLang 2")), {}, "is vLLM 1, and .* is SGLang 2"),
         ((PLAIN, replace(DRAFTS, source="org/other")), {}, "serves org/m, and .* serves org/other: two models"),
         ((PLAIN, DRAFTS), {"spec": (3,)}, "--spec 3: .* drafts up to 5"),
+        ((), {"options": {"url.spec3": "u"}}, "option url.spec3: 'spec3' is not a role; a role is 'baseline' or"),
         ((PLAIN, DRAFTS), {"batch": (1, 8)}, "--batch 8: a server takes 4 requests at a time"),
         ((PLAIN, DRAFTS), {"backend": "sglang"}, "--backend sglang: .* is vLLM 1"),
         ((PLAIN, replace(DRAFTS, draft_length=None)), {}, r"(?s)does not say what it drafts.*-o url.spec-K=URL"),

@@ -168,12 +168,13 @@ def figure_lines(run: Run) -> Iterator[str]:
 
 def verdict_lines(run: Run) -> Iterator[str]:
     """Every verdict, each next step once, and what nothing had to judge."""
+    from specgate.analysis.cell_names import cell_name
     from specgate.analysis.verdict import in_words
 
     advised = set[str]()
     for v in run.verdicts:
         kind = "" if v.required else " (advisory)"
-        yield f"{v.state.value}{kind} {f'{v.rule} on {v.cell}' if v.cell else v.rule}: {v.message}"
+        yield f"{v.state.value}{kind} {f'{v.rule} on {cell_name(v.cell)}' if v.cell else v.rule}: {v.message}"
         if v.next_step and v.next_step not in advised:
             yield f"  next: {v.next_step}"
             advised.add(v.next_step)

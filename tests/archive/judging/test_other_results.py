@@ -230,5 +230,5 @@ def test_the_command_prints_every_verdict_and_ends_with_its_code(tmp_path: Path)
     file = write(tmp_path, [BASELINE, SPECULATIVE])
     done = CliRunner().invoke(commands, ["runs", "check", str(file), "--policy", "seed"])
     assert done.exit_code == 3, done.output
-    assert "INCONCLUSIVE tokens-equal on full-32k-single/elsewhere/c0/b0/spec-3: cannot be judged from" in done.output
+    assert "INCONCLUSIVE tokens-equal on full-32k-single · spec-3: cannot be judged from" in done.output
     assert done.output.endswith("verdict INCONCLUSIVE (exit 3)\n")
