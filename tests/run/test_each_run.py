@@ -15,6 +15,7 @@ from specgate.selftest.demo import ENGINES, request_of
 pytestmark = pytest.mark.slow("measures")
 
 
+@pytest.mark.usefixtures("no_processes")
 def test_every_run_is_carried_out_and_the_first_code_that_is_not_green_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
