@@ -58,6 +58,7 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     Exit code 0 if multi-token speculation is active; 1 if it is not, or if the engine failed of a known cause; 7 if it
     failed of another.
     """
+    from specgate.files.writing import disk
     from specgate.run.smoke.prompt import PromptWish
     from specgate.run.smoke.short_run import Wish
     from specgate.run.smoke.short_run import smoke as carry_out
@@ -77,8 +78,9 @@ def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     settings = Wish(request, prompt=prompt, k=one("--spec", wish.pop("spec"), None), **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
-    folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk(logs or Path(tempfile.gettempdir()), "choose another --logs"):
+        folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))
+        folder.mkdir(parents=True, exist_ok=True)
     done = None
     try:
         with isolated(isolate, folder):

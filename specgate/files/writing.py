@@ -70,15 +70,13 @@ def write_whole(file: Path, text: str) -> None:
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Turn errors from writing `path` into EnvironmentRefused."""
+def disk(path: Path, elsewhere: str = "choose another --out") -> Iterator[None]:
+    """Turn errors from writing `path` into EnvironmentRefused. `elsewhere`: what chooses another place for it."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = (
-            "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
-        )
+        hint = "free some space, then continue with --resume: finished blocks are kept" if full else elsewhere
         raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
 
 

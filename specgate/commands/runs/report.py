@@ -104,5 +104,5 @@ def annotate(runs: list[StoredRun]) -> None:
     for run in runs:
         echo(rendered("github", run))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with disk(Path(summary)), open(summary, "a", encoding="utf-8") as file:
+        with disk(Path(summary), "$GITHUB_STEP_SUMMARY names it"), open(summary, "a", encoding="utf-8") as file:
             file.write(as_stored("\n".join(rendered("markdown", run) for run in runs)))

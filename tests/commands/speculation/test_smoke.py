@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import specgate.analysis.speculation.causes  # noqa: F401 - fills CAUSES, whichever test runs first
 from specgate.analysis.speculation.evidence import Finding
 from specgate.commands.smoke import lines
 from tests.backends.offline.helpers import STAND_INS
@@ -221,3 +222,10 @@ def test_a_prompt_that_is_empty_or_said_twice_is_refused_before_a_server_is_aske
     for words, says in (("--prompt=", "--prompt '': empty"), ("--prompt=a --context=9", "together")):
         done = cli.run("smoke", "http://127.0.0.1:9", *words.split(), pair=False)
         assert done.returncode == 2 and says in done.stderr
+
+
+def test_a_folder_for_logs_that_cannot_be_made_names_its_option(cli: Cli) -> None:
+    cli.write("taken", "")
+    done = cli.run("smoke", "--backend", "fake", "--prompt-ids", IDS, "--logs", "taken/logs")
+    assert done.returncode == 4 and "taken/logs: cannot be written: Not a directory" in done.stderr
+    assert "choose another --logs" in done.stderr
