@@ -46,8 +46,8 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
         named = resolve_pair(name, target, draft)
     except CheckpointError as error:  # of a draft whose config nobody can read
         if options["as_json"]:
-            record = {"findings": [], "warnings": [], "unreadable": [str(error)]}
-            echo_json({"schema": "specgate.pair/v1", "pair": name or str(draft), **record})
+            none: dict[str, list[str]] = {"findings": [], "warnings": [], "unreadable": [str(error)]}
+            echo_json({"schema": "specgate.pair/v1", "pair": name or str(draft), **none})
         else:
             echo(f"not readable: {error}")
         sys.exit(ExitCode.FAIL)
