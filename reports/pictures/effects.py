@@ -53,8 +53,8 @@ def effects(key: str, name: str, rows: Sequence[Effect], tables: Sequence[Table]
     if not rows:
         return left_out(name, "no figure changed that both sides have")
     entries = rows[:SHOWN]
-    caption = "B against A; to the right is better. ▲ better, ▼ worse, ■ the same within the margin, ● open. "
-    caption += "Line: 95 % interval; dashed: no change" + (
+    caption = "B against A, turned so that the right is better: a time that grew stands on the left. "
+    caption += "▲ better, ▼ worse, ■ the same within the margin, ● open. Line: 95 % interval; dashed: no change" + (
         "; grey: the margin." if any(r.margin for r in entries) else "."
     )
     if len(entries) < len(rows):
