@@ -88,10 +88,21 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, and say which commands there are."""
+        """As click does, and say where a command of that name is, or which there are."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            ctx.fail(f"No such command '{args[0]}': there are {', '.join(self.list_commands(ctx))}")
+            elsewhere = " or ".join(paths_of(args[0], ctx.find_root()))
+            there = f"did you mean {elsewhere}?" if elsewhere else f"there are {', '.join(self.list_commands(ctx))}"
+            ctx.fail(f"No such command '{args[0]}': {there}")
         return super().resolve_command(ctx, args)
+
+
+def paths_of(name: str, root: click.Context) -> Iterator[str]:
+    """Yield the commands `name` of the groups on the first page, each as it is typed."""
+    assert isinstance(root.command, click.Group)
+    for word in root.command.list_commands(root):
+        group = root.command.get_command(root, word)
+        if isinstance(group, click.Group) and name in group.list_commands(root):
+            yield f"{root.command_path} {word} {name}"
 
 
 class OpenGroup(Group):

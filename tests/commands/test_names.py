@@ -23,3 +23,14 @@ def test_what_is_no_name_at_all_is_refused_with_those_that_there_are() -> None:
         wrong = CliRunner().invoke(cli, words)
         assert wrong.exit_code == ExitCode.USAGE
         assert f"'micor': there are {', '.join(names)}" in wrong.output
+
+
+def test_a_command_that_is_in_another_group_is_named_where_it_is() -> None:
+    for words, where in (
+        ("doctor", "specgate machine doctor?"),
+        ("runs doctor", "specgate machine doctor?"),
+        ("show", "specgate policy show or specgate runs show or specgate scenarios show?"),
+    ):
+        wrong = CliRunner().invoke(cli, words.split(), prog_name="specgate")
+        assert wrong.exit_code == ExitCode.USAGE
+        assert f"did you mean {where}" in wrong.output
