@@ -148,7 +148,7 @@ def lines(done: Smoke, *, every: bool) -> Iterator[str]:
             yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ")
     for warning in e.warnings:
         yield from textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
-    from specgate.analysis.speculation.evidence import CAUSES
+    from specgate.analysis.speculation.causes import CAUSES
 
     for finding in done.causes:
         yield f"cause: {CAUSES[finding.cause].title} ({finding.cause})"

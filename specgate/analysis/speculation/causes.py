@@ -11,8 +11,8 @@ from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.speculation import configs as configs
 from specgate.analysis.speculation import errors as errors  # their causes stand before these
 from specgate.analysis.speculation.drafting import short_of, shortness_in_words
+from specgate.analysis.speculation.evidence import CAUSES as CAUSES  # from here with all causes in it
 from specgate.analysis.speculation.evidence import (
-    CAUSES,
     Evidence,
     Finding,
     Seen,

@@ -37,7 +37,7 @@ def pair(name: str | None, target: Path | None, draft: Path | None, **options: A
     """
     from dataclasses import asdict
 
-    from specgate.analysis.speculation.evidence import CAUSES
+    from specgate.analysis.speculation.causes import CAUSES
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
     from specgate.run.smoke.pair_check import check_pair
 

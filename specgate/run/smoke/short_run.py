@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 from specgate import plugins
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.speculation.causes import findings_of
+from specgate.analysis.speculation.causes import CAUSES, findings_of
 from specgate.analysis.speculation.drafting import drafting_of
-from specgate.analysis.speculation.evidence import CAUSES, Evidence, Finding, PairConfigs
+from specgate.analysis.speculation.evidence import Evidence, Finding, PairConfigs
 from specgate.checkpoints.spec_config.sources import FORMATS
 from specgate.contract import BASELINE, Block, Budget, LogCause, PairRef, Point, Role, Round
 from specgate.contract.protocols import Decoded, DrivesAnotherEngine, ExplainsLogs, OpenRequest

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.speculation.causes import findings_of
-from specgate.analysis.speculation.evidence import CAUSES, Evidence, HeadReading
+from specgate.analysis.speculation.causes import CAUSES, findings_of
+from specgate.analysis.speculation.evidence import Evidence, HeadReading
 from specgate.contract import MAY_NOT_DRAFT, Budget, Finish, LogCause
 from specgate.contract.samples.counters import NO_DRAFT_COUNTERS
 from tests.analysis.speculation.evidence import FACTS, PAIR, evidence, served, stepped

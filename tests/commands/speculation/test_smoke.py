@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import specgate.analysis.speculation.causes  # noqa: F401 - fills CAUSES, whichever test runs first
 from specgate.analysis.speculation.evidence import Finding
 from specgate.commands.smoke import lines
 from tests.backends.offline.helpers import STAND_INS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +24,7 @@ POSITIONS = 400
 CONFIG = FmhaConfig(128, 2, 3)
 
 
-class Attending:
+class Attending(ABC):
     """Attention over the pages of a cache, and beside it over what a subclass says that they should hold."""
 
     heads: Heads
@@ -35,9 +36,9 @@ class Attending:
     rope: tuple[Tensor, Tensor]
     config: FmhaConfig | None = None
 
+    @abstractmethod
     def held(self) -> tuple[Tensor, Tensor]:
         """Keys and values [S, G, P, D] as they should be."""
-        raise NotImplementedError
 
     def qkv(self, rows: int, seed: int = 0, scale: float = 1.0) -> Tensor:
         return normal(rows, self.heads.qkv_width, dtype=torch.float32, seed=seed, scale=scale, device=self.device)
