@@ -17,12 +17,13 @@ from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
-from specgate.backends.servers.blocks import check_forced, check_prompts
+from specgate.backends.servers.blocks import check_prompts
 from specgate.backends.servers.evidence.log_lines import findings_of_files, tile_counters
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.failures import read_end
+from specgate.backends.servers.options import check_forced
 from specgate.checkpoints.spec_config.launch_checks import check_mapping
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked

@@ -24,7 +24,7 @@ from specgate.contract.samples.counters import (
     TREE_TOKENS,
     UNCOUNTED_TOKENS,
 )
-from specgate.errors import BackendError, InvalidResult, UsageError
+from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)
 
@@ -327,14 +327,6 @@ def check_prompts(prompts: Sequence[Sequence[int]], request: OpenRequest) -> Non
         raise BackendError(
             f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
             f"{request.max_batch} requests of {request.max_positions} positions"
-        )
-
-
-def check_forced(length: float | None, role: Role) -> None:
-    """Raise UsageError where a forced acceptance length is out of the role's range."""
-    if length is not None and role.speculative and not 1 <= length <= role.k + 1:
-        raise UsageError(
-            f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
         )
 
 

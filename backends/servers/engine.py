@@ -18,7 +18,6 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import chat
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import (
-    check_forced,
     check_prompts,
     decoded,
     in_one_piece,
@@ -34,7 +33,7 @@ from specgate.backends.servers.exchange import Ask, Json, PromptTexts, Reading
 from specgate.backends.servers.facts.chats import Chats, Renderer
 from specgate.backends.servers.facts.engine import server_facts, sizes_of
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
-from specgate.backends.servers.options import Options
+from specgate.backends.servers.options import Options, check_forced
 from specgate.backends.servers.process import free_port
 from specgate.backends.servers.server import Running, Server, checked_command
 from specgate.backends.servers.texts import ENCODED, NAMED, TextTokens, encoder

@@ -356,3 +356,11 @@ def file_of(options: Options, key: str) -> Path:
     if not path.is_file():
         raise UsageError(f"option {key} = {text}: no such file")
     return path
+
+
+def check_forced(length: float | None, role: Role) -> None:
+    """Raise UsageError where a forced acceptance length is out of the role's range."""
+    if length is not None and role.speculative and not 1 <= length <= role.k + 1:
+        raise UsageError(
+            f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
+        )

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from specgate.archive.other_tools.declarations import SCRIPTS, TOOLS, Figure, Tool, at, tool_of
+from specgate.archive.other_tools.numbers import Numbers
 from specgate.archive.other_tools.scripts import script_of, text_of
-from specgate.archive.other_tools.speculation import TOLERANCE, Drafting, Numbers, drafting_of
+from specgate.archive.other_tools.speculation import TOLERANCE, Drafting, drafting_of
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.json_text import parse_json, read_bytes, shown
 from specgate.redaction import visible

@@ -13,11 +13,10 @@ import pytest
 import yaml
 
 from specgate.backends.servers.adapter import Launch
-from specgate.backends.servers.blocks import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.facts.served import window_warning
-from specgate.backends.servers.options import Options
+from specgate.backends.servers.options import Options, check_forced
 from specgate.backends.servers.server import checked_command
 from specgate.checkpoints.hf_keys import Keys
 from specgate.checkpoints.spec_config.launch_checks import stated_method
