@@ -19,6 +19,11 @@ from specgate.gates.tokens.evidence import (
 from specgate.gates.tokens.scores import by_law, scores_of
 
 
+def cut_short(comparison: Comparison, run: RunView) -> bool:
+    """Return whether the run ended before it asked for every text and every gap of the comparison."""
+    return not {"run", comparison.cell.point.key}.isdisjoint(run.failures)
+
+
 def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict | None:
     key, check = comparison.cell.key, comparison.tokens
     if check.compared_tokens == 0:
@@ -35,8 +40,7 @@ def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView
         f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, round {d.round}, "
         f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} ({margin_of(d, check)})"
     )
-    cut_short = run.status == "interrupted" or comparison.cell.point.key in run.failures
-    if d.margin is None and ties_of(rule) and cut_short:
+    if d.margin is None and ties_of(rule) and cut_short(comparison, run):
         step = "continue with --resume: the run ended before it asked how close the two tokens are there"
         return verdict(rule, key, State.INVALID, "margin_not_asked", message, evidence_of(check), step)
     if d.margin is None and ties_of(rule) and (compared := as_texts(result)):
@@ -124,7 +128,7 @@ def not_compared(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | 
     message = (
         f"{check.compared_tokens:,} of {check.emitted_tokens:,} tokens could be compared: in prompt set {left[0]} "
     )
-    if run.status == "interrupted" or comparison.cell.point.key in run.failures:
+    if cut_short(comparison, run):
         message += "the run was cut short before the baseline's text was as long"
         step = "continue with --resume"
     else:

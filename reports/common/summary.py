@@ -56,8 +56,6 @@ def headline(run: Run) -> Headline:
         point, why = next(iter(run.failures.items()))
         first, _, rest = why.partition("\n")
         where = place_of(point, run)
-        if run.status == "interrupted":
-            code = ExitCode.INTERRUPTED
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
     culprit = worst(run.verdicts)
     if lacks_rules(run):

@@ -17,18 +17,23 @@ _WORST_FIRST = (
     (State.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
     (State.NOT_JUDGED, ExitCode.NOT_JUDGED),
 )
+_NEVER_STOP = (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.NOT_JUDGED)
+_PROVEN = {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}
 
 
 def overall(run: Run) -> tuple[State, ExitCode]:
     """The worst state among the required verdicts, and the exit code of the process.
 
     INVALID comes before ENV_REJECTED, because wrong tokens are wrong on any machine. ENV_REJECTED comes before FAIL,
-    because a speed measured on a disturbed machine proves nothing. A back end that failed comes first of all: the run
-    ends with BACKEND_ERROR whatever the measured cells say.
+    because a speed measured on a disturbed machine proves nothing. An error that stopped the run comes first of all,
+    and a back end that failed next, whatever the measured cells say. A run that was stopped is INCONCLUSIVE, since it
+    proves nothing, unless its machine was rejected or a result was invalid.
 
     A run is green only if it was judged: one that lacks a judgement which its policy does not give up with a reason is
     NOT_JUDGED, and so is one of which nothing required was judged at all.
     """
+    if (code := stop_code(run)) is not None:
+        return _PROVEN.get(code, State.INCONCLUSIVE), code
     if run.failures:
         return State.INVALID, ExitCode.BACKEND_ERROR
     states = required_states(run.verdicts)
@@ -37,10 +42,22 @@ def overall(run: Run) -> tuple[State, ExitCode]:
     return worst_of(states)
 
 
+def stop_code(run: Run) -> ExitCode | None:
+    """The exit code of what stopped the run before its plan was done; None if nothing did.
+
+    INTERNAL where a verdict's code is stated. One that states none is of an interrupt or a back end.
+    """
+    if "run" not in run.failures:
+        return None
+    if run.stopped is None:
+        return ExitCode.INTERRUPTED if run.status == "interrupted" else ExitCode.BACKEND_ERROR
+    return ExitCode.INTERNAL if run.stopped in _NEVER_STOP else run.stopped
+
+
 def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
     """As `overall`, for two runs. A comparison with an incomplete run is never green."""
-    cut_short = contrast.a.failures or contrast.b.failures
-    return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst(contrast.verdicts)
+    cut_short = next((run for run in (contrast.a, contrast.b) if run.failures), None)
+    return worst(contrast.verdicts) if cut_short is None else overall(cut_short)
 
 
 def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:

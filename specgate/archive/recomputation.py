@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from specgate.archive.report_comparison import differences_of
 from specgate.contract import Plan, Run
-from specgate.errors import ExitCode
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
 from specgate.files.json_text import to_plain
@@ -50,9 +49,7 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     if run.status == "complete" and (wanting := [c.cell.key for c in run.cells if c.status != "ok"]):
         yield Difference("run.json", "status", f"complete; recomputed: {', '.join(wanting)} is not")
     gates = stored_json(folder.path / "gates.json")
-    # What stopped a run does not follow from its samples, so the stored exit code is taken.
-    end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
-    yield from differences_of("gates.json", gates, judgement(run, config.policy, end))
+    yield from differences_of("gates.json", gates, judgement(run, config.policy, ending(run)))
 
 
 def fingerprint_differences(folder: RunFolder, run: Run, config: Config) -> Iterator[Difference]:
@@ -102,11 +99,3 @@ def device_differences(run: Run) -> Iterator[Difference]:
         if facts.device.startswith("NVIDIA ") and facts.device not in names:
             known = ", ".join(sorted(names)) or "no GPU"
             yield Difference("run.json", f"engines.{key}.device", f"{facts.device}; env.json has {known}")
-
-
-def stated_code(gates: object) -> ExitCode:
-    """The exit code that gates.json states for a run that was stopped; INTERNAL if that is not a code of such a run."""
-    code = gates.get("exit_code") if isinstance(gates, dict) else None
-    reached = (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.NOT_JUDGED)
-    stopping = {ExitCode(c) for c in ExitCode if c not in reached}
-    return ExitCode(code) if code in stopping else ExitCode.INTERNAL

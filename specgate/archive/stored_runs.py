@@ -16,6 +16,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from specgate.promotion.ending import refuse_cut
 from specgate.run import early_stop
+from specgate.run.recompute import judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ def load_unended(folder: RunFolder) -> StoredRun:
         run, _, config = recompute(folder)
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise InvalidResult(f"{folder.path}: its blocks cannot be read: {error}") from error
-    return StoredRun(folder.path, replace(run, failures={"run": "it never ended", **run.failures}), config)
+    run = replace(run, status="interrupted", failures={"run": "it never ended", **run.failures})
+    return StoredRun(folder.path, judge(run, config.policy), config)
 
 
 def load_runs(paths: Sequence[Path]) -> list[StoredRun]:

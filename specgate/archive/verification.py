@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 from specgate import plugins
 from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, is_comparison, result_json
 from specgate.ab.judging import result_of
+from specgate.analysis.verdict import overall
 from specgate.archive.recomputation import fingerprint_differences, recompute, result_differences
 from specgate.archive.report_comparison import (
     differences_of,
@@ -40,9 +41,7 @@ from specgate.files.run_schema import made_by, refuse_other_schema, that_version
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
 from specgate.promotion.ending import cut_in_words
-from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.run.ending import recorded_as
 from specgate.run.resuming import last_entry as newest_entry
 from specgate.run.resuming import never_ended, resume_command
 
@@ -139,13 +138,7 @@ def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
     """List the contradictions between the entry and the run folder: manifest, state and exit code."""
     where, differences = f"{FILE} ({entry.run})", list[Difference]()
     differences += manifest_difference(path, entry)
-    if "run" in run.failures:  # the run was stopped, and the ledger has the exit code of what stopped it
-        if entry.state in GREEN:
-            differences.append(
-                Difference(where, "state", f"{entry.state}; the run was stopped before it had a verdict")
-            )
-        return differences
-    state, code = recorded_as(run, None)
+    state, code = overall(run)
     if entry.exit_code != code:
         differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(code)}"))
     if entry.state is not state:

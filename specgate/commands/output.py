@@ -101,7 +101,7 @@ def show_run(run: StoredRun, *, plain: bool, every: bool) -> None:
 
     name = "details" if every else "plain" if plain else "console"
     echo(rendered(name, run), coloured=True)
-    for line in closing_lines(run.run, run.path, ending(run.run, None)):
+    for line in closing_lines(run.run, run.path, ending(run.run)):
         echo(line)
 
 

@@ -18,6 +18,7 @@ from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
 from specgate.contract.scenarios.scenario import RunKind, Scenario
 from specgate.contract.traces import Invariant
 from specgate.contract.verdict import Gap, Verdict
+from specgate.errors import ExitCode
 
 EXPLORED: Final = "exploration"
 """Why a run began that is never green (`Promotion.override`)."""
@@ -155,6 +156,8 @@ class Run(RunView):
     """Point key → measured rounds after which an interim look found the point decided, or its time was spent, where
     further rounds were planned.
     """
+    stopped: ExitCode | None = None
+    """The exit code of what ended the run before its plan was done; `failures` has its reason."""
     promotion: Promotion | None = None
     last_green: LastGreen | None = None
     files: Mapping[str, str] = field(default_factory=dict)

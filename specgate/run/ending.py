@@ -15,7 +15,7 @@ from specgate.analysis.verdict import dead_rules, overall
 from specgate.contract import Plan, Run, State
 from specgate.contract.protocols import Report
 from specgate.contract.verdict import RESUME
-from specgate.errors import ExitCode, InvalidResult, OrderRefused, OtherVersion, SpecgateError
+from specgate.errors import ExitCode, InvalidResult, OtherVersion, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.json_text import from_plain
@@ -111,19 +111,6 @@ class Measured:
     sampled_after: str | None = None
 
 
-def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
-    """The state and exit code that the ledger records for a run.
-
-    A run that was stopped is INCONCLUSIVE, since it proves nothing. The exceptions are a rejected environment and an
-    invalid result, which are recorded as what they are.
-    """
-    _, code = ending(run, stopped)
-    if stopped is None:
-        return overall(run)[0], code
-    proves = {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}
-    return proves.get(code, State.INCONCLUSIVE), code
-
-
 def check_unchanged(began: Software, config: Config) -> None:
     """Hold the software to what it was when the run began: blocks of two versions must not be paired.
 
@@ -150,6 +137,11 @@ def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:
     return str(stopped) or "interrupted"
 
 
+def code_of(stopped: SpecgateError | KeyboardInterrupt) -> ExitCode:
+    """Exit code of a run that was stopped."""
+    return stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
+
+
 def conclude(run: Run, plan: Plan, config: Config, measured: Measured) -> Run:
     """The run with the figures of its journal, its final status, and the reason why blocks are missing, if any are.
 
@@ -172,30 +164,29 @@ def conclude(run: Run, plan: Plan, config: Config, measured: Measured) -> Run:
         ended=now(),
         fingerprint={**run.fingerprint, **loaded(run.engines)},
         environment=environment,
-        failures={**old_failures, **measured.failures, **cut_short},
+        failures={**cut_short, **old_failures, **measured.failures},
+        stopped=code_of(stopped) if stopped is not None else None,
         sampled_after=measured.sampled_after or run.sampled_after,
     )
     return without_credentials(concluded)
 
 
-def decide(
-    run: Run, plan: Plan, config: Config, folder: RunFolder, stopped: Stopped = None, *, reports: bool = True
-) -> tuple[Run, Ending]:
+def decide(run: Run, plan: Plan, config: Config, folder: RunFolder, *, reports: bool = True) -> tuple[Run, Ending]:
     """Decide how the run in `folder` ends: see `promotion.ending`. `reports`: whether any are rendered.
 
     Returns the run as it will be stored, too. A full run that was refused once its engine was loaded has measured
     nothing, and gets no entry in the ledger.
     """
-    gates = judgement(run, config.policy, ending(run, stopped))
+    gates = judgement(run, config.policy, ending(run))
     known = {name: sha256_of_text(json_text(data)) for name, data in ((ENV, run.environment), (GATES, gates))}
     run = replace(run, files=folder.evidence_hashes(known), reports=tuple(report_files()) if reports else ())
     blocks = speculation_blocks(run, plan, folder.journal()) if run.cells else {}
     files = {ENV: run.environment, GATES: gates, RUN: run_json(run, {"eagle_speculation": blocks})}
 
     def entry(manifest_sha256: str) -> Entry | None:
-        if isinstance(stopped, OrderRefused):
+        if run.stopped is ExitCode.ORDER_REFUSED:
             return None
-        return entry_of(run, config, *recorded_as(run, stopped), manifest_sha256)
+        return entry_of(run, config, *overall(run), manifest_sha256)
 
     return run, begin(folder, files, run.reports, entry)
 

@@ -56,17 +56,15 @@ Stopped = SpecgateError | KeyboardInterrupt | None
 """What stopped a run before its plan was done; None if nothing did."""
 
 
-def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
+def ending(run: Run) -> tuple[str, ExitCode]:
     """The verdict, as a word, and the exit code that a run ends with.
 
     The word is the overall state, or BACKEND_ERROR if the engine failed. For a run that was stopped it is "not
     reached".
     """
-    if stopped is not None:
-        return "not reached", stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
-    if "run" in run.failures:  # as it was stored
-        return "not reached", ExitCode.INTERRUPTED if run.status == "interrupted" else ExitCode.BACKEND_ERROR
     state, code = overall(run)
+    if "run" in run.failures:
+        return "not reached", code
     return code.name if code is ExitCode.BACKEND_ERROR else state.value, code
 
 

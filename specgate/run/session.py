@@ -47,6 +47,7 @@ from specgate.run.ending import (
     Measured,
     check_unchanged,
     closing_lines,
+    code_of,
     conclude,
     decide,
     finish_cut,
@@ -153,8 +154,7 @@ def carry_out_here(request: Request, measuring: Measuring | None, taking_part: M
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
     errors = (*measured.failures.values(), *([reason_of(stopped)] if stopped is not None else []))
     policy, plain = resolved.config.policy, request.plain
-    verdict, code = ending(run, stopped)
-    end = (verdict if stopped is measured.stopped else NOT_STORED, code)
+    end = ending(run) if stopped is measured.stopped or stopped is None else (NOT_STORED, code_of(stopped))
     return print_result(folder, run, policy, end, errors, ledger_lines, plain)
 
 
@@ -309,11 +309,11 @@ def write_and_record(
     lines: list[str] = []
     try:
         with folder.lock():
-            run, decided = decide(run, plan, resolved.config, folder, stopped, reports=resolved.request.reports)
+            run, decided = decide(run, plan, resolved.config, folder, reports=resolved.request.reports)
             lines = store(folder, decided, run, resolved.config, resolved.ledger)
     except (EnvironmentRefused, InvalidResult) as error:
         if (folder.path / ENDING).is_file():
-            verdict, code = ending(run, stopped)
+            verdict, code = ending(run)
             what_is_left = f"{resume_command(run, folder.path)} stores what is missing"
             lines = [f"verdict {verdict} (exit {int(code)}) was reached and is kept: {what_is_left}"]
         stopped = stopped or error

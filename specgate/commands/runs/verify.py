@@ -55,7 +55,7 @@ def verify(run: Path) -> None:
     if "run" in again.failures:
         say_cut(again, run)
     else:
-        verdict, code = ending(again, None)
+        verdict, code = ending(again)
         echo(f"verdict {verdict} (exit {int(code)})")
         for gap in again.not_judged:
             echo(f"not judged: {in_words(gap)}")

@@ -239,7 +239,7 @@ def test_a_run_that_was_cut_short_says_that_it_did_not_ask_how_close_the_tokens_
     cells, comparisons = measure(plan, blocks, [], TIES)
     run = replace(run_of(plan, blocks), cells=cells, comparisons=comparisons)
     failed = replace(run, failures={comparisons[0].cell.point.key: "killed"})
-    for cut_short in (replace(run, status="interrupted"), failed):
+    for cut_short in (replace(run, failures={"run": "interrupted"}), failed):
         (verdict,) = GATE.judge(RULE, cut_short)
         assert (verdict.state, verdict.reason_code) == (State.INVALID, "margin_not_asked")
         assert verdict.next_step is not None and verdict.next_step.startswith("continue with --resume")
@@ -250,12 +250,12 @@ def test_a_run_that_was_cut_short_does_not_blame_the_baseline_for_texts_that_it_
     run = run_of(plan, blocks_of(plan))
     (comparison,) = run.comparisons
     short = replace(comparison, tokens=replace(comparison.tokens, whole_sets=()))
-    cut: list[dict[str, Any]] = [{"status": "interrupted"}, {"failures": {comparison.cell.point.key: "killed"}}, {}]
-    for changes in cut:
-        (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), **changes))
+    cut: list[dict[str, str]] = [{"run": "disk full"}, {comparison.cell.point.key: "killed"}, {}]
+    for failures in cut:
+        (verdict,) = GATE.judge(RULE, replace(run, comparisons=(short,), failures=failures))
         assert (verdict.state, verdict.reason_code) == (State.INVALID, "text_not_compared")
-        assert (verdict.next_step == "continue with --resume") is bool(changes)
-        assert ("decoded again" in verdict.message) is not bool(changes)
+        assert (verdict.next_step == "continue with --resume") is bool(failures)
+        assert ("decoded again" in verdict.message) is not bool(failures)
 
 
 @pytest.mark.parametrize("named", [True, False])

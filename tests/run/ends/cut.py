@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-How = Literal["killed", "disk full"]
+How = Literal["killed", "disk full", "file full"]
 WRITING = os.O_WRONLY | os.O_RDWR
 OTHERS = ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link")
 """Calls besides opening a file that change a folder, as Python's audit hooks name them."""
@@ -18,8 +18,9 @@ OTHERS = ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link")
 
 def cut(function: Callable[[], int], folder: Path, at: int | str, how: How = "killed") -> int:
     """Run `function` in a process of its own, cut below `folder` at its write number `at` (from 0), or at the first
-    write to a file with this name. Returns the exit status, negative for a signal: that of the function if it has fewer
-    writes.
+    write to a file with this name. `file full`: every write to that file but the first three fails, and no other.
+
+    Returns the exit status, negative for a signal: that of the function if it has fewer writes.
     """
     if (child := os.fork()) == 0:
         seen: list[str] = []
@@ -29,9 +30,11 @@ def cut(function: Callable[[], int], folder: Path, at: int | str, how: How = "ki
             place = os.path.abspath(str(arguments[0])) if opened or event in OTHERS else ""
             if not place.startswith(str(folder)) or place.endswith(".lock"):
                 return
-            seen.append(Path(place).name.removesuffix(".tmp"))
+            seen.append(name := Path(place).name.removesuffix(".tmp"))
+            if how == "file full" and (name != at or seen.count(name) <= 3):
+                return
             if at in seen if isinstance(at, str) else len(seen) > at:
-                if how == "disk full":
+                if how != "killed":
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
                 os.kill(os.getpid(), signal.SIGKILL)
 

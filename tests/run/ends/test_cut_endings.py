@@ -144,6 +144,18 @@ def cut_runs(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) 
     return runs
 
 
+def test_a_run_that_a_full_disk_stopped_says_so_wherever_it_says_how_it_ended(cli: Cli) -> None:
+    assert cut(lambda: cli.micro("--backend", "fake").returncode, cli.folder, "blocks.jsonl", "file full") == 4
+    run = cli.newest()
+    assert cli.run("runs", "verify", run, pair=False).returncode == 0
+    shown = cli.run("runs", "show", run, pair=False).stdout
+    assert "ENV_REJECTED: the run was cut short: " in shown and "verdict not reached (exit 4)" in shown
+    (entry,) = Ledger(run.parent).read().entries
+    assert (entry.state, entry.exit_code) == (State.ENV_REJECTED, 4)
+    assert 'type="ENV_REJECTED"' in (run / "junit.xml").read_text()
+    assert resume(cli, run).returncode == 0
+
+
 def code_of_resuming(cli: Cli, run: Path) -> int:
     return resume(cli, run).returncode
 

@@ -10,6 +10,7 @@ import pytest
 
 from specgate.contract import Promotion, Run, State
 from specgate.errors import ExitCode
+from specgate.reports.common.summary import headline
 from specgate.run.ending import MEASURE_ANEW, NOT_STORED, closing_lines
 from specgate.run.recompute import ending
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
@@ -56,12 +57,19 @@ def test_the_next_command_fits_the_end(
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [("interrupted", ExitCode.INTERRUPTED), ("partial", ExitCode.BACKEND_ERROR)]
+    ("status", "stopped", "code"),
+    [
+        ("interrupted", None, ExitCode.INTERRUPTED),
+        ("partial", None, ExitCode.BACKEND_ERROR),
+        ("partial", ExitCode.ENV_REJECTED, ExitCode.ENV_REJECTED),
+        ("partial", ExitCode.PASS, ExitCode.INTERNAL),
+    ],
 )
 def test_a_stored_run_that_was_stopped_is_shown_as_it_ended(
-    status: Literal["interrupted", "partial"], code: ExitCode
+    status: Literal["interrupted", "partial"], stopped: ExitCode | None, code: ExitCode
 ) -> None:
-    assert ending(replace(GREEN, status=status, failures={"run": "stopped"}), None) == ("not reached", code)
+    run = replace(GREEN, status=status, stopped=stopped, failures={"run": "stopped"})
+    assert ending(run) == ("not reached", code) and headline(run).state == code.name
 
 
 def test_a_verdict_that_could_not_be_stored_has_no_next_command_beside_the_error() -> None:
