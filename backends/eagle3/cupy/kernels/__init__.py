@@ -3,6 +3,7 @@
 Of this package, nothing here imports anything from outside this folder but `device.py`.
 
     loader.py       launches of the functions of a `.cu` file, and a listener to them
+    checked.py      launches whose operands are checked once
     operands.py     what a kernel takes: fields of its struct, and the shapes beside them
     arrays.py       dataclasses of tensors, each declared with its dtype and shape
     compiling.py    kernels compiled side by side, in processes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, dataclass_transform
@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels.checked import CheckedLaunches
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Operands, with_fields
 from specgate.errors import BackendError
 
@@ -85,6 +86,8 @@ class Kernel:
         self.spec = Spec.of(stem, {name: value for name, value in own.items() if name.upper() in words_of(stem)})
         self.shared_bytes = shared_bytes
         self._operands: dict[str, Operands] = {}
+        self._checked: dict[tuple[str, int, tuple[str, ...]], CheckedLaunches] = {}
+        self._handles: dict[tuple[str, int, int], Any] = {}
 
     def __post_init__(self) -> None:
         constants: dict[str, Any] = self.constants
@@ -136,10 +139,13 @@ class Kernel:
         see `operands.py`, which checks all operands.
         """
         name = function or self.spec.stem
-        taken = self.operands_of(name)
-        arguments, sizes = taken.arguments(groups, {**self.sizes, **operands})
+        form = name, len(groups), tuple(operands)
+        if (checked := self._checked.get(form)) is None:
+            checked = self._checked[form] = CheckedLaunches(self.operands_of(name), self.sizes, form[2], len(groups))
+        arguments, blocks = checked(groups, operands, divided=grid is not None)
         if grid is None:
-            grid, threads = taken.blocks(sizes)
+            assert blocks is not None
+            grid, threads = blocks
         if (listener := LISTENER.get()) is not None:
             listener.launched(Launch(self, name, tuple(grid), (threads,), arguments, shared_bytes))
         self.enqueue(name, grid, (threads,), arguments, shared_bytes=shared_bytes)
@@ -162,19 +168,15 @@ class Kernel:
         Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
         import cupy
-        from cuda.bindings import driver
 
         device, shared = torch.cuda.current_device(), self.shared_bytes if shared_bytes is None else shared_bytes
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
-        config.sharedMemBytes = shared
-        config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
-        config.attrs = early_start() if torch.cuda.get_device_capability(device) >= (9, 0) else []
-        config.numAttrs = len(config.attrs)
-        pointer, packed = function(self.spec, name, device, shared), self.operands_of(name).packed(arguments)
-        (status,) = driver.cuLaunchKernelEx(config, pointer, ((packed,), (None,)), 0)
-        if status != driver.CUresult.CUDA_SUCCESS:
+        place = name, device, shared
+        if (handle := self._handles.get(place)) is None:
+            handle = self._handles[place] = driver().CUfunction(function(self.spec, *place))
+        stream = cupy.cuda.get_current_stream().ptr
+        config, taken = configuration(tuple(grid), tuple(block), shared, stream, device), self.operands_of(name)
+        (status,) = driver().cuLaunchKernelEx(config, handle, ((taken.packed(arguments),), (None,)), 0)
+        if status != driver().CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
 
 
@@ -237,13 +239,35 @@ def announced(call: Callable[..., None]) -> Callable[..., None]:
 
 
 @cache
-def early_start() -> list[Any]:
+def driver() -> Any:
+    """Return the module of the CUDA driver, which only launches need. An import statement takes longer."""
     from cuda.bindings import driver
 
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    return driver
+
+
+@cache
+def early_start(device: int) -> list[Any]:
+    """Return the attributes of launches on a CUDA device: that they may start early, where it can do that."""
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return []
+    attribute = driver().CUlaunchAttribute()
+    attribute.id = driver().CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return [attribute]
+
+
+@lru_cache(maxsize=4096)
+def configuration(grid: tuple[int, ...], block: tuple[int, ...], shared: int, stream: int, device: int) -> Any:
+    """Return the configuration of launches. Threads share it, so nothing may be set in it."""
+    config = driver().CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+    config.sharedMemBytes = shared
+    config.hStream = driver().CUstream(stream)
+    config.attrs = early_start(device)
+    config.numAttrs = len(config.attrs)
+    return config
 
 
 @cache

@@ -88,6 +88,10 @@ class Operand:
     condition: str | None
     box: tuple[int, int] | None = None
 
+    @property
+    def is_number(self) -> bool:
+        return self.type in NUMBERS.values()
+
     @classmethod
     def of(cls, line: str, constants: Constants) -> Iterator[Operand]:
         """Raises ValueError for a line that declares no operands, or another number of them than of shapes."""
@@ -199,13 +203,17 @@ class Operands:
         return type("Arguments", (ctypes.Structure,), {"_fields_": [*fields, ("padding", padding)]})
 
     @cached_property
+    def boxes(self) -> tuple[tuple[int, tuple[int, int]], ...]:
+        """Return the place and the box of each map."""
+        return tuple((place, field.box) for place, field in enumerate(self.fields) if field.box)
+
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(field.name for field in self.fields)
 
     @cached_property
     def tensors(self) -> tuple[Operand, ...]:
-        kinds = (ctypes.c_void_p, TENSOR_MAP)
-        return tuple(field for field in self.fields if field.type in kinds and field.given is not False)
+        return tuple(field for field in self.fields if not field.is_number and field.given is not False)
 
     @cached_property
     def shapes(self) -> CodeType:
@@ -291,12 +299,12 @@ class Operands:
 
     def packed(self, arguments: Mapping[str, ARGUMENT]) -> ctypes.Structure:
         """The struct of `arguments`: pointers of tensors, or maps of them, and numbers of 32 bits."""
-        return self.struct(
-            *(
-                (tensor_map(a, field.box) if field.box else a.data_ptr()) if isinstance(a, Tensor) else a
-                for field, a in zip(self.fields, arguments.values(), strict=True)
-            )
-        )
+        packed: list[Any] = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments.values()]
+        for place, box in self.boxes:
+            matrix = arguments[self.fields[place].name]
+            if isinstance(matrix, Tensor):
+                packed[place] = tensor_map(matrix, box)
+        return self.struct(*packed)
 
 
 def tensor_map(matrix: Tensor, box: tuple[int, int]) -> ctypes.Array[ctypes.c_uint64]:
