@@ -246,7 +246,8 @@ def with_tokens(
             hint="--tokenizer FILE|DIR, or --prompts FILE: the server turns them into tokens",
         )
     folder, file, tokenizer, later = tokenised(line, finder, server)
-    lines.append(f"tokenizer: {tokenizer}")
+    if tokenizer is not None:
+        lines.append(f"tokenizer: {tokenizer}")
     if later:
         lines.append(f"{later} prompts have later turns, which are not asked: --format {EVERY_TURN} asks them all")
     line = replace(line, pair=True, tokenizer=folder)
@@ -271,9 +272,9 @@ def tokenizer_folder(server: FoundServer) -> Path | None:
     return snapshots[-1].parent if snapshots else None
 
 
-def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None, str, int]:
+def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple[Path, Path | None, str | None, int]:
     """(a folder that says what the server tells of its model, the file of prompts in token ids), both in the cache;
-    what made the tokens; and how many prompts have later turns.
+    what made the tokens, None where all prompts were token ids; and how many prompts have later turns.
 
     Raises UsageError where the server has no tokenizer end point.
     """
@@ -282,12 +283,13 @@ def tokenised(line: Servers, finder: FindsServers, server: FoundServer) -> tuple
         "vocab_size": server.vocab or ANY_VOCABULARY,
         **({"max_position_embeddings": server.max_positions} if server.max_positions else {}),
     }
-    files, tokenizer, later = {"config.json": json.dumps(config)}, SERVERS, 0
+    files, tokenizer, later = {"config.json": json.dumps(config)}, None, 0
     format_, entries = entries_of(line)
     if entries:
         question = line.chat is not False and (FORMATS[format_].question or bool(line.chat))
         prompts, tokenizer, later = in_ids(line, finder, server, entries, question)
         files[f"prompts/{line.prompts.name if line.prompts else 'prompt'}"] = "\n".join(prompts)
+        tokenizer = None if all(isinstance(entry.content, tuple) for entry in entries) else tokenizer
     digest = hashlib.sha256("\n".join(files.values()).encode()).hexdigest()[:16]
     folder = cache_dir() / "served" / digest
     for name, text in files.items():

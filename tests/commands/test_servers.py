@@ -295,8 +295,10 @@ def test_two_urls_give_a_speed_verdict_and_one_of_them_the_acceptance(
     monkeypatch.setenv("SPECGATE_CACHE", str(cli.folder / "cache"))
     with running_stub("vllm", 0, "--rate", "50") as plain, running_stub("vllm", 2, "--rate", "50") as two:
         smoked = cli.run("smoke", f"{two}/v1", "--json", pair=False)
+        by_ids = cli.run("smoke", two, "--prompt-ids", "5,6,7", pair=False)
         done = cli.run("micro", f"{two},{plain}", "--steps", "12", "--measurement-runs", "1", "--plain", pair=False)
     assert smoked.returncode == 0 and json.loads(smoked.stdout)["role"] == "spec-2", smoked.stderr
+    assert by_ids.returncode == 0 and "tokenizer: " in smoked.stderr and "tokenizer: " not in by_ids.stderr
     run = RunFolder.open(cli.newest()).read_run()
     assert [c.cell.role.name for c in run.cells] == ["baseline", "spec-2"], done.stdout + done.stderr
     speedup, acceptance = run.comparisons[0].speedup.value, run.cells[1].acceptance
