@@ -90,6 +90,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
     judgements = list(tables.judgements(run))
     open_ = sorted((j for j in judgements if not j.quiet), key=lambda j: summary.gravity([j.verdict]))
     sections, together = list(points.sections(run)), speed_pictures(run)
+    trouble = "What went wrong" if run.failures else "Warnings" if run.warnings else ""
     empty = details.empty_sections(run, together)
     return {
         "run": run,
@@ -109,8 +110,9 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "advised": head.advice(run),
         "shown_facts": head.facts(run, policy),
         "command": summary.quoted_words(run),
+        "trouble": trouble,
         "failures": [(summary.place_of(point, run), why) for point, why in run.failures.items()],
-        "contents": [(id_, name) for id_, name in contents(sections) if id_ not in empty],
+        "contents": [(id_, name) for id_, name in contents(run, trouble, sections) if id_ not in empty],
         "empty": empty,
         "gaps": details.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
@@ -147,14 +149,18 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
     }
 
 
-def contents(sections: Sequence[points.Section]) -> list[tuple[str, str]]:
+def contents(run: Run, trouble: str, sections: Sequence[points.Section]) -> list[tuple[str, str]]:
     """(id, name) of the sections of the page, in its order. Many points have one entry together."""
+    speed = ("speed", "Speed")
     if len(sections) > NAMED:
         of_points = [("point-0", f"{len(sections)} points")]
     else:
         of_points = [(f"point-{n}", section.name) for n, section in enumerate(sections)]
     return [
-        *(("gates", "Gates"), ("cells", "Cells"), ("machine", "The machine"), ("speed", "Speed")),
+        *([speed] if run.kind == "load" else []),
+        *([("trouble", trouble)] if trouble else []),
+        *(("gates", "Gates"), ("cells", "Cells"), ("machine", "The machine")),
+        *([speed] if run.kind != "load" else []),
         *of_points,
         *(("tokens", "Tokens"), ("loops", "Loops"), ("perf-mode", "PERF_MODE"), ("order", "Micro gates")),
         *(("changes", "Since the last green run"), ("details", "Details"), ("files", "Files")),

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -175,6 +176,14 @@ def test_a_warning_is_not_called_a_failure() -> None:
     point = run.cells[0].cell.point.key
     text = page(replace(run, failures={"run": "disk full", point: "it hung"})).text
     assert "What went wrong the run : disk full" in text and f"{cell_name(point, run.scenarios)} : it hung" in text
+
+
+@WORDS
+@pytest.mark.parametrize("changes", [{}, {"warnings": ("so",)}, {"failures": {"run": "so"}}, {"kind": "load"}])
+def test_the_contents_name_the_sections_in_the_order_of_the_page(changes: dict[str, Any]) -> None:
+    _, contents, rest = re.split("<nav|</nav>", REPORT.render(replace(sample(), **changes), POLICY))
+    headings = re.findall('<h2 id="(.*?)"', rest)
+    assert re.findall('href="#(.*?)"', contents) == [name for name in headings if name != "gaps"]
 
 
 def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
