@@ -34,6 +34,9 @@ GROUPS = (
     *("specgate.pairs", "specgate.profilers", "specgate.commands"),
 )
 
+NEAR = 0.65
+"""Least likeness of a name that is suggested: a letter or two differ."""
+
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "vllm", "specgate.backends.servers.backend:VLLM"),
     ("specgate.backends", "sglang", "specgate.backends.servers.backend:SGLANG"),
@@ -136,7 +139,7 @@ def from_outside(group: str, names: Iterable[str]) -> list[EntryPoint]:
 def _load(group: str, name: str, kind: type[T]) -> T:
     known = registered(group)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=NEAR)
         what = group.rpartition(".")[2].rstrip("s")
         raise UsageError(
             f"no such {what}: {name!r}",

@@ -62,6 +62,15 @@ def test_a_misspelt_name_gets_the_nearest_one() -> None:
         plugins.backend("refrence")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("nope", "known: "), ("tensorrt", "known: "), ("vLLM", "did you mean 'vllm'? known: ")]
+)
+def test_a_name_that_is_like_no_other_gets_the_list_alone(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plugins.backend(name)
+    assert str(error.value.hint).startswith(hint)
+
+
 def test_a_third_partys_back_end_is_loaded_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     third_party(monkeypatch, ("lame", "LAME"))
     assert plugins.backend_here("lame") is LAME
