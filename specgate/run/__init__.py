@@ -14,6 +14,7 @@ engine_process/   that process: messages, what is checked of an answer, what the
 watched_gpus.py   which GPUs a run uses, so that every one of them is watched
 token_evidence.py what a run records beside its timed blocks to check their tokens by
 drawing.py        texts are drawn for their distribution, after all timing
+second_engine.py  a second engine: whether it can be asked about a point, and its process
 rescoring.py      a second engine is asked about a sample of the tokens, after all timing
 profiler.py       what an engine does between the marks of a block, seen from outside
 early_stop.py     stops a point at the first interim look where every rule that rests on samples is decided

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,7 @@ from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.prompts import Prompts
+from specgate.run.second_engine import SecondEngines
 from specgate.run.worker import EngineWorker
 
 AT_A_TIME: Final = 512
@@ -87,18 +88,16 @@ class Drawer:
         how = "by log-probabilities of its own" if own else f"{facts.dtype}, {facts.device}"
         return replace(texts_drawn, laws=laws, engine=f"{facts.backend}, {how}", alone=alone)
 
-    def finish(
-        self, why_not: Callable[[Point], str | None], opened: Callable[[Point, int, str], EngineWorker], name: str
-    ) -> None:
-        """Ask the second engine, called `name`, about what was drawn, and store the points. `why_not`: why it cannot
-        be asked about a point. An engine that fails costs the distributions, never the draws.
+    def finish(self, second: SecondEngines) -> None:
+        """Ask the second engine about what was drawn, and store the points. An engine that fails costs the
+        distributions, never the draws.
         """
         for point, texts_drawn in self._drawn.items():
             laws, other_engine = tuple[TokenLaw, ...](), None
-            why = texts_drawn.undrawn or texts_drawn.alone or why_not(point)
+            why = texts_drawn.undrawn or texts_drawn.alone or second.why_not(point)
             if why is None:
                 try:
-                    laws, other_engine = self._asked_of_another(point, texts_drawn.texts, opened, name)
+                    laws, other_engine = self._asked_of_another(point, texts_drawn.texts, second)
                 except SpecgateError as error:
                     why = str(error)
             if why is not None and texts_drawn.why is not None:
@@ -117,12 +116,12 @@ class Drawer:
         self._drawn.clear()
 
     def _asked_of_another(
-        self, point: Point, texts: Mapping[str, Texts], opened: Callable[[Point, int, str], EngineWorker], name: str
+        self, point: Point, texts: Mapping[str, Texts], second: SecondEngines
     ) -> tuple[tuple[TokenLaw, ...], str]:
-        """The distributions that the engine called `name` shows, and what it computed with."""
+        """The distributions that the second engine shows, and what it computed with."""
         draws = self.plan.scenarios[point.scenario].draws
         assert draws is not None
-        worker = opened(point, draws.prompt_tokens + draws.tokens, "distribution.log")
+        worker, name = second.opened(point, draws.prompt_tokens + draws.tokens, "distribution.log"), second.name
         try:
             return self._laws(point, texts, worker), f"{name}, {worker.facts().dtype}, {worker.facts().device}"
         finally:

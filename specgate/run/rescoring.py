@@ -1,8 +1,8 @@
-"""Ask a second engine what it thinks of a sample of the tokens that were emitted, after all timing.
+"""Ask a second engine (`run.second_engine`) what it thinks of a sample of the tokens that were emitted, after all
+timing.
 
-The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
-computes in the measured engine's number format. Where it cannot score, the journal gets the reason, and the report
-says that the tokens are the engine's own word. A process that is ended, hangs or fails gets a second try, in a new one.
+It computes in the measured engine's number format. Where it cannot score, the journal gets the reason, and the report
+says that the tokens are the engine's own word.
 
 Along the texts it runs the pair's own draft, where the engine drafts chains with it and shows its cycles.
 
@@ -19,18 +19,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TypeVar
 
-from specgate import plugins
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import sound_blocks
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, draws
-from specgate.checkpoints.files import checkpoint_sha256
-from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.contract import (
     Block,
-    EngineFacts,
     Followed,
     Margin,
     Plan,
@@ -39,23 +34,16 @@ from specgate.contract import (
     Rescoring,
     Score,
     SecondLook,
-    TokenChecks,
     TopTokens,
 )
 from specgate.contract.cycle_budget import Bandwidth
-from specgate.contract.protocols import Backend, OffersSampling, OpenRequest, StatesDraftOptions, StatesLogitOptions
-from specgate.errors import BackendError, CheckpointError, OtherCode, SpecgateError, UsageError, WorkerLost
-from specgate.files.config import Config
+from specgate.errors import BackendError, OtherCode, SpecgateError, UsageError, WorkerLost
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.prompts import Prompts
-from specgate.run.engine_process.launch import Launch
+from specgate.run.second_engine import SecondEngine, SecondEngines, failed
 from specgate.run.token_evidence import CANDIDATES, TokenEvidence, Unseen
-from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
-from specgate.sandbox.isolation import current
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +67,6 @@ class Pending:
     unseen: Sequence[Unseen]
 
 
-class SecondEngine:
-    """The process of a second engine, started by `start` when it is first asked, and once more where it is lost."""
-
-    def __init__(self, start: Callable[[], EngineWorker]) -> None:
-        self._start = start
-        self._worker: EngineWorker | None = None
-        self.facts: EngineFacts | None = None
-
-    def ask(self, question: Callable[[EngineWorker], T]) -> T:
-        """Return the answer to `question`. Raises the error of a second process where the first one failed, too."""
-        try:
-            return question(self._running())
-        except BackendError as error:
-            if not failed(error):
-                raise
-            self.close()
-            return question(self._running())
-
-    def _running(self) -> EngineWorker:
-        if self._worker is None:
-            self._worker = self._start()
-            self.facts = self._worker.facts()
-        return self._worker
-
-    def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-        self._worker = None
-
-
 ReportCheck = Callable[[str, str, str], None]
 """Told the key of a point, the back end that scores its tokens next, and in which dtype."""
 
@@ -120,18 +78,15 @@ class Rescorer:
         self,
         plan: Plan,
         prompts: Mapping[str, Prompts],
-        config: Config,
         folder: RunFolder,
-        engines: Mapping[str, EngineFacts],
+        second: SecondEngines,
         report: ReportCheck,
         bandwidth: Bandwidth | None = None,
     ) -> None:
         self.report = report
-        self.plan, self.prompts, self.config, self.folder, self.engines = plan, prompts, config, folder, engines
+        self.plan, self.prompts, self.folder, self.second = plan, prompts, folder, second
         self.bandwidth = bandwidth
-        self.asked = config.policy.checks
         self.done = folder.keyed(Rescoring)
-        self.target_sha256 = target_sha256(config) if current() and self.asked.rescored_by else None
 
     def run(self, points: Sequence[Point], journal: Journal, evidence: TokenEvidence) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run.
@@ -140,7 +95,7 @@ class Rescorer:
         """
         sound = {p: blocks for p in points if (blocks := self._sound(p, journal))}
         pending = {p: blocks for p, blocks in sound.items() if not self._scored(p, blocks)}
-        for _, group in groupby(pending, key=self._engine_key):
+        for _, group in groupby(pending, key=self.second.key):
             self._score_points({p: pending[p] for p in group}, evidence)
 
     def _scored(self, point: Point, blocks: Sequence[Block]) -> bool:
@@ -157,36 +112,27 @@ class Rescorer:
         """The blocks of `point` that tokens are drawn from."""
         alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
-        check_facts = CheckFacts(self.engines, self.bandwidth)
+        check_facts = CheckFacts(self.second.engines, self.bandwidth)
         of_cells, _ = sound_blocks(alone, blocks, journal.margins, check_facts, texts=journal.texts)
         return [b for of_cell in of_cells.values() for b in of_cell]
-
-    def _engine_key(self, point: Point) -> tuple[object, ...]:
-        scenario, undrafted = self.plan.scenarios[point.scenario], self._why_undrafted(point)
-        return (
-            self._number_format(point),
-            scenario.rope,
-            scenario.sampling,
-            undrafted,
-            tuple(self._options(point).items()),
-        )
 
     def _score_points(self, pending: Mapping[Point, Sequence[Block]], evidence: TokenEvidence) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
         why, lost, doubtful = None, False, list[Pending]()
         # Only now, when every token is there and no engine that emitted any is left.
         seeded = {
-            p: (seed := secrets.token_hex(16), draws(seed, of, self.asked.positions)) for p, of in pending.items()
+            p: (seed := secrets.token_hex(16), draws(seed, of, self.second.checks.positions))
+            for p, of in pending.items()
         }
         samples = {point: of for point, (_, of) in seeded.items()}
-        undrafted = self._why_undrafted(next(iter(pending)))
+        undrafted = self.second.why_undrafted(next(iter(pending)))
         with closing(SecondEngine(lambda: self._open(samples))) as engine:
             for point, (seed, of) in seeded.items():
                 began, scored, unseen = time.monotonic_ns(), Scored((), undrafted), list[Unseen]()
                 try:
                     why = why or self.why_not(point)
                     if why is None:
-                        self.report(point.key, self.asked.rescored_by, self._number_format(point))
+                        self.report(point.key, self.second.name, self.second.number_format(point))
                         scored = engine.ask(partial(self._score, point=point, samples=of, undrafted=undrafted))
                         unseen = self._named(engine, point, evidence.unseen(point))
                 except OtherCode:
@@ -196,14 +142,14 @@ class Rescorer:
                 facts = engine.facts
                 rescoring = Rescoring(
                     point=point.key,
-                    engine=self.asked.rescored_by or "none",
+                    engine=self.second.name or "none",
                     device=facts.device if facts else None,
                     dtype=facts.dtype if facts else None,
                     texts=scored.texts,
                     unscored=why,
                     span_ns=(began, time.monotonic_ns()),
                     seed=seed,
-                    count=self.asked.positions,
+                    count=self.second.checks.positions,
                     lost=lost,
                     undrafted=scored.undrafted,
                 )
@@ -281,43 +227,7 @@ class Rescorer:
         sampling = self.plan.scenarios[point.scenario].sampling
         if sampling is not None and sampling.method == "rejection":
             return "the tokens were drawn by rejection: another engine's draws need not be these"
-        return self.why_not_opened(point)
-
-    def why_not_opened(self, point: Point) -> str | None:
-        """Reason that the second engine cannot be opened, or is not to be asked anything about `point`."""
-        source = self.engines[point.key].acceptance
-        if source == "forced":
-            return "acceptance was forced: the tokens are wrong by design"
-        if source == "scripted":
-            return "the engine is scripted: it decodes nothing"
-        if self.config.pair.weights == "server":
-            return "the weights are on a server, and not on this machine"
-        if not self.asked.rescored_by:
-            return "the policy names no engine to score them"
-        backend = second_backend(self.asked)
-        if backend is None:
-            return f"back end {self.asked.rescored_by} is not installed"
-        available = backend.available()
-        if not available.usable:
-            return f"back end {self.asked.rescored_by} cannot run here: {available.reason}"
-        if self.plan.scenarios[point.scenario].sampling is not None and not isinstance(backend, OffersSampling):
-            return f"back end {self.asked.rescored_by} decodes greedily"
-        return None
-
-    def _why_undrafted(self, point: Point) -> str | None:
-        """Reason that the pair's draft is not run along the texts of `point`; None where it is to be."""
-        facts, backend = self.engines[point.key], plugins.backend(point.backend)
-        if self.config.pair.draft is None:
-            return "the pair has no draft"
-        if self.plan.scenarios[point.scenario].sampling is not None:
-            return "the tokens are drawn"
-        if facts.acceptance not in (None, "real", "planted"):
-            return f"what drafts is {facts.acceptance}"
-        options = engine_options(self.config, self.plan.scenarios[point.scenario])
-        others = set(backend.other_drafts) if isinstance(backend, StatesDraftOptions) else options.keys()
-        if named := sorted(others & options.keys()):
-            return f"option {named[0]} may draft otherwise than in chains of the pair's draft"
-        return None
+        return self.second.why_not(point)
 
     def _open(self, pending: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
         """Start the second engine: with the pair's draft, where cycles are drawn and it can load it."""
@@ -325,62 +235,20 @@ class Rescorer:
         log = f"rescoring-{dtype}.log" if dtype else "rescoring.log"
         k = max((d.block.role.k for of in pending.values() for d in of if d.starts), default=0)
         point = next(iter(pending))
-        if dtype is not None or self._why_undrafted(point) is not None:
+        if dtype is not None or self.second.why_undrafted(point) is not None:
             k = 0
         try:
-            worker = self.opened(point, longest, log, dtype, k)
+            worker = self.second.opened(point, longest, log, dtype, k)
         except (WorkerLost, OtherCode):
             raise
         except SpecgateError:
             if not k:
                 raise
-            worker = self.opened(point, longest, log, dtype)
+            worker = self.second.opened(point, longest, log, dtype)
         if dtype is not None and worker.facts().dtype != dtype:
             worker.close()
-            raise BackendError(f"back end {self.asked.rescored_by} computes in {worker.facts().dtype}, not in {dtype}")
+            raise BackendError(f"back end {self.second.name} computes in {worker.facts().dtype}, not in {dtype}")
         return worker
-
-    def opened(self, point: Point, longest: int, log: str, dtype: str | None = None, k: int = 0) -> EngineWorker:
-        """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
-
-        `dtype`: a number format in the place of the measured engine's. `k`: the longest chain that it is to draft.
-        """
-        scenario = self.plan.scenarios[point.scenario]
-        pair = replace(self.config.pair, rope=scenario.rope_keys) if scenario.rope else self.config.pair
-        request = OpenRequest(
-            pair=pair,
-            dtype=dtype or self._number_format(point),
-            max_batch=1,
-            max_positions=longest,
-            max_k=k,
-            perf_mode=False,
-            logs=self.folder.log(""),
-            sampling=scenario.sampling,
-            options=self._options(point, drafting=k > 0),
-        )
-        isolation = current()
-        launch = Launch(sources=isolation.sources if isolation else None)
-        worker = EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log), launch)
-        if self.target_sha256 is not None and (loaded := worker.facts().target_sha256) != self.target_sha256:
-            worker.close()
-            what = f"back end {self.asked.rescored_by} loaded a target with the SHA-256 {loaded}"
-            raise OtherCode(what, hint=f"before the first engine it was {self.target_sha256}: measure anew")
-        return worker
-
-    def _number_format(self, point: Point) -> str:
-        """The number format of the engine that measured `point`. The second engine computes in the same."""
-        return self.engines[point.key].computes_in(self.plan.scenarios[point.scenario].dtype)
-
-    def _options(self, point: Point, *, drafting: bool = False) -> dict[str, str]:
-        """The options that make the second engine's target, and when `drafting` its draft, those that were measured."""
-        options_of_engine = engine_options(self.config, self.plan.scenarios[point.scenario])
-        second = second_backend(self.asked) if self.asked and self.asked.rescored_by else None
-        backends = [plugins.backend(point.backend), *([second] if second else [])]
-        stated = [set(b.logit_options) if isinstance(b, StatesLogitOptions) else set[str]() for b in backends]
-        if drafting:
-            for names, b in zip(stated, backends, strict=True):
-                names |= set(b.draft_options) if isinstance(b, StatesDraftOptions) else set[str]()
-        return {name: value for name, value in options_of_engine.items() if all(name in options for options in stated)}
 
     def _score(self, worker: EngineWorker, *, point: Point, samples: Sequence[Draw], undrafted: str | None) -> Scored:
         """Score `samples` in as few passes as possible: one over each text that no other one begins with. Texts of the
@@ -463,30 +331,6 @@ class Rescorer:
     def _store(self, rescoring: Rescoring) -> None:
         self.folder.append(rescoring)
         self.done[rescoring.point] = rescoring
-
-
-def failed(error: SpecgateError) -> bool:
-    """True if a second engine failed at what it can do: it was ended, hung, crashed or sent what cannot be read. Any
-    other error says that it cannot score this pair here.
-    """
-    return isinstance(error, BackendError) and not isinstance(error, CheckpointError)
-
-
-def target_sha256(config: Config) -> str | None:
-    """SHA-256 that engines state of the pair's target; None of one that has no weights here."""
-    if config.pair.weights == "server":
-        return None
-    try:
-        return checkpoint_sha256(config.pair.target, read_any_target(config.pair.target).files)
-    except CheckpointError:
-        return None
-
-
-def second_backend(checks: TokenChecks) -> Backend | None:
-    """Return the back end that scores tokens. None if it is the default one and not installed: nobody asked for it."""
-    default = checks.rescored_by == TokenChecks().rescored_by
-    installed = checks.rescored_by in plugins.registered("specgate.backends")
-    return None if default and not installed else plugins.backend(checks.rescored_by)
 
 
 TextPlace = tuple[tuple[int, int], Sequence[int], Sequence[int]]

@@ -52,6 +52,7 @@ from specgate.run.early_stop import EARLIER_RUNS_S, Look
 from specgate.run.point_blocks import BlockJournal, PointBlocks, RoleByRole, ours
 from specgate.run.progress import Silent
 from specgate.run.rescoring import Rescorer
+from specgate.run.second_engine import SecondEngines
 from specgate.run.token_evidence import UNFORESEEN, TokenEvidence
 from specgate.run.watched_gpus import engine_options, scenario_gpus
 from specgate.run.worker import EngineWorker
@@ -115,7 +116,8 @@ class Runner:
             plan, folder, self.blocks, self.engines, config.policy.checks, near_ties(config.policy)
         )
         self.drawer = Drawer(plan, prompts, folder)
-        self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, report.checking, bandwidth)
+        self.second = SecondEngines(plan, config, folder, self.engines)
+        self.rescorer = Rescorer(plan, prompts, folder, self.second, report.checking, bandwidth)
         watched = (s.worker_generation for s in folder.lines(Sample))
         self.worker_generation = max(
             (*(b.worker_generation for b in self.blocks), *watched), default=first_generation - 1
@@ -142,8 +144,7 @@ class Runner:
                 for _, alike in groupby(points, key=self._engine_key):
                     self._run_points(list(alike))
         # Last of all, so that no second engine shares the machine with a block that is timed.
-        checks = self.config.policy.checks
-        self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, checks.rescored_by if checks else "")
+        self.drawer.finish(self.second)
         needless = needless_points(self.plan, self.blocks)
         scored = [p for p in self.plan.points if p.key not in self.failures and p not in needless]
         self.rescorer.run(scored, self._journal(), self.evidence)

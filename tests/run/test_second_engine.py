@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError, WorkerLost
-from specgate.run.rescoring import SecondEngine, failed
+from specgate.run.second_engine import SecondEngine, failed
 from specgate.run.worker import EngineWorker
 
 

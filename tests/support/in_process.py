@@ -139,7 +139,7 @@ def stay_here(patch: pytest.MonkeyPatch) -> None:
     """From now on, runs start no process."""
     patch.setattr("specgate.plugins.apart", lambda entry: plugins.backend_here(entry.name))
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
-    patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
+    patch.setattr("specgate.run.second_engine.EngineWorker", EngineHere)
     patch.setattr("specgate.run.smoke.short_run.EngineWorker", EngineHere)
     patch.setattr("specgate.run.session.watching", watching_here)
     patch.setattr("specgate.ab.runner.EngineWorker", EngineHere)
