@@ -18,21 +18,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.simulations.gate_simulation import (
-    Between,
-    Draw,
-    Flags,
-    Floats,
-    Noise,
-    Outcome,
-    Turns,
-    autoregressive,
-    heavy_tailed,
-    independent,
-    of_process,
-    scheduled,
-    sequential,
-)
+from bench.simulations.gate_simulation import Between, Flags, Outcome, scheduled, sequential
+from bench.simulations.noises import Draw, Floats, Noise, Turns, autoregressive, heavy_tailed, independent, of_process
 from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import false_fail

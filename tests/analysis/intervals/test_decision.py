@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.simulations.error_rates import bound
-from bench.simulations.gate_simulation import (
-    DRIFT,
-    NOISES,
-    Between,
-    Flags,
-    Turns,
-    schedules,
-    sequential,
-    simulate,
-    until_decided,
-)
+from bench.simulations.gate_simulation import Between, Flags, schedules, sequential, simulate, until_decided
+from bench.simulations.noises import DRIFT, NOISES, Turns
 from specgate.analysis.intervals.autocorrelation import PRIOR_SD, fit
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide, false_fail, interval, spent, tail

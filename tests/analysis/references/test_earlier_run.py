@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bench.simulations.error_rates import bound
-from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
+from bench.simulations.gate_simulation import Between, sequential
+from bench.simulations.noises import Floats, Turns
 from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, histories, scenario_of, simulate, stepping
 from specgate.analysis.intervals.between_runs import OF_TIME
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, decide
