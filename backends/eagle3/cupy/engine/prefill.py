@@ -143,15 +143,16 @@ def prefill_target(
         cache_heads(qkv, target.rope, pages, index, blocks, heads, mode, norms, start)
 
     for rows in all_rows:
-        normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, mode)
-        project(normed, w.layers[0].qkv, qkv[rows])
+        normed = embed(of_rows(x, rows), w.embed, of_rows(tokens, rows), w.layers[0].input_norm, g.rms_eps, mode)
+        project(normed, w.layers[0].qkv, of_rows(qkv, rows))
     capture(captured, x[start:], boundaries, 0)
     for i, layer in enumerate(w.layers[:-1]):
         cache_layer(i)
         mixed, following = mode.attention(*split_heads(qkv, heads)), w.layers[i + 1]
         for rows in all_rows:
-            normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, mode)
-            project(normed, following.qkv, qkv[rows])
+            into = of_rows(x, rows)
+            normed = finish_layer(into, of_rows(mixed, rows), layer, following.input_norm, g.rms_eps, mode)
+            project(normed, following.qkv, of_rows(qkv, rows))
         capture(captured, x[start:], boundaries, i + 1)
         del mixed  # before the next layer's is made
     last, final = w.layers[-1], x[-1:].clone()
@@ -239,6 +240,11 @@ def kernels(
 
 def chunks(count: int, chunk: int, start: int = 0) -> Iterator[slice]:
     return (slice(first, min(first + chunk, count)) for first in range(start, count, chunk))
+
+
+def of_rows(tensor: Tensor, rows: slice) -> Tensor:
+    """Return a view of some rows; where these are all, the tensor itself: a view takes the host time."""
+    return tensor if rows.stop - rows.start == tensor.shape[0] else tensor[rows]
 
 
 def project(x: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -332,7 +338,8 @@ def cache_heads(
     """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions `start` … P − 1, after their `norms` [2, D], if
     the heads have them. Write k and v into the cache. Where that is narrower, they become what it holds of them.
     """
-    qkv, blocks, table = qkv[start:], blocks[start // BLOCK :], (table[0][start:], table[1][start:])
+    if start:
+        qkv, blocks, table = qkv[start:], blocks[start // BLOCK :], (table[0][start:], table[1][start:])
     if mode.fused:
         kernel = PrefillHeads.of(heads.heads, heads.kv_heads, heads.head_dim, kv=pages.kv, norm_eps=heads.norm_eps)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer), norms)

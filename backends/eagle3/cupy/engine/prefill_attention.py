@@ -141,9 +141,10 @@ class PrefillAttention:
         """As a call, where each position sees `window` positions at most, itself included, and the logit `sinks` [N]
         of a head takes a share of its softmax and has no value.
         """
-        heads = Heads(q.shape[1], k.shape[1], q.shape[2], len(q))
-        library = self.library_with_sinks(len(q), heads, window, q.device)
-        return attend_with_sinks(q, k, v, sinks, window if window is not None and window < len(q) else None, library)
+        positions, heads, head_dim = q.shape
+        of = Heads(heads, k.shape[1], head_dim, positions)
+        library = self.library_with_sinks(positions, of, window, q.device)
+        return attend_with_sinks(q, k, v, sinks, window if window is not None and window < positions else None, library)
 
 
 def reasons(error: RuntimeError, messages: Sequence[warnings.WarningMessage]) -> Iterator[str]:
@@ -191,7 +192,7 @@ def flat(out: Tensor) -> Tensor:
 def split_heads(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
     """Views q [P, N, D], k and v [P, G, D] of a packed projection [P, (N + 2G)·D]."""
     n, g = heads.heads, heads.kv_heads
-    q, k, v = torch.split(qkv.view(len(qkv), n + 2 * g, heads.head_dim), [n, g, g], dim=1)
+    q, k, v = qkv.view(qkv.shape[0], n + 2 * g, heads.head_dim).split_with_sizes([n, g, g], dim=1)
     return q, k, v
 
 

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_sinks
-from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, add, cache_heads, capture, chunks, embed
+from specgate.backends.eagle3.cupy.engine.prefill import (
+    CHUNK,
+    PrefillMode,
+    add,
+    cache_heads,
+    capture,
+    chunks,
+    embed,
+    of_rows,
+)
 from specgate.backends.eagle3.cupy.engine.prefill_attention import split_heads
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
@@ -54,7 +63,8 @@ class Passage:
     @property
     def parts(self) -> Iterator[Part]:
         """Return the rows that go to the experts together."""
-        return (Part(self.x[rows], self.normed[rows]) for rows in chunks(len(self.x), ROWS))
+        every = chunks(self.x.shape[0], ROWS)
+        return (Part(of_rows(self.x, rows), of_rows(self.normed, rows)) for rows in every)
 
 
 def prefill_expert_prompts(
@@ -127,26 +137,26 @@ def queries_keys_values(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries [P, N, D] and keys, and values [P, G, D] of layer `i`; keys and values are cached, too."""
     g, layer = target.geometry, layer_of(target, i)
-    heads = Heads.of(g, len(passage.x))
-    qkv = passage.normed.new_empty(len(passage.x), heads.qkv_width)
-    for rows in chunks(len(qkv), mode.chunk):
-        torch.addmm(layer.qkv_bias, passage.normed[rows], layer.qkv.t(), out=qkv[rows])
+    heads = Heads.of(g, passage.x.shape[0])
+    qkv = passage.normed.new_empty(heads.positions, heads.qkv_width)
+    for rows in chunks(heads.positions, mode.chunk):
+        torch.addmm(layer.qkv_bias, of_rows(passage.normed, rows), layer.qkv.t(), out=of_rows(qkv, rows))
     cache_heads(qkv, target.rope, pages, i, passage.blocks, heads, mode)
     return split_heads(qkv, heads)
 
 
 def add_attention(part: Part, mixed: Tensor, layer: ExpertLayerWeights, g: TargetGeometry, mode: PrefillMode) -> None:
     """x += the output projection of `mixed` bfloat16 [R, N·D]; `normed` becomes the norm of x before the experts."""
-    for rows in chunks(len(mixed), mode.chunk):
-        out = torch.addmm(layer.o_bias, mixed[rows], layer.o.t())
-        add(part.x[rows], out, layer.post_norm, g.rms_eps, mode, part.normed[rows])
+    for rows in chunks(mixed.shape[0], mode.chunk):
+        out = torch.addmm(layer.o_bias, of_rows(mixed, rows), layer.o.t())
+        add(of_rows(part.x, rows), out, layer.post_norm, g.rms_eps, mode, of_rows(part.normed, rows))
 
 
 def through_experts(
     parts: Sequence[Part], layer: ExpertLayerWeights, g: TargetGeometry, following: Tensor, mode: PrefillMode
 ) -> None:
     """All parts through a layer's experts, as many at a time as have ROWS rows."""
-    for some in together([len(part.x) for part in parts]):
+    for some in together([part.x.shape[0] for part in parts]):
         add_mixtures(parts[some.start : some.stop], layer, g, following, mode)
 
 

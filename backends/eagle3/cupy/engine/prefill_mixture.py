@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, chunks, rms_norm
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, chunks, of_rows, rms_norm
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
     PrefillDecode,
@@ -66,7 +66,7 @@ class Placing:
 
     def of(self, rows: slice) -> Placing:
         """Of some rows."""
-        return Placing(self.chosen[rows], self.weights[rows], self.place[rows])
+        return Placing(*(of_rows(tensor, rows) for tensor in (self.chosen, self.weights, self.place)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ def add_mixtures(
     assert experts is not None
     few, many = ([parts[n] for n in some] for some in by_rows(parts, mode))
     if few:
-        routing = PackedRouting.by(torch.cat([scores_of(part.normed, w, mode) for part in few]), w, experts, mode)
+        routing = PackedRouting.by(joined([scores_of(part.normed, w, mode) for part in few]), w, experts, mode)
         out = multiplied_packed([part.normed for part in few], routing, w, g, mode)
-        for part, rows in zip(few, rows_of([len(part.x) for part in few]), strict=True):
+        for part, rows in zip(few, rows_of([part.x.shape[0] for part in few]), strict=True):
             finish(part, out, w.down.bias, routing.of(rows), experts, norm, mode)
         del out
     if many:
@@ -171,8 +171,13 @@ def add_mixtures(
 
 def by_rows(parts: Sequence[Part], mode: PrefillMode) -> tuple[list[int], list[int]]:
     """Split parts into those of few rows, whose experts stay packed, and the others."""
-    few = [len(part.x) <= mode.packed_rows for part in parts]
+    few = [part.x.shape[0] <= mode.packed_rows for part in parts]
     return [n for n, is_few in enumerate(few) if is_few], [n for n, is_few in enumerate(few) if not is_few]
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Return the rows of all parts; of a single one without a copy."""
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def rows_of(lengths: Sequence[int]) -> Iterator[slice]:
@@ -262,7 +267,7 @@ def chosen_by(
 ) -> tuple[Tensor, Tensor]:
     """As `routed`, from `scores_of` the rows. A kernel may read them in the memory of another GPU."""
     if mode.fused:
-        weights = torch.empty(len(scores), experts.per_token, dtype=torch.float32, device=w.router.device)
+        weights = torch.empty(scores.shape[0], experts.per_token, dtype=torch.float32, device=w.router.device)
         chosen = torch.empty_like(weights, dtype=torch.int32)
         kernel = PrefillRoute.of(experts.count, experts.per_token)
         kernel(chosen=chosen, weights=weights, logits=scores, bias=w.router_bias)

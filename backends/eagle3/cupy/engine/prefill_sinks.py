@@ -25,23 +25,25 @@ def by_flash(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> tuple[Tenso
 
     q [P, N, D], k and v [P, G, D]. Raises RuntimeError where FlashAttention cannot.
     """
-    op: Any = torch.ops.aten._flash_attention_forward
+    op: Any = torch.ops.aten._flash_attention_forward.default
     sides = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
-    results = op(q[None], k[None], v[None], None, None, len(q), len(k), 0.0, window is None, False, **sides)
-    return results[0][0], results[1].reshape(q.shape[1], len(q))
+    rows, heads = q.shape[:2]
+    q, k, v = (t.unsqueeze(0) for t in (q, k, v))
+    results = op(q, k, v, None, None, rows, rows, 0.0, window is None, False, **sides)
+    return results[0].squeeze(0), results[1].reshape(heads, rows)
 
 
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """As `by_flash`, without a window: torch gives cuDNN none. Raises RuntimeError where cuDNN cannot."""
-    op: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
-    results = op(*(t.transpose(0, 1)[None] for t in (q, k, v)), None, True, 0.0, True, False)
-    return results[0][0].transpose(0, 1), results[1].reshape(q.shape[1], len(q))
+    op: Any = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    results = op(*(t.transpose(0, 1).unsqueeze(0) for t in (q, k, v)), None, True, 0.0, True, False)
+    return results[0].squeeze(0).transpose(0, 1), results[1].reshape(q.shape[1], q.shape[0])
 
 
 def beside_sinks(out: Tensor, sums: Tensor, sinks: Tensor) -> Tensor:
     """`out` [P, N, D] and `sums`, as of `by_flash` → [P, N·D] beside the logits `sinks` [N]; `out` is overwritten."""
-    share = torch.sigmoid(sums.t() - sinks.float())
-    return out.mul_(share[..., None]).flatten(1)
+    share = (sums.t() - sinks).sigmoid_()  # float32, as sums are
+    return out.mul_(share.unsqueeze(-1)).flatten(1)
 
 
 def by_torch(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None) -> Tensor:

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.checked import CheckedLaunches
+from specgate.backends.eagle3.cupy.kernels.checked import Blocks, CheckedLaunches
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Operands, with_fields
 from specgate.errors import BackendError
 
@@ -139,16 +139,25 @@ class Kernel:
         see `operands.py`, which checks all operands.
         """
         name = function or self.spec.stem
-        form = name, len(groups), tuple(operands)
-        if (checked := self._checked.get(form)) is None:
-            checked = self._checked[form] = CheckedLaunches(self.operands_of(name), self.sizes, form[2], len(groups))
-        arguments, blocks = checked(groups, operands, divided=grid is not None)
+        arguments, blocks = self.checked(name, groups, operands, divided=grid is not None)
         if grid is None:
             assert blocks is not None
             grid, threads = blocks
         if (listener := LISTENER.get()) is not None:
             listener.launched(Launch(self, name, tuple(grid), (threads,), arguments, shared_bytes))
         self.enqueue(name, grid, (threads,), arguments, shared_bytes=shared_bytes)
+
+    def checked(
+        self, function: str, groups: Sequence[object], operands: Mapping[str, Any], *, divided: bool = False
+    ) -> tuple[dict[str, ARGUMENT], Blocks | None]:
+        """Return the arguments of a launch of `function`, and its blocks unless its caller has `divided` it. Raises
+        ValueError for operands that it does not take.
+        """
+        form = function, len(groups), tuple(operands)
+        if (launches := self._checked.get(form)) is None:
+            made = CheckedLaunches(self.operands_of(function), self.sizes, form[2], len(groups))
+            launches = self._checked[form] = made
+        return launches(groups, operands, divided=divided)
 
     def operands_of(self, function: str) -> Operands:
         if function not in self._operands:

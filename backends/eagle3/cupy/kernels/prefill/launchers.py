@@ -71,11 +71,11 @@ class PrefillHeads(Kernel):
         """`head_norms` bfloat16 [2, D]: weights of the norms of queries and of keys. Raises ValueError for pages of
         another format, and for scales and norms where there are none, and the other way around.
         """
-        common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": len(qkv)}
+        common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": qkv.shape[0]}
         pages: dict[str, ARGUMENT] = {"k_pages": k_pages, "v_pages": v_pages, "scales": scales}
-        coded, kv = {**common, **pages, "PAGES": len(k_pages)}, self.heads.kv
+        coded, kv = {**common, **pages, "PAGES": k_pages.shape[0]}, self.heads.kv
         if kv != "bf16":  # before anything is written
-            self.operands_of(f"prefill_{kv}").arguments((), coded)
+            self.checked(f"prefill_{kv}", (), coded)
         written = pages if kv == "bf16" else {}
         self.launch(None, **common, **written, cosine=table[0], sine=table[1], head_norms=head_norms)
         if kv == "nvfp4":
