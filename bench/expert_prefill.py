@@ -31,8 +31,8 @@ TOKENS: Final = 32
 def ways_of(mode: PrefillMode, length: int) -> Mapping[str, PrefillMode]:
     """Name → mode. A prompt of `length` tokens counts as a short one, but where experts are decoded."""
     return {
-        "packed": replace(mode, packed_rows=length, wgmma=False),
-        "wgmma": replace(mode, packed_rows=length, wgmma=True),
+        "warpgroups": replace(mode, packed_rows=length, wgmma=True),
+        "warps": replace(mode, packed_rows=length, wgmma=False),
         "decoded": replace(mode, packed_rows=0),
     }
 

@@ -90,7 +90,7 @@ def expert_engine() -> CupyEngine:
 
 def modes_on_gpu() -> dict[str, PrefillMode]:
     """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS, or of prompts of few rows as
-    they are packed, by warpgroups, too, where the GPU has them; and by torch alone.
+    they are packed, by warps and, where the GPU has them, by warpgroups; and by torch alone.
     """
     cuda = torch.device("cuda")
     best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from specgate.backends.eagle3.cupy.device import first_gpu, multiprocessors, shared_gpus
+from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
 from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
@@ -24,7 +24,6 @@ from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
 from specgate.backends.eagle3.cupy.engine.run_parts import parts_of
 from specgate.backends.eagle3.cupy.engine.tiles import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import mailbox_bytes, with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
@@ -81,7 +80,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "phase_trace": None,
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
-    "prefill_experts": ("packed", "decoded", "wgmma"),
+    "prefill_experts": ("packed", "decoded"),
     "prefix_cache": ("off", "on"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
@@ -271,12 +270,10 @@ def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, de
     option = options.get("prefill_experts")
     if option and geometry.experts is None:
         raise UsageError(f"option prefill_experts = {option}: the target has no experts", hint="leave it out")
-    if option in ("packed", "wgmma") and not fused:
-        raise UsageError(f"option prefill_experts = {option} with prefill = torch", hint="leave one of them out")
-    if option == "wgmma" and (reason := unable(multiprocessors())):
-        raise UsageError(f"option prefill_experts = wgmma: {reason}", hint="leave it out")
-    ways = {"packed": option != "decoded", "wgmma": option == "wgmma"}
-    return PrefillMode.on(device, fused=fused, attention=None if library == "best" else Library(library), **ways)
+    if option == "packed" and not fused:
+        raise UsageError("option prefill_experts = packed with prefill = torch", hint="leave one of them out")
+    attention = None if library == "best" else Library(library)
+    return PrefillMode.on(device, fused=fused, attention=attention, packed=option != "decoded")
 
 
 def check_target(

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.device import multiprocessors
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     OWN_KERNELS,
     Library,
@@ -31,6 +32,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, function
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
     PrefillDecode,
     PrefillDraft,
@@ -63,7 +65,7 @@ class PrefillMode:
     """Choices of how a prompt is computed. `fused`: what stands between products is one kernel of ours each, else
     torch's, operation by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix,
     else cuBLAS those of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not
-    decoded first; `wgmma`: these are multiplied by warpgroups. `chunk`: rows per product.
+    decoded first; `wgmma`: these are multiplied by warpgroups, else by warps. `chunk`: rows per product.
     """
 
     fused: bool
@@ -81,15 +83,15 @@ class PrefillMode:
         fused: bool = True,
         attention: Library | None = None,
         packed: bool = True,
-        wgmma: bool = False,
     ) -> PrefillMode:
         """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
-        of short prompts stay packed; `wgmma`: whether warpgroups multiply these.
+        of short prompts stay packed.
         """
         on_gpu = device.type == "cuda"
         # For other GPUs, torch's grouped product reads the sizes of its groups back, and then multiplies one by one.
         grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
         packed_rows = PACKED_ROWS if packed and on_gpu and fused else 0
+        wgmma = packed_rows > 0 and unable(multiprocessors()) is None
         return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped, packed_rows, wgmma)
 
     def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int], kv: KvModes = AS_COMPUTED) -> None:

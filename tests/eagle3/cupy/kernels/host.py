@@ -74,6 +74,7 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "mbarrier.arrive.shared": "arrived_at(barrier, 0);",
     "mbarrier.init.shared": "barrier_made(barrier, arrivals);",
     "mbarrier.try_wait.parity.shared": "ended = phase_has_ended(barrier, parity);",
+    "mov.b32": "both = value << 16 | value;",
     "mov.b64": "time = nanoseconds();",  # of whoever waits for another GPU
     "mov.u32": "lanes_before = 0;",
     "mul.rn.f16x2": "product = half_product_bits(a, b);",
@@ -89,7 +90,7 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     },
     **{
         f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.f16.f16": (
-            "group_begun(&sums[0][0], Columns, a0, a1, a2, a3, b, More);"
+            "group_begun(&sums[0][0], Columns, a0, a1, a2, a3, b);"
         )
         for rows in range(8, 49, 8)
     },

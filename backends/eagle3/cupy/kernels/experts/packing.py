@@ -34,6 +34,8 @@ AT_ONCE: Final = 4
 """Experts that are packed by the same operations: beside one of gpt-oss' these take longer to launch than to run."""
 LARGEST_SCALE: Final = 254 - SHIFT
 """The largest scale byte that a float32 exponent holds after that: 2¹¹³."""
+LEAST_TOP: Final = 30
+"""What a matrix's largest scale counts as at least, 2⁻¹¹¹: scales beside it then have a unit that is a float32."""
 
 
 class Order(IntEnum):
@@ -48,11 +50,12 @@ class Order(IntEnum):
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
     """One matrix [N, K] per expert: `weight` uint8 [E, N / 16, tile_bytes(K)], and `bias` bfloat16 [E, N], in the order
-    of the checkpoint.
+    of the checkpoint. `top_scale` int32 [E]: the largest scale of each matrix, as its tiles have it, or LEAST_TOP.
     """
 
     weight: Tensor
     bias: Tensor
+    top_scale: Tensor
     columns: int
     order: Order
 
@@ -64,12 +67,13 @@ class PackedExperts:
         """
         experts, rows, count, _ = blocks.shape
         tiles = blocks.new_empty(experts, rows // TILE, tile_bytes(count * BLOCK))
+        top = scales.flatten(1).amax(1).int()
         if blocks.device.type != "meta":
-            check_scales(scales)
+            check_scale(int(top.max()))
             for some in zip(*(torch.split(t, AT_ONCE) for t in (tiles, blocks, scales)), strict=True):
                 out, numbers, exponents = (tensor.flatten(0, 1) for tensor in some)
                 out.copy_(packed(numbers, exponents, order))
-        return cls(tiles, bias.contiguous(), count * BLOCK, order)
+        return cls(tiles, bias.contiguous(), (top + SHIFT).clamp(min=LEAST_TOP), count * BLOCK, order)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -86,8 +90,8 @@ class PackedExperts:
         return unpacked(self.weight[expert], self.columns, self.order)
 
 
-def check_scales(scales: Tensor) -> None:
-    if (largest := int(scales.max())) > LARGEST_SCALE:
+def check_scale(largest: int) -> None:
+    if largest > LARGEST_SCALE:
         raise ValueError(f"a scale of 2^{largest - BIAS}: at most 2^{LARGEST_SCALE - BIAS} is supported")
 
 

@@ -44,8 +44,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_route(const Prefil
     int place[PER_TOKEN];
 #pragma unroll
     for (int j = 0; j < PER_TOKEN; ++j) top[j] = 0, place[j] = -1;
+    // A row's logits lie apart from the next row's: four in one piece use more of what is fetched for them, and several such
+    // pieces are waited for at once.
+#pragma unroll 4
     for (int first = 0; first < EXPERTS; first += TOGETHER) {
-        // A row's logits lie apart from the next row's: four in one piece use more of what is fetched for them.
         float some[TOGETHER];
         load(some, args.logits + row * EXPERTS + first);
 #pragma unroll

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import LEAST_SHARED, multiprocessors
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
-from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
+from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import unable
 from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     ROW_GROUP,
-    STAGES,
     WARPS,
     PackedProduct,
     PrefillDown,
@@ -28,6 +27,7 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     for_wgmma,
     most_row_groups,
 )
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy import oracles
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
@@ -168,6 +168,29 @@ def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: s
 
 
 @everywhere
+def test_scales_of_any_distance_leave_sums_near_float64(
+    sizes: tuple[int, int, int, int], device: str, wgmma: bool
+) -> None:
+    """Far below the largest scale of its expert, a scale counts for little, or for nothing."""
+    made = mixture(*sizes, device)
+    blocks, scales, bias = made.down_stored
+    generator = torch.Generator(device=device).manual_seed(3)
+    below = torch.randint(0, 60, scales.shape, generator=generator, device=device)
+    scales = (scales.int() - below).to(torch.uint8)
+    _, chosen = rows_and_experts(made, max(ROWS[device]))
+    place, row_groups = sorted_pairs(chosen, made.experts)
+    act = normal(chosen.numel(), made.intermediate, seed=4, device=device).half()
+    out = poisoned(chosen.numel(), made.hidden, device=device)
+    kernel = PrefillDown(made.hidden, made.intermediate, made.experts, wgmma)
+    ordered = for_wgmma(act).reshape(act.shape) if wgmma else act
+    kernel(row_groups, PackedExperts.of(blocks, scales, bias, Order.PLAIN), out=out, x=ordered)
+    numbers = decoded(blocks, scales, torch.bfloat16).double()
+    in_order = chosen.flatten()[place.flatten().argsort()]
+    want = torch.stack([numbers[e] @ a for e, a in zip(in_order, act.double(), strict=True)])
+    assert relative_error(out, want) < 3e-3
+
+
+@everywhere
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
     sizes: tuple[int, int, int, int], device: str, wgmma: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +204,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
         assert all(torch.equal(part_result, of_all[some_rows]) for part_result, of_all in zip(part, whole, strict=True))
     monkeypatch.setattr(launchers, "STAGES", 2)
     monkeypatch.setattr(launchers, "WEIGHT_TILES", (2, 1))
+    monkeypatch.setattr(launchers, "AT_ONCE", (1,))
     monkeypatch.setattr(expert_config, "PROCESSORS", 2)
     otherwise = multiplied(made, x, chosen, wgmma).by_row
     assert all(torch.equal(a, b) for a, b in zip(otherwise, whole, strict=True))
@@ -209,20 +233,20 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("limit", "tiles", "columns", "expected"),
     [
-        (H200_SHARED, 360, 2880, (3, STAGES)),  # gate and up of gpt-oss
-        (H200_SHARED, 180, 2880, (3, STAGES)),  # down
-        (H200_SHARED, 180, 1440, (3, STAGES)),  # down of one of two GPUs
-        (LEAST_SHARED, 360, 2880, (2, 5)),
-        (H200_SHARED, 4, 96, (2, 3)),
-        (H200_SHARED, 5, 32, (1, 2)),
+        (H200_SHARED, 360, 2880, (3, 3, 2)),  # gate and up of gpt-oss
+        (H200_SHARED, 180, 2880, (3, 3, 2)),  # down
+        (H200_SHARED, 180, 1440, (3, 3, 2)),  # down of one of two GPUs
+        (LEAST_SHARED, 360, 2880, (2, 1, 5)),
+        (H200_SHARED, 4, 96, (2, 3, 2)),
+        (H200_SHARED, 5, 32, (1, 3, 2)),
     ],
 )
 def test_work_is_divided_by_the_shape_and_by_what_shared_memory_holds(
-    monkeypatch: pytest.MonkeyPatch, limit: int, tiles: int, columns: int, expected: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, limit: int, tiles: int, columns: int, expected: tuple[int, int, int]
 ) -> None:
     monkeypatch.setattr(launchers, "shared_memory_limit", lambda: limit)
     product = PackedProduct(tiles, columns)
-    assert (product.weight_tiles, product.stages) == expected
+    assert (*product.stage, product.stages) == expected
     assert product.shared_bytes <= limit
     kernel = PrefillDown(16 * tiles, columns, ExpertGeometry(8, 2, mxfp4=True))
     for row_groups, blocks in ((1000, 3), (1, min(3, -(-tiles // (WARPS * expected[0]))))):

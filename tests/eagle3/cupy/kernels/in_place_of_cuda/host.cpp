@@ -157,7 +157,7 @@ struct Group {
     float* sums;
     int row_tiles;
     unsigned long long a, b;
-    bool in_registers, more;  // A, in `own`; whether it is added to what the sums are
+    bool in_registers;  // A, in `own`
     unsigned own[4];
 };
 
@@ -176,20 +176,18 @@ static unsigned bits_in_box(unsigned long long of, int row, int k) {
 static float in_box(unsigned long long of, int row, int k) { return brain(bits_in_box(of, row, k)); }
 
 void group_begun(float* sums, int row_tiles, unsigned long long a, unsigned long long b) {
-    groups[current - fibers].push_back({sums, row_tiles, a, b, false, true, {}});
+    groups[current - fibers].push_back({sums, row_tiles, a, b, false, {}});
 }
-void group_begun(float* sums, int row_tiles, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b,
-                 bool more) {
-    groups[current - fibers].push_back({sums, row_tiles, 0, b, true, more, {a0, a1, a2, a3}});
+void group_begun(float* sums, int row_tiles, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+    groups[current - fibers].push_back({sums, row_tiles, 0, b, true, {a0, a1, a2, a3}});
 }
 // Of float16, as four warps multiply each by itself.
 static void multiply_registers(const Group& of, int g, int c) {
     const unsigned* a = of.own;
     for (int t = 0; t < of.row_tiles; ++t) {
         const auto pair = [&](int k) { return bits_in_box(of.b, 8 * t + g, k + 1) << 16 | bits_in_box(of.b, 8 * t + g, k); };
-        float (&sums)[4] = *reinterpret_cast<float (*)[4]>(of.sums + 4 * t), kept[4] = {};
-        if (of.more) std::memcpy(kept, sums, sizeof kept);
-        multiplied_half(sums, a[0], a[1], a[2], a[3], pair(2 * c), pair(2 * c + 8), kept[0], kept[1], kept[2], kept[3]);
+        float (&sums)[4] = *reinterpret_cast<float (*)[4]>(of.sums + 4 * t);
+        multiplied_half(sums, a[0], a[1], a[2], a[3], pair(2 * c), pair(2 * c + 8), sums[0], sums[1], sums[2], sums[3]);
     }
 }
 void groups_multiplied() {

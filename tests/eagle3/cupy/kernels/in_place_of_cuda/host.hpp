@@ -243,6 +243,15 @@ static float half(unsigned bits) {
 static unsigned half_product_bits(unsigned a, unsigned b) {
     return half_bits(half(a >> 16) * half(b >> 16)) << 16 | half_bits(half(a & 0xffff) * half(b & 0xffff));
 }
+// The larger of a + b and c, but 0 at least, of the signed numbers in both halves.
+static unsigned __viaddmax_s16x2_relu(unsigned a, unsigned b, unsigned c) {
+    unsigned result = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const short sum = (a >> at) + (b >> at), other = c >> at, larger = sum > other ? sum : other;
+        result |= (larger > 0 ? larger : 0u) << at;
+    }
+    return result;
+}
 // Bytes of a and b, 0 … 3 and 4 … 7, as the digits of `chosen` say.
 static unsigned __byte_perm(unsigned a, unsigned b, unsigned chosen) {
     unsigned result = 0;
@@ -276,8 +285,7 @@ void box_begun(unsigned to, const void* map, int row, int column, unsigned barri
 
 // Products of a warpgroup are made when they are waited for, of what lies in their boxes then.
 void group_begun(float* sums, int row_tiles, unsigned long long a, unsigned long long b);
-void group_begun(float* sums, int row_tiles, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b,
-                 bool more);
+void group_begun(float* sums, int row_tiles, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b);
 void groups_multiplied();
 
 // ── other GPUs ───────────────────────────────────────────────────────────────────────────────────────────────────────────

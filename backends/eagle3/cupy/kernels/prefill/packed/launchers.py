@@ -22,14 +22,16 @@ RECORD: Final = 4 + ROW_GROUP
 """Words of a row group: its expert, its first pair, how many it has, an unused one, and the rows of its pairs."""
 SWIZZLED: Final = 1024
 """Bytes of eight rows of a slab of x, as `wgmma` reads them."""
-STAGES: Final = 6
-"""Most slabs in shared memory. Five on their way are 98 KB of weights. By Little's law 4.6 TB/s over 132 SMs need 35
-KB of each SM at a latency of 1 us.
-"""
 WEIGHT_TILES: Final = (3, 2, 1)
 """Tiles of a warp, the first that divides a matrix: rows of x are loaded from shared memory once for all of them."""
-LEAST_STAGES: Final = 4
-"""A GPU that has no shared memory for so many, of three tiles, has two tiles at most."""
+AT_ONCE: Final = (3, 1)
+"""Slabs of a stage: what a step costs besides, it costs once for all of them."""
+STAGES: Final = 6
+"""Most stages in shared memory."""
+LEAST_SLABS: Final = 4
+"""In shared memory: a GPU that has no room for so many takes fewer at once, or fewer tiles. Three tiles' are 20 KB of
+weights each. By Little's law 4.6 TB/s over 132 SMs need 35 KB on their way to each SM at a latency of 1 us.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +70,40 @@ class PackedProduct:
     wgmma: bool = False
 
     @property
-    def weight_tiles(self) -> int:
-        """Tiles of a warp at a time."""
-        fits = shared_memory_limit() >= self.shared_of(LEAST_STAGES, WEIGHT_TILES[0])
-        return next(n for n in WEIGHT_TILES if self.tiles % n == 0 and (fits or n < WEIGHT_TILES[0]))
+    def stage(self) -> tuple[int, int]:
+        """Tiles of a warp, and slabs, of a stage."""
+        limit = shared_memory_limit()
+        return next(
+            (tiles, at_once)
+            for tiles in WEIGHT_TILES
+            for at_once in AT_ONCE
+            if self.tiles % tiles == 0 and self.shared_of(-(-LEAST_SLABS // at_once), tiles, at_once) <= limit
+        )
 
     @property
     def stages(self) -> int:
-        most = min(STAGES, slab_count(self.columns) + 1)
-        return next(n for n in range(most, 1, -1) if self.shared_of(n, self.weight_tiles) <= shared_memory_limit())
+        most = min(STAGES, -(-slab_count(self.columns) // self.stage[1]) + 1)
+        return next(n for n in range(most, 1, -1) if self.shared_of(n, *self.stage) <= shared_memory_limit())
 
     @property
     def shared_bytes(self) -> int:
-        return self.shared_of(self.stages, self.weight_tiles)
+        return self.shared_of(self.stages, *self.stage)
 
-    def shared_of(self, stages: int, weight_tiles: int) -> int:
-        """Bytes of three row groups and of stages, each a slab of x and of the weights of all warps."""
+    def shared_of(self, stages: int, tiles: int, at_once: int) -> int:
+        """Bytes of three row groups and of stages, each with slabs of x and of the weights of all warps."""
         unit = SWIZZLED if self.wgmma else LINE
-        parts = (3 * RECORD * 4, *stages * [ROW_GROUP * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)])
-        return sum(-(-part // unit) * unit for part in parts)
+        stage = at_once * (ROW_GROUP * LINE + WARPS * tiles * (NUMBERS + SCALES))
+        return sum(-(-part // unit) * unit for part in (3 * RECORD * 4, *stages * [stage]))
 
     @property
     def constants(self) -> dict[str, int]:
         """Return the constants of the kernels, which have a block for each SM, and no more than there are items."""
+        weight_tiles, at_once = self.stage
         return {
             "k_in": self.columns,
             "tiles": self.tiles,
-            "weight_tiles": self.weight_tiles,
+            "weight_tiles": weight_tiles,
+            "at_once": at_once,
             "stages": self.stages,
             "row_group": ROW_GROUP,
             "wgmma": self.wgmma,

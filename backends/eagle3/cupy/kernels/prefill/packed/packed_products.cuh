@@ -5,12 +5,11 @@
 // each warp. A block takes every gridDim.x-th item. In a step an expert has a row group of eight rows at most
 // (expert_matmul.cuh); here it has up to ROW_GROUP, and a number of the weight that is expanded once is multiplied with all of
 // them.
-//   request    slab by slab of 64 k: the rows of x for all warps, and for each warp its own tiles. They are requested STAGES −
-//   1
-//              slabs ahead, over the end of an item. With the first slab of an item comes the row group of the next one
-//   multiply   four-bit numbers are operand A of the tensor core, eight rows of x at a time are B; the sum over a block of 32 k
-//              is multiplied by the block's scale and added. With WGMMA (sm_90a) a warpgroup multiplies its four warps' tiles
-//              with all rows at once, which the tensor core reads from shared memory by itself
+//   request    by AT_ONCE slabs of 64 k: the rows of x for all warps, and for each warp its own tiles. They are requested STAGES − 1
+//              stages ahead, over the end of an item. With the first ones of an item comes the row group of the next one
+//   multiply   four-bit numbers, times their block's scale, are operand A of the tensor core, eight rows of x at a time are B.
+//              With WGMMA (sm_90a) a warpgroup multiplies its four warps' tiles with all rows at once, which the tensor core
+//              reads from shared memory by itself
 //   finish     the kernel's own, in registers: a warp has all of k
 //
 // k is added from first to last whatever shares a row group or a launch, and a row is a column of B, which knows of no other:
@@ -33,18 +32,21 @@ const int LINE = 128;                  // bytes
 const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 const int BLOCK_TILES = WARPS * WEIGHT_TILES;
 const int GROUPS = (TILES + BLOCK_TILES - 1) / BLOCK_TILES;  // items of a row group
-// Bytes within shared memory: three row groups, then the stages, each with x and with what each warp has of the weight.
+const int STEPS = (SLABS + AT_ONCE - 1) / AT_ONCE;  // stages of an item
+// Bytes within shared memory: three row groups, then the stages, each with x and with what each warp has of the weight. x lies
+// slab by slab, and a tile's slabs lie together.
 const int UNIT = WGMMA ? 1024 : LINE;  // of what begins somewhere: of eight rows of x, which lie as `wgmma` reads them
 const int RECORD = sizeof(RowGroup), RECORDS = (3 * RECORD + UNIT - 1) / UNIT * UNIT;
 const int ROW_BYTES = 128, X_BYTES = ROW_GROUP * ROW_BYTES;  // of 64 k
-const int WARP_BYTES = WEIGHT_TILES * (NUMBERS + SCALES);
-const int STAGE_BYTES = (X_BYTES + WARPS * WARP_BYTES + UNIT - 1) / UNIT * UNIT;
+const int WARP_NUMBERS = WEIGHT_TILES * AT_ONCE * NUMBERS, WARP_BYTES = WARP_NUMBERS + WEIGHT_TILES * AT_ONCE * SCALES;
+const int STAGE_BYTES = (AT_ONCE * X_BYTES + WARPS * WARP_BYTES + UNIT - 1) / UNIT * UNIT;
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one block of MXFP4");
 static_assert(TILES % WEIGHT_TILES == 0, "a warp has WEIGHT_TILES tiles or none");
 static_assert(X_BYTES == THREADS * LOAD, "a thread copies 16 bytes of x of each slab");
-static_assert(RECORD % LOAD == 0 && 2 * WEIGHT_TILES <= 32, "a warp copies the scales of a slab at once");
-static_assert(2 <= STAGES && STAGES - 1 <= SLABS, "what is requested ahead is of this item or the next one");
+const int SCALE_LOADS = SCALES / LOAD;
+static_assert(RECORD % LOAD == 0 && SCALE_LOADS * AT_ONCE * WEIGHT_TILES <= 32, "a warp copies a stage's scales at once");
+static_assert(2 <= STAGES && STAGES - 1 <= STEPS, "what is requested ahead is of this item or the next one");
 
 extern __shared__ __align__(1024) uint4 memory[];
 
@@ -116,159 +118,197 @@ struct Requests {
                                 row_groups + next / GROUPS * (RECORD / 4) + threadIdx.x * 4);
     }
 
-    // The next slab, as one group of copies, which is empty behind the last item.
+    // The next slabs, as one group of copies, which is empty behind the last item.
     __device__ __forceinline__ void request(int stage) {
         if (item < items) {
             if (slab == 0) begin_item();
             if (row != NONE) copy_row(stage);
-            if (tile != NONE) copy_tiles(base + stage * STAGE_BYTES + X_BYTES + me.warp * WARP_BYTES + me.lane * LOAD);
-            if (++slab == SLABS) slab = 0, item += gridDim.x, record = (record + 1) % 3;
+            if (tile != NONE)
+                copy_tiles(base + stage * STAGE_BYTES + AT_ONCE * X_BYTES + me.warp * WARP_BYTES + me.lane * LOAD);
+            slab += AT_ONCE;
+            if (slab >= SLABS) slab = 0, item += gridDim.x, record = (record + 1) % 3;
         }
         end_of_group();
     }
 
-    // A piece of it.
+    // Whether there is the slab `s` of these.
+    __device__ __forceinline__ bool has(int s) const { return SLABS % AT_ONCE == 0 || slab + s < SLABS; }
+
+    // A piece of each of its slabs.
     __device__ __forceinline__ void copy_row(int stage) const {
         const int n = threadIdx.x / 8, piece = threadIdx.x % 8;
         const int to = stage * STAGE_BYTES + n * ROW_BYTES + swapped(n, piece) * LOAD;
-        if (BLOCKS_OF_K % 2 && slab == SLABS - 1 && piece >= 4)  // beyond the end of k
-            *reinterpret_cast<uint4*>(at_byte(RECORDS + to)) = uint4{};
-        else
-            copy_shared_by_many(base + to, x + (long long)row * K_IN + slab * 64 + piece * 8);
+        const fp16* from = x + (long long)row * K_IN + slab * 64 + piece * 8;
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s) {
+            if (!has(s)) break;
+            if (BLOCKS_OF_K % 2 && slab + s == SLABS - 1 && piece >= 4)  // beyond the end of k
+                *reinterpret_cast<uint4*>(at_byte(RECORDS + to + s * X_BYTES)) = uint4{};
+            else
+                copy_shared_by_many(base + to + s * X_BYTES, from + s * 64);
+        }
     }
 
     __device__ __forceinline__ void copy_tiles(unsigned to) const {
         const unsigned char* from = weight + (long long)tile * TILE_BYTES;
         const unsigned char* numbers = from + slab * NUMBERS + me.lane * LOAD;
 #pragma unroll
-        for (int j = 0; j < WEIGHT_TILES; ++j) copy_async(to + j * NUMBERS, numbers + j * TILE_BYTES);
-        if (me.lane < 2 * WEIGHT_TILES)
-            copy_async(to + WEIGHT_TILES * NUMBERS,
-                       from + me.lane / 2 * TILE_BYTES + SLABS * NUMBERS + slab * SCALES + me.lane % 2 * LOAD);
+        for (int s = 0; s < AT_ONCE; ++s)
+#pragma unroll
+            for (int j = 0; has(s) && j < WEIGHT_TILES; ++j)
+                copy_async(to + (j * AT_ONCE + s) * NUMBERS, numbers + j * TILE_BYTES + s * NUMBERS);
+        const int j = me.lane / (SCALE_LOADS * AT_ONCE), piece = me.lane % (SCALE_LOADS * AT_ONCE);
+        if (j < WEIGHT_TILES && has(piece / SCALE_LOADS))
+            copy_async(to + WARP_NUMBERS, from + j * TILE_BYTES + SLABS * NUMBERS + slab * SCALES + piece * LOAD);
     }
 };
 
-// A warp's sums for Columns times eight rows of x: operand C of every tile.
+// A warp's sums for Columns times eight rows of x: operand C of every tile, in units of `unit_of`.
 template <int Columns>
 using RowGroupSums = float[WEIGHT_TILES][Columns][4];
 
-// One half of a slab of one tile: a block of 32 k.
+// Operand A is at most 12, whatever the scales: of the largest one of its expert (packing.py) a block's scale is taken as so
+// many powers of two less. A float16 exponent of 30 stands for it, beside numbers that are 2⁻¹⁴ times their own.
+const int TOP_EXPONENT = 30;
+
+// What such sums have to be multiplied with.
+__device__ __forceinline__ float unit_of(int top_scale) { return __uint_as_float((top_scale - TOP_EXPONENT / 2) << 23); }
+
+__device__ __forceinline__ unsigned twice(fp16 value) {
+    unsigned both;
+    asm("mov.b32 %0, {%1, %1};" : "=r"(both) : "h"(value));
+    return both;
+}
+
+// One half of a slab of one tile, a block of 32 k, as operand A: of rows g and g + 8, as a lane has them.
 struct Block {
-    Eight low, high;
-    float low_scale, high_scale;
+    unsigned low[4], high[4];
+
+    // `scales`: of both rows, as bytes of the lower half. What is too small beside the largest one is 0.
+    __device__ __forceinline__ void expand(unsigned of_low, unsigned of_high, unsigned scales, int top_scale) {
+        const unsigned beside = (TOP_EXPONENT - top_scale) & 0xffff;
+        const unsigned exponents = __viaddmax_s16x2_relu(__byte_perm(scales, 0, 0x4140), beside << 16 | beside, 0) << 10;
+        const unsigned low_scale = twice(exponents), high_scale = twice(exponents >> 16);
+        const Eight low_eight = expanded(of_low), high_eight = expanded(of_high);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            low[i] = product_fp16(low_eight.pair[i], low_scale);
+            high[i] = product_fp16(high_eight.pair[i], high_scale);
+        }
+    }
 };
 
-__device__ __forceinline__ Block block_of(const uint4& numbers, unsigned scales, int half) {
-    return {expanded(half ? numbers.z : numbers.x), expanded(half ? numbers.w : numbers.y), scale_of<0>(scales >> 16 * half),
-            scale_of<1>(scales >> 16 * half)};
-}
+// A slab of a tile, as this lane reads it.
+struct Slab {
+    uint4 numbers;
+    unsigned scales;
+
+    // Slab s of a warp's tile j; `own`: what the warp has of a stage.
+    __device__ __forceinline__ void load(const unsigned char* own, int j, int s, const Thread& me) {
+        const int n = j * AT_ONCE + s;
+        numbers = *reinterpret_cast<const uint4*>(own + n * NUMBERS + me.lane * LOAD);
+        scales = *reinterpret_cast<const unsigned*>(own + WARP_NUMBERS + n * SCALES + me.g * 4);
+    }
+
+    __device__ __forceinline__ void expand(Block& block, int half, int top_scale) const {
+        block.expand(half ? numbers.z : numbers.x, half ? numbers.w : numbers.y, half ? scales >> 16 : scales, top_scale);
+    }
+};
 
 #if WGMMA
 // What threads have copied so far may be read by `wgmma` of others, behind their next __syncthreads.
 __device__ __forceinline__ void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Ends a group of products, and waits for all but the last `Pending` groups.
+template <int Pending>
+__device__ __forceinline__ void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
 // clang-format off
 #define PLACES_8 "%0,%1,%2,%3"
 #define PLACES_24 PLACES_16 ",%8,%9,%10,%11"
 #define PLACES_40 PLACES_32 ",%16,%17,%18,%19"
-#define OPERANDS "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(More)
+#define OPERANDS "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b)
 
-// sums = A · Bᵀ over 16 k, or with `More` what they were and that. A: as a warp's of `mma_fp16`; B: Columns times eight rows.
-template <int Columns, int More>
+// sums += A · Bᵀ over 16 k. A: as a warp's of `mma_fp16`; B: Columns times eight rows.
+template <int Columns>
 __device__ __forceinline__ void multiply_rows(float (&sums)[Columns][4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                                               unsigned long long b) {
     if constexpr (Columns == 1)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {" PLACES_8 "}, {%4,%5,%6,%7}, %8, %9, 1, 1, 0;"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {" PLACES_8 "}, {%4,%5,%6,%7}, %8, 1, 1, 1, 0;"
                      : SUMS_OF(0) : OPERANDS);
     if constexpr (Columns == 2)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {" PLACES_16 "}, {%8,%9,%10,%11}, %12, %13, 1, 1, 0;"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {" PLACES_16 "}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
                      : SUMS_OF(0), SUMS_OF(1) : OPERANDS);
     if constexpr (Columns == 3)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n24k16.f32.f16.f16 {" PLACES_24 "}, {%12,%13,%14,%15}, %16, %17, 1, 1, 0;"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n24k16.f32.f16.f16 {" PLACES_24 "}, {%12,%13,%14,%15}, %16, 1, 1, 1, 0;"
                      : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2) : OPERANDS);
     if constexpr (Columns == 4)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" PLACES_32 "}, {%16,%17,%18,%19}, %20, %21, 1, 1, 0;"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" PLACES_32 "}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
                      : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), SUMS_OF(3) : OPERANDS);
     if constexpr (Columns == 5)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {" PLACES_40 "}, {%20,%21,%22,%23}, %24, %25, 1, 1, 0;"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {" PLACES_40 "}, {%20,%21,%22,%23}, %24, 1, 1, 1, 0;"
                      : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), SUMS_OF(3), SUMS_OF(4) : OPERANDS);
     if constexpr (Columns == 6)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {" PLACES_48 "}, {%24,%25,%26,%27}, %28, %29, 1, 1, 0;"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {" PLACES_48 "}, {%24,%25,%26,%27}, %28, 1, 1, 1, 0;"
                      : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), SUMS_OF(3), SUMS_OF(4), SUMS_OF(5) : OPERANDS);
 }
 // clang-format on
 
-// The slab at `stage`: a block is multiplied while the next one's numbers are expanded.
+// Slab s of the stage at `at`: a block is multiplied while the next one is expanded. Registers of the one before are free
+// again then.
 template <int Columns>
-__device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int stage, const Thread& me) {
-    const int at = RECORDS + stage * STAGE_BYTES;
-    const unsigned char* own = at_byte(at + X_BYTES + me.warp * WARP_BYTES);
-    const unsigned long long rows = box_at(shared_address(memory) + at);
-    const auto block_at = [&](int n) {
-        const uint4 numbers = *reinterpret_cast<const uint4*>(own + n / 2 * NUMBERS + me.lane * LOAD);
-        const unsigned scales = *reinterpret_cast<const unsigned*>(own + WEIGHT_TILES * NUMBERS + n / 2 * SCALES + me.g * 4);
-        return block_of(numbers, scales, n % 2);
-    };
-    float part[Columns][4] = {};
-    Block next = block_at(0);
-#pragma unroll
-    for (int n = 0; n < 2 * WEIGHT_TILES; ++n) {
-        const Block block = next;
-        const Eight &low = block.low, &high = block.high;
-        const unsigned long long x = rows + n % 2 * 4;
+__device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int at, int s, int top_scale, const Thread& me) {
+    const unsigned char* own = at_byte(at + AT_ONCE * X_BYTES + me.warp * WARP_BYTES);
+    const unsigned long long x = box_at(__shfl_sync(0xffffffffu, shared_address(memory) + at, 0) + s * X_BYTES);
+    const auto multiply = [&](int j, const Block& a, int half) {
         begin_products();
-        multiply_rows<Columns, 0>(part, low.pair[0], high.pair[0], low.pair[1], high.pair[1], x);
-        multiply_rows<Columns, 1>(part, low.pair[2], high.pair[2], low.pair[3], high.pair[3], x + 2);
-        if (n + 1 < 2 * WEIGHT_TILES) next = block_at(n + 1);
-        await_products();
+        multiply_rows<Columns>(sums[j], a.low[0], a.high[0], a.low[1], a.high[1], x + 4 * half);
+        multiply_rows<Columns>(sums[j], a.low[2], a.high[2], a.low[3], a.high[3], x + 4 * half + 2);
+        end_products<1>();
+    };
+    Block first, second;
+    Slab slab;
+    slab.load(own, 0, s, me);
 #pragma unroll
-        for (int t = 0; t < Columns; ++t)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                sums[n / 2][t][i] = fmaf(part[t][i], i < 2 ? block.low_scale : block.high_scale, sums[n / 2][t][i]);
+    for (int j = 0; j < WEIGHT_TILES; ++j) {
+        slab.expand(first, 0, top_scale);
+        multiply(j, first, 0);
+        slab.expand(second, 1, top_scale);
+        if (j + 1 < WEIGHT_TILES) slab.load(own, j + 1, s, me);
+        multiply(j, second, 1);
     }
 }
 #else
-// sums += the products over one block of 32 k.
-__device__ __forceinline__ void multiply_block(float (&sums)[4], const Block& block, const uint4& x) {
-    const Eight &low = block.low, &high = block.high;
-    float part[4];
-    mma_fp16(part, low.pair[0], high.pair[0], low.pair[1], high.pair[1], x.x, x.y, 0, 0, 0, 0);
-    mma_fp16(part, low.pair[2], high.pair[2], low.pair[3], high.pair[3], x.z, x.w, part[0], part[1], part[2], part[3]);
-    sums[0] = fmaf(part[0], block.low_scale, sums[0]);
-    sums[1] = fmaf(part[1], block.low_scale, sums[1]);
-    sums[2] = fmaf(part[2], block.high_scale, sums[2]);
-    sums[3] = fmaf(part[3], block.high_scale, sums[3]);
-}
-
-// The slab at `stage`. Columns of B that the row group has no rows for multiply what lies there, and nobody reads their sums.
+// Slab s of the stage at `at`. Columns of B that the row group has no rows for multiply what lies there, and nobody reads their
+// sums.
 template <int Columns>
-__device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int stage, const Thread& me) {
-    const unsigned char* at = at_byte(RECORDS + stage * STAGE_BYTES);
-    const unsigned char* own = at + X_BYTES + me.warp * WARP_BYTES;
-    uint4 numbers[WEIGHT_TILES];
-    unsigned scales[WEIGHT_TILES];
+__device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int at, int s, int top_scale, const Thread& me) {
+    Slab slabs[WEIGHT_TILES];
 #pragma unroll
-    for (int j = 0; j < WEIGHT_TILES; ++j) {
-        numbers[j] = *reinterpret_cast<const uint4*>(own + j * NUMBERS + me.lane * LOAD);
-        scales[j] = *reinterpret_cast<const unsigned*>(own + WEIGHT_TILES * NUMBERS + j * SCALES + me.g * 4);
-    }
+    for (int j = 0; j < WEIGHT_TILES; ++j) slabs[j].load(at_byte(at + AT_ONCE * X_BYTES + me.warp * WARP_BYTES), j, s, me);
     // One half after the other: a warp has no registers for more.
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
         Block blocks[WEIGHT_TILES];
 #pragma unroll
-        for (int j = 0; j < WEIGHT_TILES; ++j) blocks[j] = block_of(numbers[j], scales[j], half);
-        const unsigned char* rows = at + me.g * ROW_BYTES + swapped(me.g, half * 4 + me.c) * LOAD;
+        for (int j = 0; j < WEIGHT_TILES; ++j) slabs[j].expand(blocks[j], half, top_scale);
+        const unsigned char* rows = at_byte(at + s * X_BYTES) + me.g * ROW_BYTES + swapped(me.g, half * 4 + me.c) * LOAD;
 #pragma unroll
         for (int n = 0; n < Columns; ++n) {
             const uint4 x = *reinterpret_cast<const uint4*>(rows + n * 8 * ROW_BYTES);
 #pragma unroll
-            for (int j = 0; j < WEIGHT_TILES; ++j) multiply_block(sums[j][n], blocks[j], x);
+            for (int j = 0; j < WEIGHT_TILES; ++j) {
+                const auto &low = blocks[j].low, &high = blocks[j].high;
+                float(&sum)[4] = sums[j][n];
+                mma_fp16(sum, low[0], high[0], low[1], high[1], x.x, x.y, sum[0], sum[1], sum[2], sum[3]);
+                mma_fp16(sum, low[2], high[2], low[3], high[3], x.z, x.w, sum[0], sum[1], sum[2], sum[3]);
+            }
         }
     }
 }
-
 #endif
 
 // An item of a row group of Columns times eight rows. `Finish` begins with the row group and its first tile, and ends with the
@@ -277,20 +317,28 @@ template <typename Finish, int Columns, typename Arguments>
 __device__ __forceinline__ void multiply_item(const Arguments& args, Requests& requests, const RowGroup& row_group, int first,
                                               int& stage, const Thread& me) {
     const bool has_tiles = first < TILES;
+    const int top_scale = args.top_scale[row_group.expert];
     Finish finish(args, row_group, has_tiles ? first : 0, me);
     RowGroupSums<Columns> sums = {};
 #pragma unroll 1
-    for (int slab = 0; slab < SLABS; ++slab) {
+    for (int slab = 0; slab < SLABS; slab += AT_ONCE) {
         await_copies<STAGES - 2>();
 #if WGMMA
         show_copies();
 #endif
-        __syncthreads();  // the slab is there for all, and all have read the one whose place is free now
+        __syncthreads();  // the slabs are there for all, and all have read those whose place is free now
         requests.request(stage == 0 ? STAGES - 1 : stage - 1);
-        if (WGMMA || has_tiles) multiply_slab<Columns>(sums, stage, me);
+        const int at = RECORDS + stage * STAGE_BYTES;
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s)
+            if ((WGMMA || has_tiles) && slab + s < SLABS) multiply_slab<Columns>(sums, at, s, top_scale, me);
+#if WGMMA
+        await_products();
+#endif
         if (++stage == STAGES) stage = 0;
     }
     if (!has_tiles) return;
+    const float unit = unit_of(top_scale);
 #pragma unroll
     for (int j = 0; j < WEIGHT_TILES; ++j)
 #pragma unroll
@@ -298,7 +346,7 @@ __device__ __forceinline__ void multiply_item(const Arguments& args, Requests& r
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int column = n * 8 + 2 * me.c + i;
-                if (column < row_group.count) finish(j, row_group.start + column, sums[j][n][i], sums[j][n][2 + i]);
+                if (column < row_group.count) finish(j, row_group.start + column, sums[j][n][i] * unit, sums[j][n][2 + i] * unit);
             }
 }
 

@@ -10,6 +10,7 @@ struct PrefillDownArguments {                 // launched on [min(PROCESSORS, RO
     bf16* out;                                // [PAIRS, 16 * TILES]
     const fp16* x;                            // [PAIRS, K_IN]
     const unsigned char* weight;              // [EXPERTS, TILES, TILE_BYTES]
+    const int* top_scale;                     // [EXPERTS]
     const int *row_groups, *row_group_count;  // [_, 4 + ROW_GROUP], [1]
 };
 

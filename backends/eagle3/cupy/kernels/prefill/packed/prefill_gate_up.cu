@@ -15,6 +15,7 @@ struct PrefillGateUpArguments {               // launched on [min(PROCESSORS, RO
     const fp16* x;                            // [R, K_IN]
     const unsigned char* weight;              // [EXPERTS, TILES, TILE_BYTES]
     const bf16* bias;                         // [EXPERTS, 16 * TILES]
+    const int* top_scale;                     // [EXPERTS]
     const int *row_groups, *row_group_count;  // [_, 4 + ROW_GROUP], [1]
 };
 
