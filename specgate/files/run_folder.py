@@ -133,6 +133,8 @@ class RunFolder(Samples):
             data = read_json(file)
         except FileNotFoundError:
             raise UsageError(f"{file} does not exist", hint="the run never started; start it again") from None
+        except OSError as error:
+            raise InvalidResult(f"{file}: cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise InvalidResult(f"{file}: not JSON: {error}") from error
         check_schema(file, data)

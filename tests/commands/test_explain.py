@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
+from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 
@@ -65,6 +66,13 @@ def test_json_holds_the_budgets_as_run_json_does(run: Path) -> None:
     record = json.loads(explained(run, "--json").output)
     assert (record["schema"], record["run"], record["bandwidth"]) == ("specgate.explain/v1", run.name, None)
     assert record["budgets"] == json.loads((run / "run.json").read_text())["budgets"]
+
+
+def test_a_run_that_was_changed_afterwards_is_not_explained(run: Path) -> None:
+    with (run / "samples" / "blocks.jsonl").open("a") as file:
+        file.write("\n")
+    result = explained(run)
+    assert isinstance(result.exception, InvalidResult) and "samples/blocks.jsonl" in result.exception.message
 
 
 @pytest.mark.usefixtures("killed")

@@ -33,14 +33,13 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     from specgate import plugins
     from specgate.analysis.speedup_limits import with_ceilings
     from specgate.archive.recomputation import recompute
+    from specgate.archive.stored_runs import load_run
     from specgate.files.run_folder import RunFolder
     from specgate.planning.gates import floors_of
     from specgate.planning.policy import find_policy
-    from specgate.promotion.ending import refuse_cut
 
-    folder = RunFolder.open(run, read_only=True)
-    refuse_cut(run)
-    again, _, config = recompute(folder)
+    load_run(run)  # refuses a run that was changed afterwards
+    again, _, config = recompute(RunFolder.open(run, read_only=True))
     policy = config.policy
     if name:
         policy = find_policy(name, plugins.gates())
