@@ -49,7 +49,8 @@ class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             if not 1 <= number <= self.most:
                 example = "1,4" if self.most < 32 << 10 else "8K,32K (K = 1024)"
                 right = f"whole numbers from 1 to {self.most} with commas between them, such as {example}"
-                self.fail(f"{part.strip()[:40]!r} in {str(value)[:80]!r}: {right}.", param, ctx)
+                inside = f" in {str(value)[:80]!r}" if part != value else ""
+                self.fail(f"{part.strip()[:40]!r}{inside}: {right}.", param, ctx)
             numbers.add(number)
         return tuple(sorted(numbers))
 

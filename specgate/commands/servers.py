@@ -101,9 +101,10 @@ def take_sides(options: dict[str, Any]) -> None:
     given = options["options"]
     shown = set[str]()
     old, new = (completed(options, urls, given, sides=True, shown=shown) for urls in sides)
-    if (old.backend, old.spec, old.baseline) != (new.backend, new.spec, new.baseline):
+    parts = {"engine": "backend", "draft length": "spec", "baseline": "baseline"}
+    if unlike := [what for what, key in parts.items() if getattr(old, key) != getattr(new, key)]:
         raise UsageError(
-            f"{sides[0][0]} and {sides[1][0]} differ in engine, draft length or baseline",
+            f"{','.join(sides[0])} and {','.join(sides[1])} differ in {' and '.join(unlike)}",
             hint="specgate micro URL,URL compares one with speculation with one without",
         )
     for side, line in (("old", old), ("new", new)):

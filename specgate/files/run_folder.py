@@ -64,7 +64,11 @@ class RunFolder(Samples):
         """An existing run folder. Raises UsageError where `path` is not one."""
         if not is_run(path):
             why = "it has no config.resolved.yaml" if path.exists() else "there is none of that name"
-            raise UsageError(f"{path} is not a run folder: {why}", hint="give the folder a run printed")
+            inside = max(filter(is_run, path.glob("*/")), default=None)
+            hint = (
+                "give the folder a run printed" if inside is None else f"give one of the runs in it, such as {inside}"
+            )
+            raise UsageError(f"{path} is not a run folder: {why}", hint=hint)
         return cls(path, read_only=read_only)
 
     @cached_property

@@ -237,7 +237,7 @@ def limits_in(text: str) -> dict[str, float]:
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         if name not in LIMITS:
-            raise UsageError(f"--goodput {shown(text)}: {shown(name)}: no limit", hint=hint)
+            raise UsageError(f"--goodput {text}: there is no limit {shown(name)}", hint=hint)
         limits[LIMITS[name]] = number_in(value, f"--goodput {text}: {name}", hint)
     return limits
 

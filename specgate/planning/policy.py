@@ -31,7 +31,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from os.path import isfile
+from os.path import exists
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Final, get_args
@@ -206,7 +206,7 @@ def find_policy(name_or_path: str, gates: Gates, folder: Path = SHIPPED) -> Poli
 def _file_of(name_or_path: str, folder: Path) -> Path:
     shipped = {p.stem: p for p in sorted(folder.glob("*.yaml"))}
     path = shipped.get(name_or_path, Path(name_or_path))
-    if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or isfile(path)):
+    if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or exists(path)):
         hint = f"{nearest(name_or_path, shipped)}; or give a .yaml file"
         raise UsageError(f"no such policy: {name_or_path!r}", hint=hint)
     return path

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
-from os.path import isfile
+from os.path import exists, isfile
 from pathlib import Path
 from typing import Final, get_args
 
@@ -259,7 +259,7 @@ def _named(name_or_path: str) -> Sequence[Scenario]:
     if result := [scenario for scenario in _shipped(stem) if scenario.name == name_or_path] if stem in stems else []:
         return result
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or isfile(path):
+    if path.suffix in (".yaml", ".yml") or exists(path):
         return load_scenarios(path)
     names = dict.fromkeys(name for s in shipped() for name in (s.name, s.family))
     raise UsageError(

@@ -100,8 +100,10 @@ def test_plan_refuses_what_a_run_refuses(args: tuple[str, ...], message: str) ->
     [
         (("--rate", "abc"), "'abc' is not a valid number", ""),
         (("--new-tokens", "1.5"), "'1.5' is not a valid whole number", ""),
-        (("--batch", "0"), "'0' in '0'", "such as 1,4."),
-        (("--context", "32M"), "'32M' in '32M'", "such as 8K,32K (K = 1024)."),
+        (("--batch", "0"), "'0': whole numbers", "such as 1,4."),
+        (("--context", "32M"), "'32M': whole numbers", "such as 8K,32K (K = 1024)."),
+        (("--batch", "1,x"), "'x' in '1,x': whole numbers", "such as 1,4."),
+        (("--goodput", "x"), "--goodput x: there is no limit 'x'", "such as ttft=500,tpot=30"),
         (("--goodput", "ttft"), "--goodput ttft: ttft: '': a number was expected", "such as ttft=500,tpot=30"),
         (("--find-max-goodput",), "nothing to search for", "--goodput ttft=…,tpot=…"),
         (("--arrivals", "gamma:x"), "--arrivals gamma:x: 'x': a number was expected", "gamma:0.5"),
@@ -132,3 +134,5 @@ def test_floors_of_a_policy_that_no_run_can_reach_are_said_beforehand(tmp_path: 
     assert line.startswith("rule fast asks for a speed-up of 4.5 of ") and line.endswith("it takes spec-4 or more")
     wrong = CliRunner().invoke(plan, [*ONE, "--policy", "nonsense"]).exception
     assert isinstance(wrong, UsageError) and "no such policy: 'nonsense'" in str(wrong)
+    folder = CliRunner().invoke(plan, [*ONE, "--policy", str(tmp_path)]).exception
+    assert isinstance(folder, UsageError) and f"{tmp_path}: cannot be read: Is a directory" in str(folder)

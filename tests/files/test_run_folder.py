@@ -163,8 +163,14 @@ def test_a_file_of_no_schema_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a run folder"):
+    with pytest.raises(UsageError, match="not a run folder") as wrong:
         RunFolder.open(tmp_path)
+    assert wrong.value.hint == "give the folder a run printed"
+    run = new_folder(tmp_path)
+    run.write_text("config.resolved.yaml", "")
+    with pytest.raises(UsageError, match="not a run folder") as above:
+        RunFolder.open(tmp_path)
+    assert above.value.hint == f"give one of the runs in it, such as {run.path}"
 
 
 def test_a_full_disk_is_an_environment_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,9 @@ def is_rows(file: Path) -> bool:
         return b"avg_ts" in stream.readline(1 << 16)
 
 
+RIGHT: Final = "a run folder, or a file of another tool"
+
+
 def contents(file: Path) -> object:
     """Return the JSON in `file`, the list of its lines', or the rows of a CSV file. Raises UsageError.
 
@@ -92,7 +95,7 @@ def contents(file: Path) -> object:
     try:
         content = read_bytes(file)
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}", hint="a run folder, or a file of another tool") from error
+        raise UsageError(f"{file}: {error.strerror}", hint=RIGHT) from error
     except ValueError as error:
         raise UsageError(f"{file}: {error}") from error
     try:
@@ -111,7 +114,7 @@ def contents(file: Path) -> object:
         if values:
             raise UsageError(f"{file}:{number}: not JSON: {error}") from error
     if not values:
-        raise UsageError(f"{file}: not JSON: {of_whole}") from of_whole
+        raise UsageError(f"{file}: not JSON: {of_whole}", hint=RIGHT) from of_whole
     return values
 
 

@@ -90,7 +90,7 @@ def end_where_it_differs(subject: str, check: Verification[Run] | Verification[T
     for note in check.notes:
         echo(f"note: {note}")
     if check.differences:
-        echo(f"{subject} does not hold: {len(check.differences)} differences")
+        echo(f"{subject} does not hold: {len(check.differences)} difference{'s' * (len(check.differences) > 1)}")
         sys.exit(ExitCode.INVALID)
     if check.untold:
         places = f"{len(check.untold)} place{'s' * (len(check.untold) > 1)}"
