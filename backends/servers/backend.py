@@ -61,6 +61,9 @@ class ServerBackend:
         parsed = Options.parse(options, adapter.own_options)
         if os.environ.get(parsed.api_key_env or "", "").strip():
             Secret.from_environment(parsed.api_key_env)
+        if self.program == NONE and not parsed.url:
+            hint = "specgate micro URL,URL names servers that run"
+            raise UsageError(f"back end {self.name}: no program starts a server, and no URL names one", hint=hint)
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
 

@@ -327,7 +327,8 @@ class Server:
             if code is not None:
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
                 why = diagnosis(log, self.running.log_start, known)
-                raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
+                seen = error.message.removeprefix(f"{self.where}: ")
+                raise BackendError(f"{self.where}: the server {how} ({seen})", hint=why) from error
             if (reason := cause(read_end(log, began), known)) is not None:
                 raise BackendError(error.message, hint=f"{reason}\n  log: {log}") from error
             raise

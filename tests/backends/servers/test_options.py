@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from specgate.backends.servers.backend import ServerBackend
 from specgate.backends.servers.options import Options
 from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError
@@ -41,6 +42,14 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, str], message: str) 
     with pytest.raises(UsageError, match=message) as caught:
         Options.parse(options, ())
     assert "sk-1" not in str(caught.value) and "pw" not in str(caught.value)
+
+
+def test_a_back_end_that_starts_no_server_needs_the_url_of_one() -> None:
+    compatible = backend("openai")
+    assert isinstance(compatible, ServerBackend)
+    with pytest.raises(UsageError, match="no URL names one"):
+        compatible.check_options({})
+    compatible.check_options({"url": "http://127.0.0.1:8000"})
 
 
 @pytest.mark.parametrize(
