@@ -33,8 +33,8 @@ class Urls(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
 
 def checked_url(text: str) -> str:
     """`text` without `/v1` and slashes at its end. A URL that may hold a key is not repeated in an error."""
-    if text.startswith(("http://", "https://")):
-        return V1.sub("", text)
+    if (url := V1.sub("", text)).startswith(("http://", "https://")):
+        return url
     shown = masked(text)[:80]
     if "@" in text or "?" in text:
         raise UsageError("an argument that is no URL, and may hold a key", hint="http://HOST:PORT")

@@ -67,9 +67,10 @@ class Inheritance:
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise refusal(document, [Problem((self.key,), "a name, a file, or a list of them was expected")])
         paths = [self._file(n, document.path.parent) for n in names]
-        if missing := [n for n, p in zip(names, paths, strict=True) if not isfile(p)]:
-            why = f"no such base {missing[0]!r}; {nearest(missing[0], self.names(bases=True))}, or a .yaml file"
-            raise refusal(document, [Problem((self.key,), why)])
+        if missing := [at for at, path in enumerate(paths) if not isfile(path)]:
+            key = (self.key,) if isinstance(stated, str) else (self.key, missing[0])
+            why = f"no such base; {nearest(names[missing[0]], self.names(bases=True))}, or a .yaml file"
+            raise refusal(document, [Problem(key, why)])
         return paths
 
     def _file(self, name: str, folder: Path) -> Path:

@@ -332,6 +332,7 @@ def test_two_sides_of_servers_are_said_in_one_way(arguments: tuple[str, ...], se
         ("questions.jsonl", "--prompts questions.jsonl"),
         ("nonsense", "http://HOST:PORT"),
         ("https//x", "http://HOST:PORT"),
+        ("http://", "http://HOST:PORT"),
     ],
 )
 def test_an_argument_that_is_no_url_is_refused_with_what_would_be_right(argument: str, right: str) -> None:

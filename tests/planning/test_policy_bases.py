@@ -136,8 +136,9 @@ def test_a_problem_of_the_base_is_named_with_the_bases_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("base", "says"),
     [
-        ("sed", "no such base 'sed'; did you mean 'seed'?"),
-        ("gone.yaml", "no such base 'gone.yaml'"),
+        ("sed", "base: 'sed': no such base; did you mean 'seed'?"),
+        ("gone.yaml", "base: 'gone.yaml': no such base"),
+        ("[seed, sed]", "base[1]: 'sed': no such base; did you mean 'seed'?"),
         ("[1]", "a name, a file, or a list of them was expected"),
         ("mine.yaml", "a policy cannot extend itself: mine.yaml → mine.yaml"),
     ],
@@ -146,7 +147,7 @@ def test_a_base_that_is_none_is_refused(tmp_path: Path, base: str, says: str) ->
     (tmp_path / "mine.yaml").write_text(f"schema: specgate.policy/v1\nbase: {base}\n")
     with pytest.raises(UsageError) as caught:
         load_policy(tmp_path / "mine.yaml", GATES)
-    assert "mine.yaml:2: base: " in str(caught.value) and says in str(caught.value)
+    assert "mine.yaml:2: base" in str(caught.value) and says in str(caught.value)
 
 
 def test_what_speaks_of_a_base_is_refused_without_one(tmp_path: Path) -> None:

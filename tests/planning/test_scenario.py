@@ -231,7 +231,7 @@ def test_a_shipped_base_is_extended_by_name(tmp_path: Path) -> None:
     [
         ("mine.yaml", "a scenario cannot extend itself: mine.yaml → mine.yaml"),
         ("other.yaml", "a scenario cannot extend itself: mine.yaml → other.yaml → mine.yaml"),
-        ("base/cpuu", "no such base 'base/cpuu'; did you mean 'base/cpu'?"),
+        ("base/cpuu", "extends: 'base/cpuu': no such base; did you mean 'base/cpu'?"),
         ("7", "a name, a file, or a list of them was expected"),
         ("[1]", "a name, a file, or a list of them was expected"),
     ],
