@@ -55,6 +55,9 @@ def read_side(text: str) -> Side:
     if text.endswith(SUFFIX):
         return FileSide(Path(text))
     backend, *parts = text.split(",")
+    if backend not in (known := plugins.registered("specgate.backends")):
+        hint = f"a back end is one of {', '.join(known)}"
+        raise UsageError(f"{text}: neither a file FILE{SUFFIX} nor a back end", hint=hint)
     values: dict[str, str] = {}
     key = ""
     for part in parts:
@@ -68,13 +71,13 @@ def read_side(text: str) -> Side:
         else:
             key, values[name] = name, value
     dtype = values.get("dtype")
-    known = next((known for known in DTYPES if known == dtype), None)
-    if dtype is not None and known is None:
+    number_format = next((each for each in DTYPES if each == dtype), None)
+    if dtype is not None and number_format is None:
         raise UsageError(f"{text}: dtype = {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     return EngineSide(
         text=text,
         backend=backend,
-        dtype=known,
+        dtype=number_format,
         pair=values.get("pair"),
         target=Path(values["target"]) if "target" in values else None,
         draft=Path(values["draft"]) if "draft" in values else None,

@@ -216,7 +216,7 @@ def test_sides_without_a_stage_in_common_cannot_be_compared(cli: Cli) -> None:
         (("nowhere.safetensors", "reference"), "no such file"),
         (("reference", "--dump", "x.bin"), "a name that ends with .safetensors"),
         (("reference,pair=demo,draft=x", "reference"), "name the pair in one way"),
-        (("nobody", "reference"), "nobody"),
+        (("nobody", "reference"), "nobody: neither a file FILE.safetensors nor a back end"),
     ],
 )
 def test_what_cannot_be_meant_ends_with_2(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
