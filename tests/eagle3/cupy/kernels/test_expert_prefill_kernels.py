@@ -103,7 +103,7 @@ def test_matrices_are_decoded_bit_by_bit(device: str, rows: int, columns: int, o
 
 @on_device("count, per_token", cpu=[(8, 2), (32, 4), (3, 3), (5, 1)], gpu=[(8, 2), (32, 4), (128, 4), (256, 8), (5, 1)])
 def test_the_largest_logits_choose_and_the_lower_expert_goes_first(device: str, count: int, per_token: int) -> None:
-    """Bit by bit torch's choice, and among equal logits the lower expert."""
+    """Bit by bit torch's choice, and among equal logits the lower expert. What is no number comes to light."""
     rows = 150 if device == "cpu" else 1000
     generator = torch.Generator().manual_seed(count)
     logits = (3 * torch.randn(rows, count, generator=generator)).round(decimals=1).to(device)
@@ -116,6 +116,10 @@ def test_the_largest_logits_choose_and_the_lower_expert_goes_first(device: str, 
     assert torch.allclose(weights, ordered[:, :per_token].softmax(dim=-1), rtol=1e-5, atol=0)
     tied = ordered[:, :-1] == ordered[:, 1:]
     assert tied[:, :per_token].any()
+    logits[0, count - 1], logits[1, 1], logits[2, 0] = torch.nan, torch.inf, -torch.nan
+    PrefillRoute(count, per_token)(chosen=chosen, weights=weights, logits=logits, bias=bias)
+    assert chosen[:3, 0].tolist() == [count - 1, 1, 0] and all(row.unique().numel() == per_token for row in chosen[:3])
+    assert weights.isnan().any(dim=-1).nonzero().flatten().tolist() == [0, 1, 2]
 
 
 @SIZES

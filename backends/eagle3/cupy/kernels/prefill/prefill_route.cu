@@ -1,13 +1,15 @@
 // The experts of every row of a prompt: the places of its PER_TOKEN largest logits, the lower place first among equals, and the
-// softmax over these.
+// softmax over these. NaN and infinity beat every number, and make the weights NaN.
 //
-// A thread has a row. Layouts: logits [row][EXPERTS]; bias [EXPERTS]; chosen, weights [row][PER_TOKEN].
+// A warp has a row. Layouts: logits [row][EXPERTS]; bias [EXPERTS]; chosen, weights [row][PER_TOKEN].
+#include "argmax.cuh"
 #include "bf16.cuh"
+#include "block.cuh"
 #include "dependent.cuh"
 
-static_assert(PER_TOKEN <= EXPERTS, "a row cannot have more experts than there are");
+static_assert(PER_TOKEN <= EXPERTS && PER_TOKEN <= 32, "a row has no more experts than there are, and a lane one of them");
 
-struct PrefillRouteArguments {  // launched on [(rows - 1) / THREADS + 1]
+struct PrefillRouteArguments {  // launched on [(rows * 32 - 1) / THREADS + 1]
     int* chosen;                // [rows, PER_TOKEN]
     float* weights;             // [rows, PER_TOKEN]
     const float* logits;        // [rows, EXPERTS]
@@ -15,53 +17,44 @@ struct PrefillRouteArguments {  // launched on [(rows - 1) / THREADS + 1]
     int rows;
 };
 
-const int TOGETHER = EXPERTS % 4 == 0 ? 4 : 1;
+const int LANE_EXPERTS = (EXPERTS + 31) / 32;
 
-__device__ __forceinline__ void load(float (&one)[1], const float* from) { one[0] = *from; }
-
-__device__ __forceinline__ void load(float (&four)[4], const float* from) {
-    const float4 loaded = *reinterpret_cast<const float4*>(from);
-    four[0] = loaded.x, four[1] = loaded.y, four[2] = loaded.z, four[3] = loaded.w;
-}
-
-// What is pushed out of its place goes on to the next one, where it comes before any that is equal.
-__device__ __forceinline__ void insert(float (&top)[PER_TOKEN], int (&place)[PER_TOKEN], float value, int expert) {
-#pragma unroll
-    for (int j = 0; j < PER_TOKEN; ++j) {
-        const bool before = place[j] < 0 || (expert >= 0 && (value > top[j] || (value == top[j] && expert < place[j])));
-        const float other = top[j];
-        const int its = place[j];
-        if (before) top[j] = value, place[j] = expert, value = other, expert = its;
-    }
+__device__ __forceinline__ float logit_from(unsigned ordered) {
+    return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~ordered);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void prefill_route(const PrefillRouteArguments args) {
     await_previous();
-    const long long row = (long long)blockIdx.x * THREADS + threadIdx.x;
+    const long long row = ((long long)blockIdx.x * THREADS + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32;
     if (row >= args.rows) return;
-    // The largest so far, in order. Nothing stands for a place that is still free: every logit goes before it, even NaN.
-    float top[PER_TOKEN];
-    int place[PER_TOKEN];
+    // Of this lane's experts; 0 where there is none, or where it is chosen already.
+    Choice left[LANE_EXPERTS];
 #pragma unroll
-    for (int j = 0; j < PER_TOKEN; ++j) top[j] = 0, place[j] = -1;
-    // A row's logits lie apart from the next row's: four in one piece use more of what is fetched for them, and several such
-    // pieces are waited for at once.
-#pragma unroll 4
-    for (int first = 0; first < EXPERTS; first += TOGETHER) {
-        float some[TOGETHER];
-        load(some, args.logits + row * EXPERTS + first);
-#pragma unroll
-        for (int i = 0; i < TOGETHER; ++i) insert(top, place, some[i] + to_float(args.bias[first + i]), first + i);
+    for (int n = 0; n < LANE_EXPERTS; ++n) {
+        const int expert = lane + 32 * n;
+        left[n] = expert < EXPERTS ? choice(args.logits[row * EXPERTS + expert] + to_float(args.bias[expert]), expert) : 0;
     }
-    float sum = 0, share[PER_TOKEN];
+    float first = 0, sum = 0, share = 0;
+    int mine = 0;
 #pragma unroll
     for (int j = 0; j < PER_TOKEN; ++j) {
-        share[j] = __expf(top[j] - top[0]);
-        sum += share[j];
-    }
+        Choice best = 0;
 #pragma unroll
-    for (int j = 0; j < PER_TOKEN; ++j) {
-        args.chosen[row * PER_TOKEN + j] = place[j];
-        args.weights[row * PER_TOKEN + j] = share[j] / sum;
+        for (int n = 0; n < LANE_EXPERTS; ++n) best = max(best, left[n]);
+#pragma unroll
+        for (int step = 16; step; step /= 2) best = max(best, __shfl_xor_sync(FULL_WARP, best, step));
+#pragma unroll
+        for (int n = 0; n < LANE_EXPERTS; ++n)
+            if (left[n] == best) left[n] = 0;
+        const float logit = logit_from(logit_of(best));
+        if (j == 0) first = logit;
+        const float its = __expf(logit - first);
+        sum += its;
+        if (lane == j) share = its, mine = index_of(best);
+    }
+    if (lane < PER_TOKEN) {
+        args.chosen[row * PER_TOKEN + lane] = mine;
+        args.weights[row * PER_TOKEN + lane] = share / sum;
     }
 }

@@ -101,9 +101,10 @@ def test_a_packed_target_holds_little_more_memory_than_its_weights() -> None:
     geometry = published(6, 32)
     split_no_large_blocks()  # as an engine does when it opens
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
+    before, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     target, _ = random_pair(Geometry(geometry, None, ()), 4096, "cuda")
     torch.cuda.empty_cache()  # what is wholly free goes back to the driver in an engine, too, once memory is short
-    growth = torch.cuda.memory_reserved() - before
+    growth, held = torch.cuda.memory_reserved() - before, torch.cuda.memory_allocated() - allocated
     weights = weight_bytes(target_tensors(geometry), torch.bfloat16)
-    assert len(target.weights.layers) == 6 and weights < growth < 1.1 * weights
+    assert len(target.weights.layers) == 6 and weights < held
+    assert growth < 1.1 * weights  # less than all, if memory of other tests has gaps
