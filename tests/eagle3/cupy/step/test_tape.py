@@ -22,6 +22,7 @@ from specgate.contract.protocols import OpenRequest
 from specgate.contract.tape import Slots, Tape, sha256_of_ids
 from specgate.errors import BackendError
 from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes
+from tests.eagle3.cupy.engine.tracing import NEAR_TIE, divergences
 from tests.eagle3.cupy.gpu_pairs import RAGGED, SIZES, checkpoints_of, engine, engine_of, random_prompts
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import kernels_from_source
@@ -48,7 +49,10 @@ def test_a_tape_makes_the_reference_engines_counts_and_tokens_of_a_step(host: Ho
         forced, _ = decoder.decode(3, 6)
         plain, _ = decoder.decode(0, 6)
     assert (forced.accepted, forced.finish) == (want.accepted, want.finish)
-    assert forced.tokens == want.tokens and not same_prefixes(forced.tokens, plain.tokens)
+    # Another CPU adds up in another order: a text may part where two logits are nearly equal, others may not.
+    parted = divergences(forced.tokens, want.tokens, reference)
+    assert len(parted) < len(prompts) and all(one.gap <= NEAR_TIE for one in parted)
+    assert not same_prefixes(forced.tokens, plain.tokens)
 
 
 @cache
