@@ -25,15 +25,23 @@ from tests.eagle3.cupy.kernels.launches import compiled_text
 
 COMPILER: Final = shutil.which("g++")
 OPTIONS: Final = (
-    *("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-Wno-multichar"),
+    *("-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-Wno-multichar"),
     # A check of longjmp that refuses to go from one fiber to another; some systems' compilers have it by default.
     "-U_FORTIFY_SOURCE",
     # Shared memory becomes static variables of inline functions, of which a process would have one for all kernels.
     "-fno-gnu-unique",
 )
+OF_KERNELS: Final = (
+    "-O1",
+    # A kernel runs for milliseconds: without these it is as fast, and compiled in a seventh less time.
+    *("-fno-if-conversion", "-fno-ipa-modref", "-fno-ivopts", "-fno-tree-dominator-opts", "-fno-tree-loop-optimize"),
+    "-fno-tree-pta",
+)
 LINKED: Final = (
     # A kernel may be called what a function of the C library is called, such as accept.
     *("-shared", "-Wl,-Bsymbolic"),
+    # To read the C++ library's symbols for each took half of the time of linking: those of the process are used.
+    "-nostdlib",
     # Hundreds of small libraries are linked, and where it is there, gold takes a third of the other linker's time.
     *(("-fuse-ld=gold",) if shutil.which("ld.gold") else ()),
 )
@@ -103,6 +111,7 @@ class Host:
     """Compiles each kernel once. `kept` holds the libraries, for others too, and `folder` what compiling needs."""
 
     def __init__(self, folder: Path, kept: Path | None = None) -> None:
+        ctypes.CDLL("libstdc++.so.6", ctypes.RTLD_GLOBAL)
         self.folder = folder
         self.kept = kept or folder
         self.loaded: dict[Spec, Any] = {}
@@ -136,20 +145,20 @@ class Host:
         written = self.folder / f"{library.stem}.cpp"
         written.write_text(text, encoding="utf-8")
         new = library.with_suffix(f".{os.getpid()}")
-        run_compiler(*LINKED, "-I", self.header.parent, written, self.common, "-o", new)
+        run_compiler(*OF_KERNELS, *LINKED, "-I", self.header.parent, written, self.common, "-lm", "-o", new)
         new.replace(library)
 
     @cached_property
     def surroundings(self) -> str:
         """What a library depends on beside its source."""
         texts = [file.read_text(encoding="utf-8") for file in (HEADER, COMMON)]
-        return "\n".join((platform.machine(), run_compiler("--version"), *OPTIONS, *LINKED, *texts))
+        return "\n".join((platform.machine(), run_compiler("--version"), *OPTIONS, *OF_KERNELS, *LINKED, *texts))
 
     @cached_property
     def header(self) -> Path:
         """A copy of `host.hpp`, precompiled: a kernel is often shorter than what it includes."""
         copy = Path(shutil.copy(HEADER, self.folder))
-        run_compiler("-x", "c++-header", copy, "-o", f"{copy}.gch")
+        run_compiler(*OF_KERNELS, "-x", "c++-header", copy, "-o", f"{copy}.gch")
         return copy
 
     @cached_property

@@ -1,4 +1,8 @@
 // What is the same in every kernel's library: fibers and their scheduler, copies, and launches. See host.hpp.
+extern "C" {
+__attribute__((visibility("hidden"))) void* __dso_handle = &__dso_handle;  // what a linker's own start files would bring
+}
+
 #include <ucontext.h>
 
 #include <chrono>
