@@ -21,8 +21,7 @@ from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.tape import Slots, Tape, sha256_of_ids
 from specgate.errors import BackendError
-from tests.eagle3.cupy.engine.tracing import check_spans, same_prefixes
-from tests.eagle3.cupy.engine.tracing import NEAR_TIE, divergences
+from tests.eagle3.cupy.engine.tracing import NEAR_TIE, check_spans, divergences, same_prefixes
 from tests.eagle3.cupy.gpu_pairs import RAGGED, SIZES, checkpoints_of, engine, engine_of, random_prompts
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import kernels_from_source
