@@ -252,7 +252,7 @@ def without(path: str, data: dict[str, Any]) -> dict[str, Any]:
         ({"rows": [1]}, "holds no result that is known"),
         ("a,b\n1,2\n", "not JSON"),
         ('{"a": 1}\n\n{"a": 2,\n', r"\.json:3: not JSON: Expecting property name .*: column 9$"),
-        ('{\n"a": 1,\n', r"\.json: not JSON: .*: line 2, column 8$"),
+        ('{\n"a": 1,\n', r"\.json: not JSON: .*: line 2, column 8\n"),
         ("", "not JSON"),
     ],
 )

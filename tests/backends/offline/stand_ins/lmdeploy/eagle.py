@@ -15,8 +15,10 @@ SINGLE = "Multi-token speculative decoding is only supported for tp_size==1; mul
 
 
 TILE = int(os.environ.get("TM_EAGLE3_FMHA_KV_TILE", "128"))
-"""Positions of a tile of the draft's attention: fewer make a step slower, and the kernel takes multiples of 32."""
-STEP_S = 0.0005 * (128 / TILE) ** 2
+"""Positions of a tile of the draft's attention. Fewer than 128 make a step slower, more do not make it faster than one
+without drafts: no verification is. The kernel takes multiples of 32.
+"""
+STEP_S = 0.0005 * max(1, 128 / TILE) ** 2
 if os.environ.get("TM_GEMM_IMPORT"):
     STEP_S /= float(Path(os.environ["TM_GEMM_IMPORT"]).read_text())
 if os.environ.get("TM_GEMM_TUNE") and os.environ.get("TM_GEMM_EXPORT"):
