@@ -129,6 +129,11 @@ def test_a_claim_awaits_a_new_measurement_exactly_if_its_evidence_is_of_another_
     assert len(set(declared().awaiting)) == len(declared().awaiting)
 
 
+def test_an_engine_that_was_counted_otherwise_is_named_while_fresh_evidence_is_of_it() -> None:
+    fresh = {evidence(file).engine for part in PARTS if not is_stale(part) for file in part.stored}
+    assert declared().counted_then.keys() <= fresh
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_a_stored_run_is_of_the_engine_that_its_part_names(name: str) -> None:
     run = json.loads(file_of(name, "run.json"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The declaration. `made`: placeholder → the command that makes its folder."""
+    """The declaration. `made`: placeholder → the command that makes its folder. `counted_then`: SHA-256 of an engine as
+    evidence names it → as it is counted since.
+    """
 
     machines: Mapping[str, Machine]
     awaiting: tuple[str, ...]
     made: Mapping[str, str]
     parts: tuple[Part, ...]
+    counted_then: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -86,7 +89,7 @@ def declared() -> Record:
     data: Mapping[str, Any] = load(FILE).data
     machines = {name: Machine(**keys) for name, keys in data["machines"].items()}
     parts = tuple(part_of(keys, data["words"], data["lists"]) for keys in data["parts"])
-    return Record(machines, tuple(data["awaiting"]), data["made"], parts)
+    return Record(machines, tuple(data["awaiting"]), data["made"], parts, data["counted_then"])
 
 
 def part_of(keys: Mapping[str, Any], words: Mapping[str, str], lists: Mapping[str, list[str]]) -> Part:

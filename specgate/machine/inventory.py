@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
@@ -27,6 +28,8 @@ VARIABLES = (
 )  # fmt: skip
 """The environment variables that are stored, since each can change a figure. No other is, whatever its name."""
 _SOURCE_SUFFIXES = (".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml")
+_LAYOUT = re.compile(rb"//[^\n]*|\s+")
+"""Comments and white space of a CUDA file, which no compiled kernel depends on."""
 
 _SourceFile: TypeAlias = tuple[tuple[str, ...], tuple[int, ...]]
 """(the parts of its path below the package, what changes where its content does: size, times, device and inode)."""
@@ -54,18 +57,24 @@ def source_tree_sha256() -> str:
 
 
 def backend_trees() -> dict[str, str]:
-    """Back end → SHA-256 over its source files alone, as `source_tree_sha256` is over all."""
+    """Back end → SHA-256 over its source files alone, as `source_tree_sha256` is over all. How CUDA files are laid out
+    and commented does not count: a measurement stays one of the same back end.
+    """
     root = os.path.dirname(specgate.__file__)
     files = [file for file in sorted(_source_files(root)) if file[0][0] == "backends" and len(file[0]) > 2]
-    return {name: _tree_sha256(root, tuple(inside)) for name, inside in groupby(files, key=lambda file: file[0][1])}
+    by_name = groupby(files, key=lambda file: file[0][1])
+    return {name: _tree_sha256(root, tuple(inside), code=True) for name, inside in by_name}
 
 
 @lru_cache(maxsize=16)
-def _tree_sha256(root: str, files: tuple[_SourceFile, ...]) -> str:
+def _tree_sha256(root: str, files: tuple[_SourceFile, ...], code: bool = False) -> str:
     digest = hashlib.sha256()
     for parts, _ in files:
         with open(os.path.join(root, *parts), "rb") as file:
-            digest.update("/".join(parts).encode() + b"\0" + file.read() + b"\0")
+            text = file.read()
+        if code and parts[-1].endswith((".cu", ".cuh")):
+            text = _LAYOUT.sub(b"", text)
+        digest.update("/".join(parts).encode() + b"\0" + text + b"\0")
     return digest.hexdigest()
 
 

@@ -58,8 +58,9 @@ def evidence_of_run(file: str) -> Evidence:
 
 def is_stale(part: Part) -> bool:
     """True if a claim about the built-in engine rests on evidence of another engine tree than the one that ships."""
-    ships = inventory.backend_trees()["eagle3"]
-    return part.engine == "built-in" and any(evidence(file).engine != ships for file in part.stored)
+    ships, since = inventory.backend_trees()["eagle3"], declared().counted_then
+    engines = [evidence(file).engine for file in part.stored]
+    return part.engine == "built-in" and any(engine is None or since.get(engine, engine) != ships for engine in engines)
 
 
 def record() -> Iterator[tuple[str, str]]:

@@ -50,6 +50,11 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
         before = after
     changed = {name for name, tree in inventory.backend_trees().items() if tree != engines[name]}
     assert changed == {"eagle3"} and len(engines) > 3
+    kernel, engines = copy / "backends/eagle3/cupy/kernels/include/block.cuh", inventory.backend_trees()
+    for text, same in (("// A comment\n  ", True), ("int more;", False)):
+        kernel.write_text(text + kernel.read_text())
+        assert (inventory.backend_trees() == engines) is same
+    before = inventory.source_tree_sha256()
     checkpoint = copy / "backends/eagle3/pairs/more"
     checkpoint.mkdir()
     for name in ("config.json", "model.safetensors"):

@@ -5,8 +5,9 @@
 // each warp. A block takes every gridDim.x-th item. In a step an expert has a row group of eight rows at most
 // (expert_matmul.cuh); here it has up to ROW_GROUP, and a number of the weight that is expanded once is multiplied with all of
 // them.
-//   request    by AT_ONCE slabs of 64 k: the rows of x for all warps, and for each warp its own tiles. They are requested STAGES − 1
-//              stages ahead, over the end of an item. With the first ones of an item comes the row group of the next one
+//   request    by AT_ONCE slabs of 64 k: the rows of x for all warps, and for each warp its own tiles. They are requested
+//              STAGES − 1 stages ahead, over the end of an item. With the first ones of an item comes the row group of the
+//              next one
 //   multiply   four-bit numbers, times their block's scale, are operand A of the tensor core, eight rows of x at a time are B.
 //              With WGMMA (sm_90a) a warpgroup multiplies its four warps' tiles with all rows at once, which the tensor core
 //              reads from shared memory by itself
@@ -32,7 +33,7 @@ const int LINE = 128;                  // bytes
 const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 const int BLOCK_TILES = WARPS * WEIGHT_TILES;
 const int GROUPS = (TILES + BLOCK_TILES - 1) / BLOCK_TILES;  // items of a row group
-const int STEPS = (SLABS + AT_ONCE - 1) / AT_ONCE;  // stages of an item
+const int STEPS = (SLABS + AT_ONCE - 1) / AT_ONCE;           // stages of an item
 // Bytes within shared memory: three row groups, then the stages, each with x and with what each warp has of the weight. x lies
 // slab by slab, and a tile's slabs lie together.
 const int UNIT = WGMMA ? 1024 : LINE;  // of what begins somewhere: of eight rows of x, which lie as `wgmma` reads them
@@ -302,7 +303,7 @@ __device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int a
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j) {
                 const auto &low = blocks[j].low, &high = blocks[j].high;
-                float(&sum)[4] = sums[j][n];
+                float (&sum)[4] = sums[j][n];
                 mma_fp16(sum, low[0], high[0], low[1], high[1], x.x, x.y, sum[0], sum[1], sum[2], sum[3]);
                 mma_fp16(sum, low[2], high[2], low[3], high[3], x.z, x.w, sum[0], sum[1], sum[2], sum[3]);
             }
@@ -346,7 +347,8 @@ __device__ __forceinline__ void multiply_item(const Arguments& args, Requests& r
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int column = n * 8 + 2 * me.c + i;
-                if (column < row_group.count) finish(j, row_group.start + column, sums[j][n][i] * unit, sums[j][n][2 + i] * unit);
+                if (column < row_group.count)
+                    finish(j, row_group.start + column, sums[j][n][i] * unit, sums[j][n][2 + i] * unit);
             }
 }
 
