@@ -56,7 +56,7 @@ def test_own_prompts_on_one_running_server_a_side_are_compared_without_a_baselin
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECGATE_CACHE", str(cli.folder / "cache"))
-    cli.write("mine.jsonl", "".join(json.dumps({"ids": [i, *range(12)]}) + "\n" for i in range(12)))
+    cli.write("mine.jsonl", "".join(json.dumps({"prompt": f"{i} of twelve"}) + "\n" for i in range(12)))
     with ExitStack() as stack:
         old, new = (stack.enter_context(running_stub("vllm", 3, "--rate", rate)) for rate in ("200", "50"))
         question = ("--prompts", "mine.jsonl", "--batch", "2", "--steps", "6")
