@@ -23,13 +23,15 @@ def answers_of(
     blocks: Iterable[Block],
     tokenizer_of: Callable[[], Tokenizer | None],
 ) -> Iterator[Answered]:
-    """Yield the answer of every cell to every question with a key: that of its first text.
+    """Yield the answer of every cell to every question with a key: that of its first text. A line of a file that a load
+    sends again, in another place of its prompts, is the same question.
 
     Blocks of a fixed number of steps end in the middle of a text, so that they have none. `prompts`: point key → its
     prompts as a run stores them. `tokenizer_of`: opens the target's tokenizer; None where it has none, and then no
     text can be read.
     """
     keys = {key: keys_in(of_point) for key, of_point in prompts.items()}
+    first = {key: first_places(of_point) for key, of_point in prompts.items()}
     if not any(keys.values()) or (tokenizer := tokenizer_of()) is None:
         return
     known = set[str]()
@@ -38,13 +40,13 @@ def answers_of(
         if block.warmup or not of_point or not plan.scenarios[block.point.scenario].whole_requests:
             continue
         for slot, prompt in enumerate(prompts_of(block)):
-            place = f"{block.cell.key}#{block.prompt_set}#{prompt}"
-            key = of_point.get((block.prompt_set, prompt))
+            at = first[block.point.key].get((block.prompt_set, prompt), (block.prompt_set, prompt))
+            place, key = f"{block.cell.key}#{at[0]}#{at[1]}", of_point.get(at)
             if key is None or place in known or (text := text_of(block, slot, tokenizer)) is None:
                 continue
             known.add(place)
             got, cut = extracted(text, key), block.finish[slot] is Finish.LENGTH
-            yield Answered(place, block.cell.key, block.prompt_set, prompt, got, is_right(got, key), cut)
+            yield Answered(place, block.cell.key, *at, got, is_right(got, key), cut)
 
 
 def keys_in(about: Mapping[str, object]) -> Mapping[tuple[int, int], AnswerKey]:
@@ -56,6 +58,14 @@ def keys_in(about: Mapping[str, object]) -> Mapping[tuple[int, int], AnswerKey]:
         for prompt, key in enumerate(keys)
         if key is not None
     }
+
+
+def first_places(about: Mapping[str, object]) -> Mapping[tuple[int, int], tuple[int, int]]:
+    """(prompt set, prompt) → the first place of the line that is there, of a file that is sent again."""
+    lines: Any = about["lines"] if about.get("repeated") else ()
+    line_at = {(prompt_set, prompt): line for prompt_set, of in enumerate(lines) for prompt, line in enumerate(of)}
+    first = {line: place for place, line in reversed(line_at.items())}
+    return {place: first[line] for place, line in line_at.items()}
 
 
 def text_of(block: Block, slot: int, tokenizer: Tokenizer) -> str | None:

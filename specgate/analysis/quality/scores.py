@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.stats import ALPHA
-from specgate.contract import CellResult, Value
+from specgate.contract import CellResult, Point, Value
 from specgate.contract.samples.answers import Answered
 
 SCORE: Final = "exact_match"
@@ -84,38 +84,42 @@ def wilson(hits: int, n: int, error: float = ALPHA) -> tuple[float, float]:
 
 
 def with_quality(cells: Sequence[CellResult], answered: Sequence[Answered]) -> tuple[CellResult, ...]:
-    """`cells` with their score, and of spec cells its change, where their prompts have keys of answers."""
+    """`cells` with their score, and of spec cells its change, where their prompts have keys of answers.
+
+    A question counts that every cell of its point has answered.
+    """
     of: dict[str, dict[Question, Answered]] = defaultdict(dict)
     for answer in answered:
         of[answer.cell][answer.prompt_set, answer.prompt] = answer
+    asked: dict[Point, set[Question]] = {}
+    for result in cells:
+        if (mine := of.get(result.cell.key)) and result.status != "failed":
+            asked[result.cell.point] = asked.get(result.cell.point, mine.keys()) & mine.keys()
 
     def extended(result: CellResult) -> CellResult:
-        mine = of.get(result.cell.key)
-        if result.status == "failed" or not mine:
+        base, mine = (of.get(cell.key, {}) for cell in (result.cell.baseline, result.cell))
+        if result.status == "failed" or not mine or not (both := asked[result.cell.point]):
             return result
-        base = of.get(result.cell.baseline.key, {}) if result.cell.role.speculative else {}
-        more = {v.metric: v for v in (*score(mine), *change(paired(base, mine)))}
+        rights = [(base[q].right, mine[q].right) for q in both if result.cell.role.speculative and q in base]
+        more = {v.metric: v for v in (*score([mine[q] for q in both]), *change(rights))}
         return replace(result, values={**result.values, **more})
 
     return tuple(map(extended, cells))
 
 
-def score(answers: Mapping[Question, Answered]) -> Iterator[Value]:
+def score(answers: Sequence[Answered]) -> Iterator[Value]:
     """Yield the share of right answers, and how many texts ended at the token budget."""
-    hits, n = sum(a.right for a in answers.values()), len(answers)
+    hits, n = sum(a.right for a in answers), len(answers)
     yield Value(SCORE, hits / n, "mean", n, *wilson(hits, n))
-    if cut := sum(a.cut for a in answers.values()):
+    if cut := sum(a.cut for a in answers):
         yield Value(CUT, float(cut), "count", n)
 
 
-def paired(base: Mapping[Question, Answered], spec: Mapping[Question, Answered]) -> Pairs:
-    """The questions that both answered."""
-    both = [(base[q].right, spec[q].right) for q in base.keys() & spec.keys()]
-    return Pairs(*(both.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))))
-
-
-def change(pairs: Pairs) -> Iterator[Value]:
-    """Yield the change of the score with its interval, and the answers behind it."""
+def change(rights: Sequence[tuple[bool, bool]]) -> Iterator[Value]:
+    """Yield the change of the score with its interval, and the answers behind it. `rights`: whether baseline and spec
+    are right, question by question.
+    """
+    pairs = Pairs(*map(rights.count, ((True, True), (True, False), (False, True), (False, False))))
     if pairs.questions:
         yield Value(CHANGE, pairs.change, "paired", pairs.questions, *pairs.interval())
         yield Value(LOST, float(pairs.lost), "count", pairs.questions)

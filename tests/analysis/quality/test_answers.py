@@ -56,6 +56,25 @@ def test_each_question_with_a_key_has_one_answer_per_cell() -> None:
     assert changed == read, "later rounds ask the same questions"
 
 
+def test_a_line_of_a_file_that_a_load_sends_again_is_one_question() -> None:
+    about = {key: {"answers": [[KEY, KEY], [KEY, KEY]], "lines": [[4, 9], [9, 4]], "repeated": 2} for key in ABOUT}
+    read = list(answers_of(PLAN, about, BLOCKS, lambda: cast(Any, Tokenizer())))
+    assert [(a.prompt_set, a.prompt) for a in read if a.cell.endswith("baseline")] == [(0, 0), (0, 1)]
+
+
+def test_questions_count_that_every_cell_of_a_point_has_answered() -> None:
+    """Of ten answers of spec, eight right, the baseline has six, the last ones, all right."""
+    plan = plan_of(scenario())
+    run = run_of(plan, blocks_of(plan))
+    baseline, spec = (r.cell.key for r in run.cells)
+    made = [Answered(f"{spec}#{n}", spec, n, 0, "7", n < 8) for n in range(10)]
+    made += [Answered(f"{baseline}#{n}", baseline, n, 0, "7", True) for n in range(4, 10)]
+    run = replace(run, cells=with_quality(run.cells, made))
+    assert [(r.values["exact_match"].value, r.values["exact_match"].n) for r in run.cells] == [(1, 6), (4 / 6, 6)]
+    (verdict,) = GATE.judge(Rule("quality", "quality", True, params={"max_loss": 0.02}), run)
+    assert "66.7 % of 6 answers are right, 100.0 % without speculation: 2 lost, 0 won" in verdict.message
+
+
 def test_an_answer_that_the_budget_cut_is_marked() -> None:
     cut = [replace(b, finish=(Finish.LENGTH, Finish.EOS)) for b in BLOCKS]
     assert {(a.prompt, a.cut) for a in answers(cut)} == {(0, True), (1, False)}
