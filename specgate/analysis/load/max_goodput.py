@@ -48,8 +48,8 @@ def greatest_load(sweep: Sequence[CellResult]) -> MaxGoodput:
         levels=levels,
         outcome=outcome,
         value=value if outcome == "crosses" else None,
-        low=known[-1][0].level if low == math.inf else low,
-        high=None if high == math.inf or not known else high,
+        low=None if not at else at[-1] if low == math.inf else low,
+        high=None if high == math.inf else high,
         confidence=CONFIDENCE,
     )
 

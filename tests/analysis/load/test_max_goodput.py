@@ -14,6 +14,7 @@ from specgate.analysis.load.max_goodput import bounds, first_rise, greatest_load
 from specgate.contract import LatencyLimits
 from specgate.contract.load import LevelUse
 from specgate.planning.plan import build_plan
+from tests.support.factories import run_of
 from tests.support.loaded import load_scenario, loaded_run, served_blocks
 
 LIMITS = LatencyLimits(tpot_ms=2.0)
@@ -37,6 +38,14 @@ def test_limits_that_hold_everywhere_or_nowhere_have_no_crossing() -> None:
         run = loaded_run(load_scenario((1, 4), goodput=LatencyLimits(tpot_ms=limit)))
         assert {m.outcome for m in greatest_loads(run.scenarios, run.cells)} == {outcome}
         assert all(m.value is None for m in greatest_loads(run.scenarios, run.cells))
+
+
+def test_nothing_is_known_of_a_role_without_a_measured_level() -> None:
+    """As where the server ends before the first block: the run comes to its end, and says why."""
+    run = run_of(build_plan([load_scenario((1, 4), goodput=LIMITS)], "fake"), [], kind="load")
+    most = greatest_loads(run.scenarios, run.cells)
+    assert [(m.outcome, m.value, m.low, m.high) for m in most] == [("unknown", None, None, None)] * 2
+    assert most_in_words(most, LIMITS).endswith("baseline unknown, spec-3 unknown")
 
 
 def test_a_level_with_too_few_requests_leans_on_those_above_and_below_it() -> None:
