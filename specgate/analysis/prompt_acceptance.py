@@ -181,8 +181,11 @@ def position_values(of: Iterable[AcceptanceRecord], record: AcceptanceRecord) ->
 def interval_over(
     prompts: Sequence[AcceptanceRecord], numerator: Count, denominator: Count
 ) -> tuple[float | None, float | None]:
-    """(low, high) of the ratio of two counts, clustered by prompt; (None, None) where there are too few prompts."""
-    interval = cluster_interval([numerator(r) for r in prompts], [denominator(r) for r in prompts])
+    """(low, high) of the ratio of two counts, clustered by prompt; (None, None) where there are too few prompts. One
+    that has nothing to count says nothing of how much prompts differ.
+    """
+    counted = [(numerator(r), below) for r in prompts if (below := denominator(r))]
+    interval = cluster_interval([above for above, _ in counted], [below for _, below in counted])
     return (interval.low, interval.high) if interval else (None, None)
 
 

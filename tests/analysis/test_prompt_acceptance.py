@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from specgate.analysis.prompt_acceptance import by_prompt, category_values, once_each, pooled, position_values, total_of
+from specgate.analysis.prompt_acceptance import (
+    by_prompt,
+    category_values,
+    once_each,
+    pooled,
+    position_values,
+    summed,
+    total_of,
+)
 from specgate.contract import Block, Served, ServedRequest
 from specgate.contract.acceptance import AcceptanceRecord, DraftCounts, Totals
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
@@ -79,6 +87,20 @@ def test_too_few_prompts_give_no_interval() -> None:
     plan = plan_of(scenario(prompt_sets=2))
     value = run_of(plan, blocks_of(plan)).cells[1].values["acceptance_at_pos[1]"]
     assert value.value is not None and value.ci_low is None and value.ci_high is None
+
+
+def test_prompts_that_never_drafted_so_far_add_nothing_to_the_interval_of_a_position() -> None:
+    short = AcceptanceRecord(3, (5, 5, 0, 0), (10, 0, 0), 15, 0)
+    long = AcceptanceRecord(3, (5, 3, 1, 1), (10, 4, 2), 18, 0)
+    longer = AcceptanceRecord(3, (2, 1, 1, 6), (10, 9, 8), 31, 0)
+
+    def third(prompts: list[AcceptanceRecord]) -> tuple[float | None, ...]:
+        values = {v.metric: v for v in position_values(prompts, summed(prompts))}
+        found = values["acceptance_at_pos[3]"]
+        return found.value, found.ci_low, found.ci_high
+
+    assert third([*[short] * 7, long]) == (0.5, None, None), "one prompt tells nothing of others"
+    assert third([*[short] * 7, long, longer, long]) == third([long, longer, long])
 
 
 def test_a_prompt_that_a_load_sends_again_counts_once() -> None:
