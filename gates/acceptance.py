@@ -8,6 +8,7 @@ from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.other_prompts import THESE, from_a_file, like_these_in_words
+from specgate.analysis.stats import told_from
 from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Rule, RunView, State, Verdict
 from specgate.gates.select import CellGate, inflated, sets_lengths, steps_lost, verdict
 
@@ -77,14 +78,15 @@ class Acceptance(CellGate):
             "prompts": value.n,
         }
         own = from_a_file(run.prompts.get(result.cell.point.key, {}))
+        length_text = told_from(floor, length, 3)
         beside = f" {THESE}; {like_these_in_words(value, 'prompt', '')}" if own else ""
         if length >= floor:
-            message = f"acceptance length {length:.3f} ≥ {floor:g}{counted}{beside}"
+            message = f"acceptance length {length_text} ≥ {floor:g}{counted}{beside}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
-        step = f"the acceptance length would have to be {floor:g}: {floor - length:.2f} more"
+        step = f"the acceptance length would have to be {floor:g}: {told_from(0.0, floor - length, 2)} more"
         if length < NEXT_TO_NOTHING:
             step = WEAK_METHOD if sets_lengths(result, run) else WEAK_DRAFT
-        message = f"acceptance length {length:.3f} < {floor:g}{counted}{beside}"
+        message = f"acceptance length {length_text} < {floor:g}{counted}{beside}"
         return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from specgate.analysis.requests.goodput import limits_in_words
 from specgate.analysis.requests.percentiles import ERROR
+from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import CellGate, late_client, verdict
@@ -53,11 +54,15 @@ class Goodput(CellGate):
             "requests": goodput.n,
             "goodput_req_s": rate.value if rate else None,
         }
-        summary = f"{100 * goodput.value:.1f} % of {goodput.n} requests kept to {limits_in_words(limits)}"
+        share, low, high = (
+            "?" if part is None else told_from(100 * floor, 100 * part, 1)
+            for part in (goodput.value, goodput.ci_low, goodput.ci_high)
+        )
+        summary = f"{share} % of {goodput.n} requests kept to {limits_in_words(limits)}"
         if goodput.ci_low is None or goodput.ci_high is None:
             step = "a new run with more --measurement-runs"
             return verdict(rule, key, State.INCONCLUSIVE, "few_samples", f"{summary}: too few", evidence, step)
-        summary += f", {100 * confidence:.4g} % interval {100 * goodput.ci_low:.1f}–{100 * goodput.ci_high:.1f} %"
+        summary += f", {100 * confidence:.4g} % interval {low}–{high} %"
         if goodput.ci_low >= floor:
             made = verdict(rule, key, State.PASS, "at_least_min", f"{summary}: at least {100 * floor:g} %", evidence)
         elif goodput.ci_high < floor:

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.decision import false_fail, pairs_needed
-from specgate.analysis.stats import MIN_PAIRS, UNTIL_DECIDED, Decision, Interval, Pairs, planned_interim_looks
+from specgate.analysis.stats import (
+    MIN_PAIRS,
+    UNTIL_DECIDED,
+    Decision,
+    Interval,
+    Pairs,
+    planned_interim_looks,
+    told_from,
+)
 from specgate.contract import BetweenRuns, CellResult, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME
 
@@ -82,17 +90,18 @@ def level_of(decision: Decision) -> Evidence:
     }
 
 
-def span(decision: Decision, interval: Interval) -> str:
+def span(decision: Decision, interval: Interval, floor: float) -> str:
     """In words: the ratio, its interval, the number of pairs, and which look it was.
 
     An interval that decides nothing, and reaches farther than HOPELESS, is left out.
     """
     ratio, low, high = (math.exp(log) for log in (interval.mean, interval.low, interval.high))
+    ratio_text, *ends = (told_from(floor, value, 3) for value in (ratio, low, high))
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
     if decision.side == "open" and max(ratio / low, high / ratio) > 1 + HOPELESS:
-        return f"{ratio:.3f}x, {decision.pairs} pairs{look}, too few to bound it within a factor of {1 + HOPELESS:g}"
-    level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
-    return f"{ratio:.3f}x, {level}, {decision.pairs} pairs{look}, {allowance(decision.between, decision.alpha)}"
+        return f"{ratio_text}x, {decision.pairs} pairs{look}, too few to bound it within a factor of {1 + HOPELESS:g}"
+    level = f"{100 * decision.confidence:.4g} % interval {'–'.join(ends)}"
+    return f"{ratio_text}x, {level}, {decision.pairs} pairs{look}, {allowance(decision.between, decision.alpha)}"
 
 
 def allowance(between: BetweenRuns, error: float) -> str:

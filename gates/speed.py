@@ -10,7 +10,7 @@ from typing import Literal
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, THESE, from_a_file, like_these_in_words
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
-from specgate.analysis.stats import Pairs
+from specgate.analysis.stats import Pairs, told_from
 from specgate.contract import (
     BASELINE,
     SPEEDUP,
@@ -89,7 +89,7 @@ class Speed(CellGate):
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
         in_words = ", ".join(f"{BATCH_SPEEDUPS[name]} {ratio:.3f}x" for name, ratio in others.items())
-        summary = span(decision, interval) + while_all
+        summary = span(decision, interval, floor) + while_all
         here = f" {THESE}" if from_a_file(run.prompts.get(comparison.cell.point.key, {})) else ""
         behind = here + smallest_effect(mde) + (f"; {in_words}" if in_words else "")
         if decision.side == "above":
@@ -110,8 +110,8 @@ def would_do(result: CellResult, run: RunView, factor: float) -> str:
     In a micro run, speed is acceptance length divided by cycle time. In a full run, prefill takes its share too.
     """
     if run.scenarios[result.cell.point.scenario].whole_requests:
-        return f"whole requests, prefill included, would have to be {factor:.2f} times as fast"
-    cycles = f"cycles would have to be {factor:.2f} times as fast"
+        return f"whole requests, prefill included, would have to be {told_from(1.0, factor, 2)} times as fast"
+    cycles = f"cycles would have to be {told_from(1.0, factor, 2)} times as fast"
     length = result.values.get("acceptance_length")
     if length is None or length.value is None:
         return cycles

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from specgate.analysis.requests.percentiles import ERROR
+from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
@@ -67,8 +68,10 @@ def decided(rule: Rule, key: str, tail: Value, ceiling: float, run: RunView, res
         "confidence": confidence,
         "samples": tail.n,
     }
-    low, high = ("?" if bound is None else f"{bound:.3f}" for bound in (tail.ci_low, tail.ci_high))
-    summary = f"{tail.metric} {tail.value:.3f} ms, {100 * confidence:.4g} % interval {low}–{high}, {tail.n} samples"
+    value_text, low, high = (
+        "?" if ms is None else told_from(ceiling, ms, 3) for ms in (tail.value, tail.ci_low, tail.ci_high)
+    )
+    summary = f"{tail.metric} {value_text} ms, {100 * confidence:.4g} % interval {low}–{high}, {tail.n} samples"
     if tail.ci_high is not None and tail.ci_high <= ceiling:
         return verdict(rule, key, State.PASS, "at_most_max", f"{summary}: at most {ceiling:g} ms", evidence)
     if tail.ci_low is not None and tail.ci_low > ceiling:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.other_prompts import THESE
 from specgate.analysis.load.figures import in_words
+from specgate.analysis.stats import told_from
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
 from specgate.contract.token_check import NO_TOKEN
@@ -66,7 +67,8 @@ def _one(speedup: Value, others: str, missed: str) -> str:
     ratio, low, high = figures.ratio(speedup.value), speedup.ci_low, speedup.ci_high
     if low is None or high is None:
         return f"Not enough data to say whether speculation pays: {ratio} so far, without an interval."
-    span = f"{ratio}, 95 % {low:.2f} to {high:.2f}, {THESE}{others}"
+    ends = " to ".join(told_from(1.0, end, 2) for end in (low, high))
+    span = f"{ratio}, 95 % {ends}, {THESE}{others}"
     if low <= 1 <= high:
         return f"Not enough data to say whether speculation pays: {span}."
     return f"Speculation {f'pays{missed}' if low > 1 else 'costs'}: {span}."

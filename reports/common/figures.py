@@ -6,6 +6,7 @@ import math
 
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file, like_these_in_words
 from specgate.analysis.machine.memory import size_in_words
+from specgate.analysis.stats import told_from
 from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 
@@ -37,7 +38,7 @@ def ends(low: float | None, high: float | None) -> str | None:
 
 
 def ratio(value: float) -> str:
-    return f"{value:.2f}×"
+    return f"{told_from(1.0, value, 2)}×"
 
 
 def figure(value: Value | None) -> str:
@@ -60,8 +61,11 @@ def span(value: Value | None) -> str | None:
     """The interval, formatted like its value; None if there is none."""
     if value is None or value.value is None or value.ci_low is None or value.ci_high is None:
         return None
-    share = metric(value.metric).unit == "ratio" and value.metric not in TIMES_OVER
-    low, high = (percent(bound) if share else f"{bound:.2f}" for bound in (value.ci_low, value.ci_high))
+    times, share = value.metric in TIMES_OVER, metric(value.metric).unit == "ratio"
+    low, high = (
+        told_from(1.0, bound, 2) if times else percent(bound) if share else f"{bound:.2f}"
+        for bound in (value.ci_low, value.ci_high)
+    )
     return f"{low} … {high}"
 
 

@@ -172,7 +172,7 @@ def waterfall_lines(budget: CycleBudget) -> Iterator[str]:
     product = 1.0
     for factor in budget.waterfall.factors:
         product *= factor.ratio
-        yield f"    {factor.name:11}{ratio(factor.ratio):>7}{ratio(product):>8}  {MEANING[factor.name]}"
+        yield f"    {factor.name:11}{factor.ratio:>6.2f}×{product:>7.2f}×  {MEANING[factor.name]}"
 
 
 def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.paired_blocks import speed
+from specgate.analysis.stats import told_from
 from specgate.contract import Block, Scenario
 from specgate.redaction import visible
 from specgate.run.early_stop import Look
@@ -123,8 +124,10 @@ def open_lines(look: Look, left_s: float, scenarios: Mapping[str, Scenario]) -> 
     for v in look.open:
         numbers = [v.evidence.get(key) for key in ("ratio", "ci_low", "ci_high", "min")]
         ratio, low, high, least = (n if isinstance(n, float) else None for n in numbers)
-        known = None not in (ratio, low, high, least)
-        now = f"{ratio:.2f}x ({low:.2f}–{high:.2f}), floor {least:g}x" if known else v.message.partition(":")[0]
+        now = v.message.partition(":")[0]
+        if ratio is not None and low is not None and high is not None and least is not None:
+            ratio_text, *ends = (told_from(least, value, 2) for value in (ratio, low, high))
+            now = f"{ratio_text}x ({'–'.join(ends)}), floor {least:g}x"
         step = "".join(re.findall(r"about [\d,]+ s more", v.next_step or ""))
         cells.setdefault((v.rule, now, step), []).append(cell_name(v.cell, scenarios))
     for (rule, now, step), names in cells.items():

@@ -96,8 +96,8 @@ def test_prompts_that_never_drafted_so_far_add_nothing_to_the_interval_of_a_posi
 
     def third(prompts: list[AcceptanceRecord]) -> tuple[float | None, ...]:
         values = {v.metric: v for v in position_values(prompts, summed(prompts))}
-        found = values["acceptance_at_pos[3]"]
-        return found.value, found.ci_low, found.ci_high
+        share = values["acceptance_at_pos[3]"]
+        return share.value, share.ci_low, share.ci_high
 
     assert third([*[short] * 7, long]) == (0.5, None, None), "one prompt tells nothing of others"
     assert third([*[short] * 7, long, longer, long]) == third([long, longer, long])

@@ -27,6 +27,12 @@ def test_a_length_at_the_floor_passes() -> None:
     assert (outcome.state, outcome.evidence["acceptance_length"], outcome.evidence["prompts"]) == (State.PASS, 3.0, 4)
 
 
+def test_a_length_just_below_the_floor_does_not_read_like_the_floor() -> None:
+    outcome = verdict(run((1, 2, 2)), 2.667)
+    assert outcome.state is State.FAIL and outcome.message.startswith("acceptance length 2.6667 < 2.667")
+    assert "2.667: 0.0003 more" in (outcome.next_step or "")
+
+
 def test_a_length_below_the_floor_fails_and_says_how_much_is_missing() -> None:
     outcome = verdict(run(), 3.4)
     assert (outcome.state, outcome.reason_code) == (State.FAIL, "below_min")

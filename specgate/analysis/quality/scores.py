@@ -91,14 +91,14 @@ def with_quality(cells: Sequence[CellResult], answered: Sequence[Answered]) -> t
     of: dict[str, dict[Question, Answered]] = defaultdict(dict)
     for answer in answered:
         of[answer.cell][answer.prompt_set, answer.prompt] = answer
-    asked: dict[Point, set[Question]] = {}
+    questions_of: dict[Point, set[Question]] = {}
     for result in cells:
         if (mine := of.get(result.cell.key)) and result.status != "failed":
-            asked[result.cell.point] = asked.get(result.cell.point, mine.keys()) & mine.keys()
+            questions_of[result.cell.point] = questions_of.get(result.cell.point, mine.keys()) & mine.keys()
 
     def extended(result: CellResult) -> CellResult:
         base, mine = (of.get(cell.key, {}) for cell in (result.cell.baseline, result.cell))
-        if result.status == "failed" or not mine or not (both := asked[result.cell.point]):
+        if result.status == "failed" or not mine or not (both := questions_of[result.cell.point]):
             return result
         rights = [(base[q].right, mine[q].right) for q in both if result.cell.role.speculative and q in base]
         more = {v.metric: v for v in (*score([mine[q] for q in both]), *change(rights))}

@@ -16,6 +16,7 @@ from typing import Final
 
 from specgate import plugins
 from specgate.analysis.intervals.between_runs import OF_TIME
+from specgate.analysis.stats import told_from
 from specgate.analysis.verdict import not_judged
 from specgate.archive.comparing.two_samples import of_repetitions
 from specgate.archive.other_tools.cells import label, merged, run_of, with_scenarios
@@ -155,13 +156,15 @@ def judged_speed(rule: Rule, floor: Floor, cell: str, result: Result, baseline: 
     estimate = of_repetitions(baseline.tok_s, result.tok_s)
     if estimate is None:
         side = "above" if tok_s / base >= least else "below"
-        message = f"{tok_s / base:.3f}x, {side} {least:g}x, but two means taken at different times prove neither"
+        ratio_text = f"{told_from(least, tok_s / base, 3)}x, {side} {least:g}x"
+        message = f"{ratio_text}, but two means taken at different times prove neither"
         return inconclusive(rule, cell, "unpaired_in_time", message, evidence, WOULD_DECIDE)
     low, high = map(math.exp, estimate.interval(between=(OF_TIME, OF_TIME)))
     ratio = math.exp(estimate.mean)
     evidence |= {"speedup_vs_ar_ratio": ratio, "ci_low": low, "ci_high": high}
     counted = f"{len(result.tok_s)} and {len(baseline.tok_s)} repetitions, apart in time"
-    message = f"{ratio:.3f}x, 95 % interval {low:.3f}–{high:.3f}, {counted}"
+    ratio_text, *ends = (told_from(least, value, 3) for value in (ratio, low, high))
+    message = f"{ratio_text}x, 95 % interval {'–'.join(ends)}, {counted}"
     if low <= least <= high:
         message = f"{message}: {least:g}x lies inside"
         return inconclusive(rule, cell, "floor_not_excluded", message, evidence, WOULD_DECIDE)

@@ -21,6 +21,8 @@ RUN = run_of(PLAN, blocks_of(PLAN))
     [
         (1.9, 2.1, f"Speculation pays: 2.00×, 95 % 1.90 to 2.10, {THESE}."),
         (0.7, 0.9, f"Speculation costs: 2.00×, 95 % 0.70 to 0.90, {THESE}."),
+        (1.0004, 2.1, f"Speculation pays: 2.00×, 95 % 1.0004 to 2.10, {THESE}."),
+        (0.7, 0.996, f"Speculation costs: 2.00×, 95 % 0.70 to 0.996, {THESE}."),
         (0.9, 2.1, f"Not enough data to say whether speculation pays: 2.00×, 95 % 0.90 to 2.10, {THESE}."),
         (None, None, "Not enough data to say whether speculation pays: 2.00× so far, without an interval."),
     ],
