@@ -127,24 +127,26 @@ def gpu(run: Run, key: str) -> object:
 
 def speculation_of(result: CellResult) -> dict[str, object] | None:
     """The block `eagle_speculation`; None of a baseline, and where nothing was drafted. Accepted tokens are counted as
-    the engine's own script does, whose floors are of that count.
+    the engine's own script does, whose floors are of that count. Steps that need not have a draft are among its steps,
+    since the acceptance length is over them.
     """
     record = result.acceptance
     if record is None or not record.steps:
         return None
+    steps, share = record.counted_steps, record.multi_token_share
     reported = result.values.get("reported_acceptance_length")
     accepted = record.accepted
     if reported is not None and reported.value is not None:
         accepted = round((reported.value - 1) * record.steps)
     return {
         "enabled": True,
-        "num_drafts": record.steps,
+        "num_drafts": steps,
         "total_draft_tokens": record.drafted,
         "total_accepted_tokens": accepted,
         "mean_acceptance_rate": accepted / record.drafted,
-        "mean_acceptance_length": 1 + accepted / record.steps,
+        "mean_acceptance_length": 1 + accepted / steps,
         "num_spec_tokens": record.k,
-        "fraction_steps_accept_ge2": record.multi_token_share,
+        "fraction_steps_accept_ge2": None if share is None else share * record.steps / steps,
     }
 
 

@@ -147,7 +147,7 @@ def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> 
                 "block": i,
                 **columns_of(Value("decode_ms_per_token", ms, "block")),
             }
-        for pair, log_ratio in enumerate(comparison.log_ratios if comparison else ()):
+        for pair, log_ratio in zip(comparison.turns, comparison.log_ratios, strict=True) if comparison else ():
             assert comparison is not None
             value = Value(comparison.speedup.metric, math.exp(log_ratio), "pair")
             yield {**head, "pair": pair, **columns_of(value)}

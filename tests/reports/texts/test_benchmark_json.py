@@ -59,6 +59,16 @@ def test_a_speed_that_may_not_be_quoted_is_none_and_passes_no_gate(tmp_path: Pat
         results_in(tmp_path / "x.json", data)
 
 
+def test_an_acceptance_length_is_the_one_that_the_run_judges_where_a_method_need_not_draft(tmp_path: Path) -> None:
+    run = micro_run()
+    baseline, spec = run.cells
+    assert spec.acceptance is not None
+    record = replace(spec.acceptance, skipped=spec.acceptance.steps)
+    data = results(replace(run, cells=(baseline, replace(spec, acceptance=record))))[FILES[1]]
+    assert data["eagle_speculation"]["mean_acceptance_length"] == pytest.approx(record.acceptance_length)
+    assert results_in(tmp_path / "x.json", data)[0].length == pytest.approx(record.acceptance_length)
+
+
 def test_memory_is_what_the_engine_held_on_the_gpu_and_its_share(tmp_path: Path) -> None:
     run = micro_run()
     peak = {"peak_gpu_memory_bytes": Value("peak_gpu_memory_bytes", 48e9)}

@@ -68,6 +68,16 @@ def test_every_block_and_every_pair_is_a_row() -> None:
     assert len([r for r in metrics(run) if r["stat"] == "pair" and r["role"] == "spec-3"]) == 8
 
 
+def test_a_pair_has_the_number_of_its_blocks_where_earlier_ones_do_not_count() -> None:
+    run = sample()
+    fewer = [
+        replace(c, **{name: getattr(c, name)[2:] for name in ("log_ratios", "orders", "prompt_sets", "turns")})
+        for c in run.comparisons
+    ]
+    rows = [r for r in metrics(replace(run, comparisons=tuple(fewer))) if r["stat"] == "pair" and r["role"] == "spec-3"]
+    assert [r["pair"] for r in rows] == [str(turn) for turn in range(2, 8)]
+
+
 def test_withheld_figures_are_empty_with_their_reason_and_their_samples_are_gone() -> None:
     plan = plan_of()
     run = judged(run_of(plan, blocks_of(plan, change=corrupt)), POLICY)
