@@ -148,10 +148,12 @@ def category_values(of: PromptRecords, categories: Mapping[tuple[int, int], str 
     for (prompt_set, slot), record in of.items():
         slots = range(batch) if together else (slot,)
         categories_here = {categories.get((prompt_set, s)) for s in slots}
-        if record.steps and len(categories_here) == 1 and (category := categories_here.pop()) is not None:
+        if record.counted_steps and len(categories_here) == 1 and (category := categories_here.pop()) is not None:
             groups[category].append(record)
     for category, records in sorted(groups.items()):
         whole = reduce(add, records)
+        if not whole.steps:
+            continue
         low, high = interval_over(records, lambda r: r.counted_steps + r.accepted, lambda r: r.counted_steps)
         n = len(records)
         yield Value(f"acceptance_length[{category}]", whole.acceptance_length, "tok_weighted", n, low, high)

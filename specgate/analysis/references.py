@@ -74,7 +74,7 @@ def texts_of(blocks: Sequence[Block]) -> Iterator[PromptText]:
     for (prompt_set, slot), record in sorted(by_prompt(blocks).items()):
         first, *others = by_slot[prompt_set, slot]
         digests = () if any(text != first for text in others) else tuple(digests_of(first))
-        yield PromptText(prompt_set, slot, 1 + len(others), record.steps, record.accepted, len(first), digests)
+        yield PromptText(prompt_set, slot, 1 + len(others), record.counted_steps, record.accepted, len(first), digests)
 
 
 def digests_of(text: Sequence[int]) -> Iterator[str]:

@@ -130,6 +130,16 @@ def test_categories_that_share_a_batch_have_their_own_figures_where_answers_coun
     assert list(category_values(by_prompt(together), mixed, 2)) == [], "nothing tells whose drafts these were"
 
 
+def test_a_category_counts_the_steps_that_its_method_did_not_draft_in() -> None:
+    """Ten steps with a draft that accepted one, and twenty of another prompt without any."""
+    drafted = AcceptanceRecord(3, (0, 10, 0, 0), (10, 10, 10), 20, 0, skipped=0)
+    silent = AcceptanceRecord(3, (0, 0, 0, 0), (0, 0, 0), 0, 0, skipped=20)
+    prompts = {(0, 0): drafted, (1, 0): silent, (2, 0): silent}
+    values = {v.metric: v for v in category_values(prompts, {(0, 0): "code", (1, 0): "code", (2, 0): "prose"}, 1)}
+    length = values["acceptance_length[code]"]
+    assert (length.value, length.n) == (pytest.approx(1 + 10 / 30), 2) and "acceptance_length[prose]" not in values
+
+
 def counting(block: Block, *totals: Totals) -> Block:
     """The block as one of a server whose answers count their drafts."""
     requests = tuple(

@@ -19,14 +19,38 @@ from specgate.analysis.references import (
     digests_of,
     paired_by_round,
     same_text,
+    texts_of,
 )
-from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
+from specgate.contract import (
+    BASELINE,
+    BetweenRuns,
+    Block,
+    Budget,
+    Cell,
+    Policy,
+    Role,
+    Rule,
+    Run,
+    ServedRequest,
+    State,
+    Verdict,
+)
+from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.conditions import ClockComparison, RoleClock
 from specgate.contract.references import CellTimes, Earlier, PromptText, StepUnit
 from specgate.gates.since_green import GATE, percent
 from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
-from tests.support.factories import ACCEPT, blocks_of, earlier_of, plan_of, policy_of, run_of, scenario
+from tests.support.factories import (
+    ACCEPT,
+    blocks_of,
+    earlier_of,
+    plan_of,
+    policy_of,
+    run_of,
+    scenario,
+    served_block,
+)
 from tests.support.surroundings import SAMPLES, watched_run
 
 RULE = Rule(
@@ -260,6 +284,20 @@ def times(pairs: dict[tuple[int, int], tuple[tuple[int, ...], int]]) -> CellTime
         for key, (tokens, accepted) in pairs.items()
     )
     return CellTimes((), (), (), (), (), (), texts)
+
+
+def test_the_acceptance_length_is_over_the_steps_that_a_method_did_not_draft_in() -> None:
+    """Both texts have 40 tokens: one by a draft in each of 20 steps, one by longer drafts in 4 of 32."""
+    always = AcceptanceRecord(3, (0, 20, 0, 0), (20, 20, 20), 40, 0, skipped=0)
+    seldom = AcceptanceRecord(3, (0, 0, 4, 0), (4, 4, 4), 12, 0, skipped=28)
+    round_ = next(r for r in plan_of().rounds if not r.warmup)
+    old, new = (
+        CellTimes((), (), (), (), (), (), tuple(texts_of([served_block(round_, Role(3), [request], record)])))
+        for request in [ServedRequest(0, (1, 2), (1, 40))]
+        for record in (always, seldom)
+    )
+    change = acceptance_change(old, new)
+    assert change is not None and (change.old, change.new) == (2.0, 1 + 8 / 32)
 
 
 def test_where_texts_change_and_too_few_keep_theirs_nothing_is_said_unless_it_is_proven() -> None:

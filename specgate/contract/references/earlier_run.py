@@ -39,8 +39,8 @@ class PromptText:
     """Text of one prompt of a spec cell, over all blocks of the cell.
 
     `slot`: its place in the batch. Where a server's arrivals do not tell its requests apart, all of them are slot 0.
-    `blocks`: how many blocks decoded it. `steps`: request-steps that had a draft, over all of them. `accepted`: draft
-        tokens accepted in these steps.
+    `blocks`: how many blocks decoded it. `steps`: request-steps that the acceptance length is over, of all of them.
+        `accepted`: draft tokens accepted in these steps.
     `length`: tokens of the text.
     `digests`: the beginning of the SHA-256 of the text's first 1, 2, 4, … 64, 128, 192, … tokens, and of the whole text
         last. () where blocks of the cell repeat another text.
