@@ -12,7 +12,7 @@ from specgate.analysis.load.figures import counted, in_words, level_in_words, un
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind, levels_of, sweep_of, sweeps
 from specgate.contract import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.contract.load import BreakEven
-from specgate.gates.select import nothing_selected, verdict
+from specgate.gates.select import LESS_LOAD, nothing_selected, verdict
 from specgate.gates.speed import with_source
 
 
@@ -122,7 +122,7 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: RunView) -> tuple[str, s
     if not key:
         return None
     message = f"{count} requests ({100 * share:.1f} %) were refused in {key}: at most {100 * most:g} % may be"
-    return "requests_refused", message, "a smaller load, or a server that queues more requests"
+    return "requests_refused", message, LESS_LOAD
 
 
 def measured_at(comparison: Comparison, levels: Sequence[Level]) -> bool:

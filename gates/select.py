@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind
 from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
@@ -126,6 +127,23 @@ def late_client(rule: Rule, result: CellResult, beside: CellResult | None = None
     if why is None:
         return None
     return verdict(rule, result.cell.key, State.INVALID, "client_fell_behind", why, next_step=FASTER_CLIENT)
+
+
+def refusals(rule: Rule, result: CellResult, beside: CellResult | None = None) -> Verdict | None:
+    """The verdict on times of requests that a server under load took, where it refused others: one that refuses enough
+    of them is always fast. None where it took all.
+
+    `beside`: the cell that `result` is compared with.
+    """
+    for cell in filter(None, (result, beside)):
+        refused = cell.values.get("refused_requests")
+        if refused is not None and refused.value:
+            message = f"{refused.value:.0f} of {refused.n} requests were refused in {cell.cell.key}: they have no times"
+            return verdict(rule, result.cell.key, State.INVALID, "requests_refused", message, next_step=LESS_LOAD)
+    return None
+
+
+LESS_LOAD: Final = "a smaller load, or a server that queues more requests"
 
 
 def unmeasured(rule: Rule, result: CellResult, run: RunView) -> Verdict:

@@ -12,9 +12,7 @@ from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs, told_from
 from specgate.contract import (
-    BASELINE,
     SPEEDUP,
-    Cell,
     CellResult,
     Comparison,
     CycleBudget,
@@ -26,7 +24,15 @@ from specgate.contract import (
 )
 from specgate.contract.metrics import BATCH_SPEEDUPS
 from specgate.gates.samples import decision_on, evidence_of, more_pairs, smallest_effect, span
-from specgate.gates.select import CellGate, for_other_tokens, late_client, no_baseline, unmeasured, verdict
+from specgate.gates.select import (
+    CellGate,
+    for_other_tokens,
+    late_client,
+    no_baseline,
+    refusals,
+    unmeasured,
+    verdict,
+)
 
 
 class Speed(CellGate):
@@ -51,8 +57,11 @@ class Speed(CellGate):
             return skipped
         if (comparison := run.comparison(result.cell.key)) is None:
             return unmeasured(rule, result, run)
-        if late := late_client(rule, result, run.result(Cell(result.cell.point, BASELINE).key)):
+        baseline = run.result(result.cell.baseline.key)
+        if late := late_client(rule, result, baseline):
             return late
+        if result.cell.point.rate is not None and (refused := refusals(rule, result, baseline)):
+            return refused  # the speed of an open loop is a ratio of latencies
         judged = self.judge_pairs(rule, result, comparison, run)
         return with_source(with_other_prompts(judged, comparison, run), run)
 

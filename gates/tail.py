@@ -10,7 +10,7 @@ from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
-from specgate.gates.select import CellGate, late_client, verdict
+from specgate.gates.select import CellGate, late_client, refusals, verdict
 from specgate.gates.speed import with_source
 
 METRICS: Final = tuple(per_request(f"p{percent}", quantity) for quantity in PER_REQUEST for percent in PERCENTILES)
@@ -21,7 +21,8 @@ class Tail(CellGate):
 
     PASS where the whole interval of the percentile lies at or below `max_ms`, FAIL where it lies above, else
     INCONCLUSIVE. The interval is made of order statistics (`analysis/requests/percentiles.py`): a bound for which there
-    are too few samples is not there, and then the percentile itself decides nothing.
+    are too few samples is not there, and then the percentile itself decides nothing. INVALID where a server refused
+    requests, which have no times: the gate `goodput` counts them.
     """
 
     name = "tail"
@@ -41,8 +42,8 @@ class Tail(CellGate):
         if percentile.value is None:
             message = f"no {metric} may be quoted: {percentile.reason_code}"
             return verdict(rule, key, State.INVALID, percentile.reason_code or "withheld", message)
-        if late := late_client(rule, result):
-            return late
+        if unfit := late_client(rule, result) or refusals(rule, result):
+            return unfit
         return with_source(decided(rule, key, percentile, ceiling, run, result), run)
 
 

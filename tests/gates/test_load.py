@@ -9,8 +9,9 @@ import pytest
 from specgate import plugins
 from specgate.analysis.load.sweeps import late_clients
 from specgate.analysis.verdict import not_judged
-from specgate.contract import Comparison, Divergence, LatencyLimits, Rule, Run, State, Verdict
+from specgate.contract import Comparison, Divergence, LatencyLimits, Rule, Run, State, Value, Verdict
 from specgate.gates.load import GATE
+from specgate.gates.speed import GATE as SPEED
 from specgate.planning.gates import kinds_of, verdicts_of
 from tests.support.factories import policy_of
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run
@@ -118,6 +119,16 @@ def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> 
             assert (verdict.state, verdict.reason_code) == (State.INVALID, "client_fell_behind"), asking.gate
             assert "sent more than 5.000 ms after it was due" in verdict.message and verdict.next_step
     assert not late_clients(on_time.cells) and len(late_clients(late.cells)) == 4
+
+
+def test_the_latencies_of_an_open_loop_decide_nothing_where_other_requests_were_refused() -> None:
+    run = loaded_run(load_scenario((8,), rates=(20.0,), requests=6))
+    refused = {"refused_requests": Value("refused_requests", 3.0, "count", 48)}
+    cells = tuple(r if r.cell.role.speculative else replace(r, values={**r.values, **refused}) for r in run.cells)
+    (verdict,) = SPEED.judge(Rule("r", "speed", True, role="spec-*", params={"min": 0.1}), replace(run, cells=cells))
+    assert (verdict.state, verdict.reason_code) == (State.INVALID, "requests_refused")
+    assert verdict.message.startswith("3 of 48 requests were refused in sweep/fake/c16/")
+    assert verdict.cell.endswith("spec-3")
 
 
 def test_a_verdict_on_the_sweep_judges_the_speed_of_every_level(run: Run) -> None:

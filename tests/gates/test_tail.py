@@ -53,6 +53,13 @@ def test_enough_gaps_decide_a_p99_on_both_sides_of_the_limit() -> None:
     assert failed.evidence["max"] == 20.0 and isinstance(failed.evidence["p99_icl_ms"], float)
 
 
+def test_a_server_that_refuses_requests_has_no_tail_and_its_goodput_counts_them() -> None:
+    run = with_values(full_run(prompt_sets=16, rounds=8), Value("refused_requests", 300.0, "count", 428))
+    refused = tail(run, "p99_icl_ms", 20.0)
+    assert (refused.state, refused.reason_code) == (State.INVALID, "requests_refused")
+    assert refused.message.startswith("300 of 428 requests were refused in demo-64/")
+
+
 def test_eight_requests_decide_no_p99() -> None:
     result = tail(full_run(), "p99_tpot_ms", 1000.0)
     assert (result.state, result.reason_code) == (State.INCONCLUSIVE, "few_samples")
