@@ -89,6 +89,8 @@ def change(a: Result, b: Result, metric: str) -> Change:
     if not all(means):
         return replace(bare, reason_code="zero")
     stated = replace(bare, ratio=means[1] / means[0])
+    if timed and (a.failed or b.failed):  # the others had the server to themselves
+        return replace(stated, reason_code="requests_failed")
     if (estimate := of_repetitions(*each)) is None:
         return stated
     between = (OF_TIME, OF_TIME) if timed else None

@@ -150,6 +150,11 @@ def judged_speed(rule: Rule, floor: Floor, cell: str, result: Result, baseline: 
     if differing := [name for name, value in result.asked.items() if baseline.asked.get(name, value) != value]:
         message = f"the baseline was asked otherwise: {label(baseline, differing)} for {label(result, differing)}"
         return inconclusive(rule, cell, "questions_differ", message)
+    if failed := [
+        f"{one.failed} of {name}" for name, one in (("its", result), ("the baseline's", baseline)) if one.failed
+    ]:
+        message = f"{' and '.join(failed)} requests failed: the speeds are of other work"
+        return inconclusive(rule, cell, "requests_failed", message, next_step="a load that the server answers")
     tok_s, base = statistics.fmean(result.tok_s), statistics.fmean(baseline.tok_s)
     least = floor.least
     evidence = {"speedup_vs_ar_ratio": tok_s / base, "min": least, "baseline_tok_s": base, "tok_s": tok_s}

@@ -50,6 +50,12 @@ def test_three_repetitions_of_each_side_decide(tmp_path: Path, factor: float, co
     assert change.ci_high / change.ci_low > 1.02, "what differs between processes is allowed for"
 
 
+def test_speeds_beside_requests_that_failed_decide_nothing(tmp_path: Path) -> None:
+    a = side(tmp_path, "a", 1.0)
+    done = compared(a, side(tmp_path, "b", 1.1, result={**SPECULATIVE, "failed": 40}))
+    assert done.exit_code == 3 and "without an interval: requests failed" in done.output
+
+
 def test_fewer_show_the_difference_and_say_what_would_decide_it(tmp_path: Path) -> None:
     done = compared(write(tmp_path, PLAIN, "a.json"), write(tmp_path, SPECULATIVE, "b.json"))
     assert done.exit_code == 3

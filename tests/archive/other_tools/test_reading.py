@@ -22,7 +22,7 @@ PLAIN: dict[str, Any] = {
     "request_rate": "inf",
     "max_concurrency": 8,
     "completed": 80,
-    "failed": 2,
+    "failed": 0,
     "output_throughput": 60.0,
     "total_token_throughput": 174.8,
     "p99_ttft_ms": 40.0,
@@ -204,6 +204,11 @@ def test_repetitions_are_one_cell_and_decide_its_speed(tmp_path: Path) -> None:
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
     assert (speed.state, speed.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time"), "one result, three times"
     assert speed.next_step and "specgate micro URL,URL" in speed.next_step
+    failing = side("f", {**PLAIN, "failed": 3}, [60, 60.5, 59.5])
+    run = judged_results(spec, ACCEPTANCE, baseline=failing, scenario="full-16k-b4")
+    (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
+    assert (speed.state, speed.reason_code) == (State.INCONCLUSIVE, "requests_failed")
+    assert speed.message == "9 of the baseline's requests failed: the speeds are of other work"
     other = side("o", {**PLAIN, "max_concurrency": 1}, [60, 60.5, 59.5])
     run = judged_results(spec, ACCEPTANCE, baseline=other, scenario="full-16k-b4")
     (speed, *_) = (v for v in run.verdicts if v.gate == "speed")
