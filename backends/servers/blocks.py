@@ -264,7 +264,7 @@ def counted_by_events(answer: Answer, role: Role, where: str) -> Answer:
     if max(sizes, default=0) > role.k + 1:
         raise BackendError(
             f"{where}: an event holds {max(sizes)} tokens, more than a step with a draft of {role.k} gives",
-            hint=f"--spec {max(sizes) - 1}, if its drafts are that long; else a proxy sends several steps together",
+            hint=f"--spec K, its drafts' length, {max(sizes) - 1} at least; else a proxy sends several steps together",
         )
     hist = tuple(sizes.count(accepted + 1) for accepted in range(role.k + 1))
     return replace(answer, spec=SpecCounts(len(sizes), role.k * len(sizes), sum(sizes) - len(sizes), hist))

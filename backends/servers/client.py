@@ -331,12 +331,13 @@ class Client:
             ) from error
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             raise BackendError(
-                f"{self.url}: TLS: {self._reason(error)}", hint="is it http, or its certificate not known here?"
+                f"{self.url}: TLS: {self._reason(error)}",
+                hint="SSL_CERT_FILE=FILE names a certificate that is not known here; or is it http?",
             ) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise BackendError(
                 f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}",
-                hint="has it ended? Its log says why; once it serves again, --resume goes on",
+                hint="has it ended? Its log says why",
             ) from error
 
     def _reason(self, error: Exception) -> str:
@@ -345,7 +346,9 @@ class Client:
     async def _refused(self, path: str, response: aiohttp.ClientResponse) -> BackendError:
         """Return the error for an answer with another status than 200, with the server's own text."""
         reason, status = await self._beginning(response), response.status
-        return BackendError(f"{self.url}{path}: HTTP {status}: {reason}", hint=HINTS.get(status))
+        hint = WRONG_KEY if status in (401, 403) and self.secret.headers() else HINTS.get(status)
+        to = response.headers.get("Location", "")
+        return BackendError(f"{self.url}{path}: HTTP {status}: {masked(f'to {to}'[:200]) if to else reason}", hint=hint)
 
     async def _beginning(self, response: aiohttp.ClientResponse) -> str:
         """Return the beginning of the response's text, on one line."""
@@ -356,6 +359,7 @@ class Client:
         return text or "no reason given"
 
 
+WRONG_KEY: Final = "it does not take the key in the variable that -o api_key_env names"
 HINTS: Final[Mapping[int, str]] = {
     401: "name the variable that holds its key: -o api_key_env=NAME",
     403: "name the variable that holds its key: -o api_key_env=NAME",

@@ -7,19 +7,21 @@ engine that states no draft length is asked for one short text, and its counters
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from specgate.backends.servers.adapter import UNTOLD, Adapter, Reported
 from specgate.backends.servers.adapters import chat, compatible, llamacpp, lmdeploy, openai, sglang, trtllm, vllm
 from specgate.backends.servers.answers import Read
 from specgate.backends.servers.blocks import between
-from specgate.backends.servers.client import Client, Recording, StreamLimit
-from specgate.backends.servers.events import channel_of, events
-from specgate.backends.servers.exchange import NOTHING, Ask, SpecCounts, one_line
+from specgate.backends.servers.client import CONNECT_S, Client, Recording, StreamLimit
+from specgate.backends.servers.events import events, text_in
+from specgate.backends.servers.exchange import NOTHING, Ask, OtherForm, SpecCounts, Usage, one_line
 from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.meter import Speculation
 from specgate.backends.servers.options import check_url, number
@@ -45,8 +47,11 @@ REFUSED: Final = re.compile(r"HTTP (401|403|429|503)\b")
 """A key is missing, or the server takes no requests: no sign of another engine."""
 PROBE: Final = "1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8 1 2"
 PROBE_TOKENS: Final = 24
+LONGER_TOKENS: Final = 128
+"""Asked for where drafts are seen and their length is not told: few steps need not accept a whole draft."""
 SEVERAL_A_STEP: Final = 1.1
 """Tokens per event from which on a server speculates."""
+NEEDED: Final = "a measurement needs texts and their true number of tokens: does a gateway in between change them?"
 SETTLE_S: Final = 1.0
 """How long the counters of the short text may lag behind it."""
 
@@ -60,7 +65,7 @@ def find_server(url: str, options: Mapping[str, str]) -> FoundServer:
     check_url("url", url, options.get("allow_remote") == "on")
     with connected(url, options) as client:
         if client.status("/v1/models") == 0:
-            raise BackendError(f"{url}: nobody listens there", hint="start the server, or correct the URL")
+            raise silent(url)
         owner, reason = owner_of(client)
         adapter = next((a for a in ADAPTERS.values() if a.owner == owner), None) or recognised(client)
         if adapter is None and reason:
@@ -70,6 +75,18 @@ def find_server(url: str, options: Mapping[str, str]) -> FoundServer:
                 f"known: {', '.join(TITLES.values())}",
             )
         return described(adapter or compatible.ADAPTER, client, options)
+
+
+def silent(url: str) -> BackendError:
+    """The error for a URL without any answer in HTTP."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    try:
+        socket.create_connection((str(parts.hostname), parts.port or (443 if secure else 80)), CONNECT_S).close()
+    except OSError:
+        return BackendError(f"{url}: nobody listens there", hint="start the server, or correct the URL")
+    hint = f"{'http' if secure else 'https'}://, or another port? else its log says why"
+    return BackendError(f"{url}: who listens there gives no answer in {parts.scheme.upper()}", hint=hint)
 
 
 @contextmanager
@@ -90,8 +107,9 @@ def owner_of(client: Client) -> tuple[str, str]:
     except BackendError as error:
         if REFUSED.search(error.message):
             raise
-        status, why = HTTP_STATUS.search(error.message), error.message.removeprefix(f"{client.url}/v1/models: ")
-        return "", f"its /v1/models: {status[0] if status else one_line(why, 80)}"
+        why = one_line(error.message.removeprefix(f"{client.url}/v1/models: "), 80)
+        status = HTTP_STATUS.match(why)
+        return "", f"its /v1/models: {status[0] if status and not why.startswith('HTTP 3') else why}"
 
 
 def recognised(client: Client) -> Adapter | None:
@@ -126,6 +144,7 @@ def described(adapter: Adapter, client: Client, options: Mapping[str, str]) -> F
         max_requests=reported.max_requests,
         vocab=model.vocab,
         chats_only=chats_only(adapter, client, model.name),
+        shown=speculation.shown,
     )
 
 
@@ -138,7 +157,7 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
         if adapter.counts_events:
             return seen_in_events(adapter, client, model)
         length = seen_length(adapter, client, model)
-        return Speculation(length or (None if stated.unknown else 0), stated.method, stated.unknown)
+        return Speculation(length or (None if stated.unknown else 0), stated.method, stated.unknown, shown=bool(length))
     except BackendError as error:
         return Speculation(unknown=str(error).removeprefix(f"{client.url}: "))
 
@@ -157,31 +176,42 @@ def seen_length(adapter: Adapter, client: Client, model: str) -> int | None:
 
 
 def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
-    """The speculation that the events of a short text show: none if each has a token. With ids the longest event tells
-    the draft length.
+    """The speculation that the events of a short text show: none if each has a token. With ids the longest event of a
+    longer text is as long as a draft that was accepted.
     """
+    sizes, texts, usage = sizes_of_events(adapter, client, model, PROBE_TOKENS)
+    if usage is None or not texts:
+        lacks = "no usage record" if usage is None else "no text"
+        return Speculation(unknown=f"its stream has {texts} texts and {lacks}\n  {NEEDED}")
+    if usage.completion + 1 < (came := max(sum(sizes), texts)):
+        return Speculation(unknown=f"its usage record says {usage.completion} tokens, and {came} came\n  {NEEDED}")
+    if usage.completion < SEVERAL_A_STEP * texts:
+        return Speculation(0)
+    if len(sizes) < 2:
+        return Speculation(unknown=f"{texts} events hold {usage.completion} tokens, so that it speculates")
+    longer, _, _ = sizes_of_events(adapter, client, model, LONGER_TOKENS)
+    return Speculation(max(*sizes[1:], *longer[1:]) - 1, shown=True)
+
+
+def sizes_of_events(adapter: Adapter, client: Client, model: str, tokens: int) -> tuple[list[int], int, Usage | None]:
+    """(tokens of each event with ids, events with text, the usage record) of a text. Raises OtherForm."""
     sizes, texts, usage = list[int](), 0, None
-    recording, read = short_text(adapter, client, model)
+    recording, read = short_text(adapter, client, model, tokens)
     for _, event in events(recording.pieces, client.url):
         try:
             chunk = read(event, sum(sizes))
         except (LookupError, TypeError, ValueError) as error:
-            return Speculation(unknown=f"an event in another form: {error}")
+            raise OtherForm(f"an event in another form: {error}") from error
         sizes += [len(chunk.tokens)] if chunk.tokens else []
-        texts += channel_of(event) is not None
+        texts += bool(text_in(event))
         usage = chunk.usage or usage
-    if usage is None or not texts:
-        return Speculation(unknown=f"its stream ended after {texts} texts, with no usage record")
-    if usage.completion < SEVERAL_A_STEP * texts:
-        return Speculation(0)
-    several = f"{texts} events hold {usage.completion} tokens, so that it speculates"
-    return Speculation(max(sizes[1:]) - 1) if len(sizes) > 1 else Speculation(unknown=several)
+    return sizes, texts, usage
 
 
-def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording, Read]:
+def short_text(adapter: Adapter, client: Client, model: str, tokens: int = PROBE_TOKENS) -> tuple[Recording, Read]:
     """The recording of a short text, which the server goes on with or answers in a chat, and what reads it."""
-    limit = StreamLimit.of(PROBE_TOKENS, cumulative=adapter.cumulative)
-    ask = Ask(model, PROBE, PROBE_TOKENS, ignore_eos=True)
+    limit = StreamLimit.of(tokens, cumulative=adapter.cumulative)
+    ask = Ask(model, PROBE, tokens, ignore_eos=True)
     if talks := chats_only(adapter, client, model):
         ask = replace(ask, chat={"messages": [{"role": "user", "content": PROBE}]})
         path, body = chat.PATH, openai.body(ask, **adapter.chat_fields(ask))
@@ -193,7 +223,7 @@ def short_text(adapter: Adapter, client: Client, model: str) -> tuple[Recording,
 
 def chats_only(adapter: Adapter, client: Client, model: str) -> bool:
     """True if the server has no end point for completions."""
-    return chat.lacks_completions(client, adapter.request(Ask(model, PROBE, 1, ignore_eos=True))[0])
+    return chat.lacks_completions(client, adapter.request(Ask(model, PROBE, 1, ignore_eos=True))[0], model)
 
 
 def longest(counts: SpecCounts) -> int:

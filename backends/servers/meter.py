@@ -158,12 +158,13 @@ class PrometheusMeter:
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """Speculation of a running server. `length`: draft tokens of a step at most; 0: none; None: not told, and `unknown`
-    may say why.
+    may say why. `shown`: the longest that a short text showed; drafts may be longer.
     """
 
     length: int | None = None
     method: str | None = None
     unknown: str | None = None
+    shown: bool = False
 
 
 def counted_speculation(client: Client, meter: PrometheusMeter) -> Speculation:

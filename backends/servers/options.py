@@ -251,10 +251,10 @@ def check_url(key: str, url: str, remote: bool) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"option {key} = {url}: not a URL of a server", hint="http://127.0.0.1:8000")
     if not remote and not is_loopback(parts.hostname):
-        raise UsageError(
-            f"option {key}: {parts.hostname} is not this machine",
-            hint="a network lies in every time that is measured; if it is meant: -o allow_remote=on",
-        )
+        hint = "a network lies in every time that is measured; if it is meant: -o allow_remote=on"
+        if parts.hostname in ("0.0.0.0", "::"):  # where servers say that they listen
+            hint = "it stands for all addresses of a machine: 127.0.0.1 is one of them"
+        raise UsageError(f"option {key}: {parts.hostname} is not this machine", hint=hint)
 
 
 def is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.backends.servers import blocks
-from specgate.backends.servers.adapter import Adapter, Launch
+from specgate.backends.servers.adapter import UNTOLD, Adapter, Launch
 from specgate.backends.servers.adapters import chat, openai
 from specgate.backends.servers.answers import Answer, LostIds, Read, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
@@ -97,7 +97,7 @@ class Server:
         if self.running.process is not None or self.options.endpoint == "completions":
             return False
         path, _ = self.adapter.request(Ask(self.model, (), 1, ignore_eos=True))
-        if not chat.lacks_completions(self.client, path):
+        if not chat.lacks_completions(self.client, path, self.model):
             return False
         if self.options.endpoint is None:
             print(f"{self.where}: {path} is not there: {chat.PATH} is asked", flush=True)
@@ -308,8 +308,10 @@ class Server:
             with self._logged_cause():
                 yield
         except BackendError as error:
-            if self.version and (isinstance(error, OtherForm) or not is_known(self.version, self.adapter.versions)):
-                version = f"{self.adapter.name} version {masked(self.version)} (known: {self.adapter.versions})"
+            versions = self.adapter.versions
+            told = self.version and versions != UNTOLD
+            if told and (isinstance(error, OtherForm) or not is_known(self.version, versions)):
+                version = f"{self.adapter.name} version {masked(self.version)} (known: {versions})"
                 error.message = f"{version}: {error.message}"
             raise
 

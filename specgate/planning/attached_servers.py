@@ -137,11 +137,14 @@ def cold(name: str) -> Mapping[str, str]:
 def in_words(server: FoundServer, role: str) -> str:
     """One line about a server."""
     method = f"{server.method}, " if server.method else ""
+    shown = " in a short text; --spec K if it drafts more" if server.shown else ""
     drafts = {None: "does not say what it drafts", 0: "no speculation"}.get(
-        server.draft_length, f"{method}drafts of up to {server.draft_length} token{'s' * (server.draft_length != 1)}"
+        server.draft_length,
+        f"{method}drafts of up to {server.draft_length} token{'s' * (server.draft_length != 1)}{shown}",
     )
     label = "server" if server.draft_length == 0 and role != BASELINE.name else role
-    return f"{label}: {server.engine} at {server.url} serves {server.model}; {drafts}"
+    chats = "; no completions, so it is asked for chats" if server.chats_only else ""
+    return f"{label}: {server.engine} at {server.url} serves {server.model}; {drafts}{chats}"
 
 
 def refuse_unlike(servers: Sequence[FoundServer], line: Servers) -> None:
@@ -187,7 +190,7 @@ def roles_of(servers: Sequence[FoundServer], line: Servers) -> dict[str, str]:
     roles: dict[str, str] = {}
     for server in servers:
         length = server.draft_length
-        if length is None:
+        if length is None or (server.shown and line.spec is not None):
             length = stated_length(server, servers, line)
         role = Role(length)
         if not role.speculative and len(servers) == 1 and not line.sides:
@@ -210,10 +213,14 @@ def roles_of(servers: Sequence[FoundServer], line: Servers) -> dict[str, str]:
 
 
 def stated_length(server: FoundServer, servers: Sequence[FoundServer], line: Servers) -> int:
-    """The draft length of a server that does not tell it: that of `--spec`, if no other server needs it."""
-    unknown = sum(s.draft_length is None for s in servers)
-    if line.spec is not None and len(line.spec) == unknown == 1:
+    """The draft length of a server that does not tell it: that of `--spec`, if no other server needs it; else the
+    longest that it has shown.
+    """
+    unknown = sum(s.draft_length is None or s.shown for s in servers)
+    if line.spec is not None and len(line.spec) == unknown == 1 and line.spec[0] >= (server.draft_length or 0):
         return line.spec[0]
+    if server.draft_length is not None:
+        return server.draft_length
     why, _, remedy = (server.unknown or "").partition("\n")
     usual = "--spec K; or, of each: -o url.baseline=URL if it does not speculate, -o url.spec-K=URL if it does"
     raise UsageError(

@@ -80,6 +80,19 @@ def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_ar
     assert (line.backend, line.options, line.spec) == ("vllm", {**FIVE, "prefix_cache": "on", "stall_s": "9"}, (5,))
 
 
+def test_a_draft_may_be_longer_than_a_short_text_has_shown_if_the_command_line_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = replace(DRAFTS, shown=True)
+    assert line_of(monkeypatch, PLAIN, seen, spec=(8,)).options["url.spec-8"] == DRAFTS.url
+    assert line_of(monkeypatch, PLAIN, seen).spec == (5,)
+    monkeypatch.setattr(attached_servers, "finding_backend", lambda: Finder(replace(seen, chats_only=True)))
+    _, (line, *_) = with_servers(Servers(urls=(DRAFTS.url,), pair=True))
+    assert line.endswith(
+        "drafts of up to 5 tokens in a short text; --spec K if it drafts more; no completions, so it is asked for chats"
+    )
+
+
 @pytest.mark.parametrize(
     ("servers", "changes", "sentence"),
     [
@@ -88,6 +101,7 @@ def test_roles_that_the_command_line_names_stay_and_back_end_and_draft_length_ar
         ((PLAIN, replace(DRAFTS, backend="sglang", engine="SGLang 2")), {}, "is vLLM 1, and .* is SGLang 2"),
         ((PLAIN, replace(DRAFTS, source="org/other")), {}, "serves org/m, and .* serves org/other: two models"),
         ((PLAIN, DRAFTS), {"spec": (3,)}, "--spec 3: .* drafts up to 5"),
+        ((PLAIN, replace(DRAFTS, shown=True)), {"spec": (3,)}, "--spec 3: .* drafts up to 5"),
         ((), {"options": {"url.spec3": "u"}}, "option url.spec3: 'spec3' is not a role; a role is 'baseline' or"),
         ((PLAIN, DRAFTS), {"batch": (1, 8)}, "--batch 8: a server takes 4 requests at a time"),
         ((PLAIN, DRAFTS), {"backend": "sglang"}, "--backend sglang: .* is vLLM 1"),

@@ -26,12 +26,12 @@ IDS: Final = ("token_ids", "gen_tokens")
 """Keys of a choice, or of its delta, that hold token ids."""
 
 
-def lacks_completions(client: Client, path: str) -> bool:
-    """True if a server has no end point `path` for completions. An empty request tells: one that is there refuses what
-    it lacks, or breaks on it.
+def lacks_completions(client: Client, path: str, model: str) -> bool:
+    """True if a server has no end point `path` for completions. A request without a prompt tells: one that is there
+    refuses what it lacks, or breaks on it. It names its `model`, without which some say 404 for that.
     """
     try:
-        status, _ = client.post(path, {}, client.stall_s)
+        status, _ = client.post(path, {"model": model, "max_tokens": 1}, client.stall_s)
     except BackendError:
         return False
     return status in NOT_THERE

@@ -131,7 +131,7 @@ def served_model(client: Client, requested: str | None) -> ServedModel:
     if requested is not None and requested not in cards:
         raise BackendError(f"{served}, not {requested!r}: another model")
     if requested is None and len(cards) != 1:
-        raise BackendError(served, hint="name one of them: -o model=NAME")
+        raise BackendError(served, hint="which of them is measured? -o model=NAME")
     name = requested or next(iter(cards))
     return model_of(name, cards[name])
 

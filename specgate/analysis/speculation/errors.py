@@ -17,6 +17,7 @@ NO_COUNTERS: Final = re.compile(
 _BINS: Final = re.compile(
     r"k = (?P<k>\d+) needs \d+ histogram bins and \d+ positions, got (?P<bins>\d+)"
     r"|a step had (?P<drafted>\d+) draft tokens, and (?P<most>\d+) are the most here"
+    r"|an event holds (?P<event>\d+) tokens, more than a step with a draft of (?P<stated>\d+) gives"
 )
 _NO_COMPLETIONS: Final = re.compile(r"/(?:v1/completions|completion|generate)\b[^\n]*: HTTP 404\b(?![^\n]*\bmodel\b)")
 _MISFIT: Final = re.compile(r"[^\n]*(?:tensors do not fit the config|(?<![\w/.-])missing: )[^\n]*")
@@ -88,7 +89,7 @@ def chat_only(e: Evidence) -> Seen:
     match = _NO_COMPLETIONS.search(e.error or "")
     if match is None:
         return ruled_out("it is there, or was not asked")
-    todo = "a server that has it (chat end points are not measured), or the engine that the server is: --backend NAME"
+    todo = "-o endpoint=chat, if it has that one; or the engine that the server is: --backend NAME"
     return found(match[0].lstrip("/"), todo)
 
 
@@ -98,11 +99,13 @@ def chat_only(e: Evidence) -> Seen:
 )
 def other_k(e: Evidence) -> Seen:
     match = _BINS.search(e.error or "")
-    drafted = int(match["drafted"] or int(match["bins"]) - 1) if match else 0
+    drafted = int(match["drafted"] or int(match["bins"] or match["event"]) - 1) if match else 0
     if match is None or drafted < 1:
         return ruled_out("no counts of another draft length")
     todo = f"--spec {drafted}" if drafted <= DRAFT_TOKENS else f"{DRAFT_TOKENS} draft tokens per step are the most here"
-    return found(f"it drafts up to {drafted} tokens per step, --spec says {match['k'] or match['most']}", todo)
+    return found(
+        f"it drafts up to {drafted} tokens per step, --spec says {match['k'] or match['most'] or match['stated']}", todo
+    )
 
 
 @cause(

@@ -16,9 +16,9 @@ class FoundServer:
 
     `backend`: name of the back end that measures it. `engine`: its name and version, for a reader. `model`: what
     requests call its model. `source`: folder, file or repository that the model was loaded from. `draft_length`: draft
-    tokens of a step at most; 0: it does not speculate. `method`: of speculation, in its own words. `max_positions`,
-    `max_requests`: its limits. None: the server does not tell; of drafts `unknown` says why.
-    `chats_only`: it has no end point for completions.
+    tokens of a step at most; 0: it does not speculate. `shown`: the longest that a short text showed, and drafts may be
+    longer. `method`: of speculation, in its own words. `max_positions`, `max_requests`: its limits. None: the server
+    does not tell; of drafts `unknown` says why. `chats_only`: it has no end point for completions.
     """
 
     url: str
@@ -33,6 +33,7 @@ class FoundServer:
     max_requests: int | None = None
     vocab: int | None = None
     chats_only: bool = False
+    shown: bool = False
 
 
 @runtime_checkable

@@ -107,6 +107,10 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "no room": (evidence(stepped([0, 0]), budget=Budget(new_tokens=3)), {"too_short"}),
     "ended at once": (evidence(stepped([1], finish=Finish.EOS)), {"ended_at_once"}),
     "another K": (evidence(error=f"acceptance record: {OTHER_K}"), {"other_k"}),
+    "a longer event": (
+        evidence(error="slot 0: an event holds 7 tokens, more than a step with a draft of 4 gives"),
+        {"other_k"},
+    ),
     "chat alone": (evidence(error="http://h:1/v1/completions: HTTP 404: {}"), {"chat_only"}),
     "no head": (evidence(error="draft: tensors do not fit the config: missing: lm_head.weight"), {"misfits"}),
     "a head with a hole": (

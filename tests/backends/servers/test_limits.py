@@ -132,7 +132,7 @@ def test_no_redirection_is_followed() -> None:
         return answer(b"", f"Location: {elsewhere}/stolen", status="302 Found")
 
     with raw_server(lambda _: answer(b"{}")) as (elsewhere, other), client_of(answers) as (client, _):
-        with pytest.raises(BackendError, match="HTTP 302"):
+        with pytest.raises(BackendError, match=f"HTTP 302: to {elsewhere}/stolen$"):
             client.text("/version")
         with pytest.raises(BackendError, match="HTTP 302"):
             client.stream("/v1/completions", [{}], StreamLimit.of(1, cumulative=False))

@@ -20,6 +20,7 @@ from specgate.plugins import backend
         ({"url": "http://127.0.0.1:99999"}, r"(?s)not a URL.*HOST:PORT; several with commas"),
         ({"url": "http://example.org:8000"}, "is not this machine"),
         ({"url": "http://127.0.0.1.example.org"}, "is not this machine"),
+        ({"url": "http://0.0.0.0:8000"}, r"(?s)0\.0\.0\.0 is not .* 127\.0\.0\.1 is one of them"),
         ({"url": "http://me:pw@127.0.0.1:8000"}, "would be written into the run folder"),
         ({"url": "http://127.0.0.1:8000/?api_key=x"}, "would be written into the run folder"),
         ({"url.spec": "http://127.0.0.1:8000"}, "is not a role"),

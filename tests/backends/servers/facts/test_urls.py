@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from collections import defaultdict
 
 import pytest
 
-from specgate.backends.servers.engines import find_server, server_tokens
+from specgate.backends.servers.engines import NEEDED, find_server, server_tokens
 from specgate.contract.protocols import FoundServer
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
@@ -51,6 +52,27 @@ def test_a_server_that_nobody_knows_is_one_of_the_openai_format(
         server = find_server(url, {})
     assert (server.backend, server.engine) == ("openai", "an OpenAI-compatible server")
     assert (server.draft_length, server.unknown) == (length, why)
+    assert server.shown is bool(length)
+
+
+def test_a_server_that_seldom_accepts_a_whole_draft_shows_its_length_in_a_longer_text() -> None:
+    with running_stub("openai", 5, "--lengths", ",".join(["5:1"] * 20 + ["5:5"])) as url:
+        assert find_server(url, {}).draft_length == 5
+
+
+def test_a_stream_without_usage_or_with_too_little_of_it_is_named_and_no_plain_decoding() -> None:
+    def stream(usage: bytes) -> list[bytes]:
+        texts = b'data: {"choices": [{"text": "a", "token_ids": [7]}]}\n\n' * 5
+        return answer(texts + b'data: {"choices": [], "usage": ' + usage + b"}\n\n")
+
+    for usage, why in (
+        (b"null", "its stream has 5 texts and no usage record"),
+        (b'{"prompt_tokens": 1, "completion_tokens": 0}', "its usage record says 0 tokens, and 5 came"),
+    ):
+        paths = {"/v1/models": answer(b'{"data": [{"id": "m"}]}'), "/v1/completions": stream(usage)}
+        with raw_server(defaultdict(lambda: answer(b"", status="404 Not Found"), paths).__getitem__) as (url, _):
+            unknown = find_server(url, {}).unknown or ""
+        assert unknown.splitlines() == [why, f"  {NEEDED}"]
 
 
 @pytest.mark.parametrize("short", ["taken", "refused"])
@@ -82,6 +104,21 @@ def test_a_server_that_says_nothing_at_all_is_not_taken_for_a_closed_port() -> N
             find_server(url, {"stall_s": "0.2"})
 
 
+def test_a_port_that_speaks_something_else_than_http_is_not_taken_for_a_closed_one() -> None:
+    with (
+        raw_server(lambda path: []) as (url, _),
+        pytest.raises(BackendError, match=r"^http://.*: who listens there gives no answer in HTTP\n  https://, or"),
+    ):
+        find_server(url, {})
+
+
+def test_a_key_that_a_server_refuses_is_not_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECGATE_A_KEY", "a-wrong-key-of-nobody")
+    refused = pytest.raises(BackendError, match="does not take the key in the variable that -o api_key_env names")
+    with raw_server(lambda path: answer(b"who?", status="401 Unauthorized")) as (url, _), refused:
+        find_server(url, {"api_key_env": "SPECGATE_A_KEY"})
+
+
 def test_a_key_whose_variable_is_not_set_is_asked_for() -> None:
     with pytest.raises(
         EnvironmentRefused, match=r"api_key_env = SPECGATE_NO_KEY: .*\n  the name of a variable that holds"
@@ -107,7 +144,8 @@ def test_a_server_without_speculation_says_so_and_names_its_limit(name: str, mos
         ("404 Not Found", b"<html>", UsageError, r"no engine that is known: its /v1/models: HTTP 404\n"),
         ("200 OK", b"<html>", UsageError, r"no engine that is known: its /v1/models: not JSON: '<html>'"),
         ("200 OK", b'{"data": []}', UsageError, r"its /v1/models lists no models"),
-        ("401 Unauthorized", b"who?", BackendError, r"HTTP 401"),
+        ("401 Unauthorized", b"who?", BackendError, r"HTTP 401: who\?\n  name the variable that holds its key"),
+        ("307 X\r\nLocation: /login", b"", UsageError, r"its /v1/models: HTTP 307: to /login\n"),
         ("429 Too Many Requests", b"later", BackendError, r"HTTP 429"),
         (
             "503 Service Unavailable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -191,4 +191,13 @@ def test_a_server_that_breaks_on_an_empty_request_has_that_end_point() -> None:
             raise BackendError("the connection broke")
 
     with closing(Breaks("http://127.0.0.1:9", stall_s=1, secret=Secret())) as client:
-        assert not lacks_completions(client, "/v1/completions")
+        assert not lacks_completions(client, "/v1/completions", "m")
+
+
+def test_a_server_that_says_404_for_a_request_without_a_model_has_that_end_point() -> None:
+    class NamesModels(Client):
+        def post(self, path: str, body: Mapping[str, object] | None, silent_s: float) -> tuple[int, str]:
+            return (400, "no prompt") if (body or {}).get("model") == "m" else (404, "no such model")
+
+    with closing(NamesModels("http://127.0.0.1:9", stall_s=1, secret=Secret())) as client:
+        assert not lacks_completions(client, "/v1/completions", "m")
