@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Final
 
 from specgate.analysis.machine.memory import GROWTHS, LEAST_READINGS, size_in_words
+from specgate.analysis.stats import told_from
 from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Rule, RunView, State, Value, Verdict
 from specgate.gates.select import CellGate, no_baseline, verdict
 
@@ -24,9 +25,9 @@ class MemoryGate(CellGate):
     the GPU and of the host. At least one of them is needed.
 
     PASS where every figure is at most what is asked, FAIL where one is above. The figures are readings, not estimates:
-    there is no interval. NOT_JUDGED where one was not told, as where both roles share a process, where the engine does
-    not say how large its KV cache is, or where a server started elsewhere may hold GPU memory that cannot be read here.
-    A growth that was not told is SKIPPED if the rule only advises.
+    there is no interval. Else NOT_JUDGED where one was not told, as where both roles share a process, where the engine
+    does not say how large its KV cache is, or where GPU memory cannot be read, as of a server that was started
+    elsewhere. A growth that was not told is SKIPPED if the rule only advises.
     """
 
     name = "memory"
@@ -53,13 +54,14 @@ class MemoryGate(CellGate):
         parts = [*self.memory(rule, result, run), *self.capacity(rule, result), *self.growth(rule, result)]
         untold = [sentence for sentence, within, _ in parts if within is None]
         evidence = {name: value for _, _, figures in parts for name, value in figures.items()}
-        if untold or not parts:
+        above = [sentence for sentence, within, _ in parts if within is False]
+        if not above and (untold or not parts):
             step = "start a server per role here (-o servers=together); see docs/machine.md for what engines tell"
             sentence = "; ".join(untold) or "nothing was found to judge"
             if not rule.required and rule.params.keys() == {GROWTH}:
                 return verdict(rule, key, State.SKIPPED, "not_told", sentence, evidence)
             return verdict(rule, key, State.NOT_JUDGED, "not_told", sentence, evidence, step)
-        if above := [sentence for sentence, within, _ in parts if not within]:
+        if above:
             step = "a smaller draft, fewer CUDA graphs, or a larger share of the GPU for the engine"
             if rule.params.keys() == {GROWTH}:
                 step = "look for what a block leaves behind: rewound cache blocks, requests' state, CUDA graphs"
@@ -93,7 +95,7 @@ class MemoryGate(CellGate):
             yield f"{sentence}, of how much is not told: the baseline's cell has no figures", None, listening
         elif share is not None and peak:
             figures = {extra.metric: extra.value, "baseline": peak, "max_share": float(share), **listening}
-            of = f"{100 * extra.value / peak:.1f} % of its {size_in_words(peak)}"
+            of = f"{percent(extra.value / peak, share)} of its {size_in_words(peak)}"
             yield (
                 f"{sentence}, {of}, at most {100 * float(share):g} % asked",
                 extra.value <= float(share) * peak,
@@ -109,7 +111,7 @@ class MemoryGate(CellGate):
             yield "how much of the KV cache speculation takes is not told by this engine", None, {}
             return
         figures: Evidence = {"kv_capacity_loss": loss.value, "max_loss": float(most), **told(result.values)}
-        sentence = f"{100 * loss.value:.1f} % of the KV cache lost, at most {100 * float(most):g} % asked"
+        sentence = f"{percent(loss.value, most)} of the KV cache lost, at most {100 * float(most):g} % asked"
         yield sentence, loss.value <= float(most), figures
 
     def growth(self, rule: Rule, result: CellResult) -> Iterator[Judged]:
@@ -117,20 +119,26 @@ class MemoryGate(CellGate):
         most = rule.params.get(GROWTH)
         if most is None:
             return
-        grown = {
-            metric: value for metric in GROWTHS if (value := result.values.get(metric)) and value.value is not None
-        }
-        if not grown:
-            why = f"fewer than {LEAST_READINGS} blocks of one process, or its memory cannot be read"
-            yield f"whether memory grows is not told: {why}", None, {}
-        for metric, value in grown.items():
+        on_gpu = "peak_device_memory_bytes" in result.values
+        for metric in GROWTHS:
             where = "GPU" if metric.startswith("gpu") else "host"
+            if (value := result.values.get(metric)) is None:
+                if on_gpu or where == "host":
+                    why = f"fewer than {LEAST_READINGS} blocks of one process, or its memory cannot be read"
+                    yield f"whether {where} memory grows is not told: {why}", None, {}
+                continue
             peak = result.values[f"peak_{where.lower()}_memory_bytes"].value
             assert value.value is not None and peak
             share = value.value / peak
-            sentence = f"{where} memory grew by {size_in_words(value.value)} over {value.n} blocks, {100 * share:.1f} %"
+            grew_by = f"{size_in_words(value.value)} over {value.n} blocks, {percent(share, most)}"
             figures: Evidence = {metric: value.value, "peak": peak, "max_share": float(most)}
-            yield f"{sentence} of its peak, at most {100 * float(most):g} % asked", share <= float(most), figures
+            sentence = f"{where} memory grew by {grew_by} of its peak, at most {100 * float(most):g} % asked"
+            yield sentence, share <= float(most), figures
+
+
+def percent(share: float, bound: float | str | bool) -> str:
+    """`share` in percent, told from the share `bound`."""
+    return f"{told_from(100 * float(bound), 100 * share, 1)} %"
 
 
 Evidence = dict[str, float | int | str | None]

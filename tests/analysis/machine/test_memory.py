@@ -136,11 +136,13 @@ def test_the_gate_holds_memory_and_capacity_to_what_is_asked() -> None:
     assert state is State.FAIL and "more GPU memory" not in text and "at most 14 % asked" in text
 
 
-def growing(by: int, start: int = GIB, processes: int = 1, count: int = 100) -> Run:
+def growing(by: int, processes: int = 1, count: int = 100, device_bytes: int | None = None) -> Run:
     """A run whose engine holds `by` bytes more of the host's memory after each of its first `count` blocks."""
     plan = plan_of()
     blocks = [
-        replace(block, memory=MemoryUse(1 + i % processes, host_bytes=start + by * min(i, count)))
+        replace(
+            block, memory=MemoryUse(1 + i % processes, host_bytes=GIB + by * min(i, count), device_bytes=device_bytes)
+        )
         for i, block in enumerate(blocks_of(plan))
     ]
     return replace(run_of(plan, blocks), cells=with_memory(run_of(plan, blocks).cells, blocks))
@@ -157,6 +159,12 @@ def test_memory_that_grows_from_block_to_block_is_seen_in_any_role_and_without_a
     alone = replace(run, scenarios={name: replace(s, baseline=False) for name, s in run.scenarios.items()})
     assert judged(alone, max_growth_share=0.05)[0] is State.FAIL
     assert judged(growing(GIB // 16, count=2), max_growth_share=0.05)[0] is State.PASS, "caches that fill at the start"
+
+
+def test_a_growth_of_the_host_alone_is_no_answer_where_a_gpu_is_used() -> None:
+    state, code, message = judged(growing(0, device_bytes=GIB), max_growth_share=0.05)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "whether GPU memory grows is not told" in message
+    assert judged(growing(GIB // 16, device_bytes=GIB), max_growth_share=0.05)[:2] == (State.FAIL, "above_max")
 
 
 def test_a_growth_of_too_few_blocks_is_not_judged_and_skipped_where_it_only_advises() -> None:
