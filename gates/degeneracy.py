@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.gates.select import CellGate, verdict
 
@@ -25,11 +26,11 @@ class Degeneracy(CellGate):
         if share is None:
             return verdict(rule, key, State.INVALID, "not_measured", "no text was generated")
         evidence = {"repeated_8gram_share": share, "max": ceiling}
-        text = f"{share:.0%} of the generated 8-grams are repeats"
+        text = f"{told_from(100 * ceiling, 100 * share, 0)}% of the generated 8-grams are repeats"
         if share <= ceiling:
-            return verdict(rule, key, State.PASS, "at_most_max", f"{text} (at most {ceiling:.0%})", evidence)
+            return verdict(rule, key, State.PASS, "at_most_max", f"{text} (at most {100 * ceiling:g}%)", evidence)
         step = "its acceptance length is inflated: use other prompts or a shorter budget"
-        return verdict(rule, key, State.FAIL, "above_max", f"{text}, above {ceiling:.0%}", evidence, step)
+        return verdict(rule, key, State.FAIL, "above_max", f"{text}, above {100 * ceiling:g}%", evidence, step)
 
 
 GATE = Degeneracy()

@@ -21,6 +21,7 @@ from specgate.analysis.machine.clock_comparison import (
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
+from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.contract.conditions import (
     THROTTLES,
@@ -277,7 +278,8 @@ def of_host(rule: Rule, conditions: Conditions) -> Iterator[Finding]:
     # The mean of a point decides where its blocks do not tell one by one.
     share, ceiling = conditions.other_cpu_share, float(rule.params["max_other_cpu_share"])
     if share is not None and share > ceiling and (host is None or host.seen.get("other_cpu_share", 0) < host.blocks):
-        what = f"others used {share:.0%} of the CPU time (at most {ceiling:.0%})"
+        share_text = told_from(100 * ceiling, 100 * share, 0)
+        what = f"others used {share_text}% of the CPU time (at most {100 * ceiling:g}%)"
         yield Finding("host_loaded", what, step)
 
 

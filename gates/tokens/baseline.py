@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import (
@@ -161,8 +162,9 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
         return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
     evidence = {**evidence_of(check), **scores_of(score), "equal_share": share}
     by = "the policy's" if rule.params.get("lossy") else "the engine's own"
+    share_text = told_from(100 * float(least or 0.0), 100 * share, 1)
     summary = (
-        f"lossy by {by} word: {share:.1%} of {check.emitted_tokens:,} tokens stand before the first "
+        f"lossy by {by} word: {share_text}% of {check.emitted_tokens:,} tokens stand before the first "
         f"that is not the baseline's, {len(check.divergences)} texts differ"
     )
     if score is not None and score.unscored is None:
@@ -172,6 +174,7 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
         step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
         return verdict(rule, key, State.SKIPPED, "lossy", summary, evidence, step)
     if share < float(least):
-        message = f"{summary} (at least {float(least):.0%} are asked for)"
+        message = f"{summary} (at least {100 * float(least):g}% are asked for)"
         return verdict(rule, key, State.FAIL, "too_few_equal", message, evidence)
-    return verdict(rule, key, State.PASS, "equal_share", f"{summary} ({float(least):.0%} are asked for)", evidence)
+    message = f"{summary} ({100 * float(least):g}% are asked for)"
+    return verdict(rule, key, State.PASS, "equal_share", message, evidence)

@@ -29,6 +29,12 @@ def test_text_that_loops_fails_and_warns_about_its_acceptance() -> None:
     assert "acceptance" in (spec.next_step or "")
 
 
+def test_a_share_just_above_the_ceiling_does_not_read_like_it() -> None:
+    plan = plan_of()
+    spec = verdicts(run_of(plan, blocks_of(plan, change=looped)), 0.964)[1]
+    assert (spec.state, spec.message) == (State.FAIL, "96.43% of the generated 8-grams are repeats, above 96.4%")
+
+
 def test_a_share_at_the_ceiling_passes() -> None:
     plan = plan_of()
     share = run_of(plan, blocks_of(plan, change=looped)).cells[1].values["repeated_8gram_share"].value

@@ -98,12 +98,16 @@ def test_a_lossy_engine_that_changes_nothing_does_not_pass_silently_either() -> 
     assert (outcome.state, outcome.evidence["equal_share"]) == (State.SKIPPED, 1.0)
 
 
-@pytest.mark.parametrize(("least", "state"), [(0.38, State.PASS), (0.39, State.FAIL)])
-def test_the_share_of_equal_tokens_that_a_rule_asks_for_decides(least: float, state: State) -> None:
+@pytest.mark.parametrize(
+    ("least", "state", "words"),
+    [(0.38, State.PASS, "(38% are"), (0.39, State.FAIL, "least 39%"), (0.385, State.FAIL, "least 38.5%")],
+)
+def test_the_share_of_equal_tokens_that_a_rule_asks_for_decides(least: float, state: State, words: str) -> None:
     run = lossy_run(corrupt, **{LOSSY: "by design"})
     rule = replace(RULE, params={"near_tie_margin": 1e-3, "min_equal_share": least})
     (outcome,) = GATE.judge(rule, run)
-    assert outcome.state is state
+    assert outcome.state is state and words in outcome.message
+    assert (": 38.46% of" if least == 0.385 else ": 38.5% of") in outcome.message
 
 
 def test_no_share_excuses_an_engine_that_does_not_say_so() -> None:
