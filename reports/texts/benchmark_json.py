@@ -43,13 +43,14 @@ def named_results(run: Run) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def name_of(result: CellResult) -> str:
-    """`Speculative_Batch4_Context16K_3tokens`, with the role's variant behind it."""
+    """`Speculative_Batch4_Context16K_3tokens`, with the rate of an open loop and the role's variant behind it."""
     point, role = result.cell.point, result.cell.role
     batch = f"Batch{point.batch}" if point.batch > 1 else "Single"
     context = f"{point.context // KILO}K" if point.context % KILO == 0 else str(point.context)
     start, end = ("Speculative", f"_{role.k}tokens") if role.speculative else ("Baseline", "")
     variant = role.name.partition("+")[2]
-    return f"{start}_{batch}_Context{context}{end}" + (f"_{variant}" if variant else "")
+    rate = "" if point.rate is None else f"_{point.rate:g}_per_second"
+    return f"{start}_{batch}_Context{context}{end}{rate}" + (f"_{variant}" if variant else "")
 
 
 def result_of(run: Run, result: CellResult, name: str) -> dict[str, object]:

@@ -42,6 +42,7 @@ _IDENTITY: Mapping[str, str] = {
     "batch": "prompts decoded together; clients under load",
     "k": "draft tokens per cycle; 0 for the baseline",
 }
+_RATE: Mapping[str, str] = {"rate": "requests per second of an open loop"}
 _SOURCE: Mapping[str, str] = {
     "acceptance_source": "`real`, `planted`, `stand-in`, `forced` or `scripted`, in rows of spec cells",
 }
@@ -49,8 +50,8 @@ METRIC_COLUMNS: Mapping[str, str] = {
     "schema": "`specgate.metrics/v1`",
     **_IDENTITY,
     "pair": "number of the pair, in rows with `stat` `block` or `pair`",
-    "slot": "position of the block in its round, in rows with `stat` `block`",
-    "block": "number of the block, in rows with `stat` `block`",
+    "slot": "the block's position in its round",
+    "block": "the block's number",
     "metric": "name of the figure",
     "stat": "how it was taken from the samples",
     "value": "the figure",
@@ -65,6 +66,7 @@ METRIC_COLUMNS: Mapping[str, str] = {
     "verdict": "the worst verdict on it",
     "reason_code": "the verdict's reason, or why there is no figure",
     **_SOURCE,
+    **_RATE,
 }
 """Column of metrics.csv → meaning."""
 SUMMARY_COLUMNS: Mapping[str, str] = {
@@ -91,6 +93,7 @@ SUMMARY_COLUMNS: Mapping[str, str] = {
     **_figures(*(per_request(statistic, quantity) for quantity in PER_REQUEST for statistic in STATISTICS)),
     **_figures("goodput_share", "goodput_req_s", *TIMES_OVER[1:]),
     **_figures("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
+    **_RATE,
 }
 """Column of summary.csv → meaning. New columns are added at the end."""
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
@@ -122,8 +125,8 @@ def metric_rows(run: Run) -> Iterator[Row]:
 
 
 def sweep_rows(run: Run) -> Iterator[Row]:
-    """The break-even and the greatest load within limits of every sweep, with an empty `batch`, since they speak of all
-    levels.
+    """The break-even and the greatest load within limits of every sweep, without `batch` and `rate`, since they speak
+    of all levels.
     """
     cells = {result.cell.key: result.cell for result in run.cells}
     sweeps: list[tuple[str, BreakEven | MaxGoodput, int]] = [
@@ -132,7 +135,7 @@ def sweep_rows(run: Run) -> Iterator[Row]:
     ]
     for name, of, samples in sweeps:
         value = Value(name, of.value, of.outcome, samples, of.low, of.high)
-        yield {**identity(run, cells[of.levels[0].cell]), "batch": None, **columns_of(value)}
+        yield {**identity(run, cells[of.levels[0].cell]), "batch": None, "rate": None, **columns_of(value)}
 
 
 def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> Iterator[Row]:

@@ -29,8 +29,8 @@ def differences(contrast: Contrast) -> list[Difference]:
     A difference that several points share is listed once.
     """
     a, b = contrast.a, contrast.b
-    theirs = {asked_point(c.point): c.point for c in (r.cell for r in b.cells)}
-    points = [(p, theirs[asked_point(p)]) for p in dict.fromkeys(c.point for c in contrast.cells)]
+    theirs = {c.anywhere.point: c.point for c in (r.cell for r in b.cells)}
+    points = {c.point: theirs[c.anywhere.point] for c in contrast.cells}.items()
     every = [
         *made_with(a, b),
         *between("pair", asdict(a.pair), asdict(b.pair)),
@@ -66,10 +66,6 @@ def made_with(a: Run, b: Run) -> Iterator[Difference]:
 def of(where: str, difference: Difference) -> Difference:
     """The difference with the scenario or point that it belongs to in front of its key."""
     return replace(difference, key=f"{where}: {difference.key}")
-
-
-def asked_point(point: Point) -> tuple[str, int, int]:
-    return point.scenario, point.context, point.batch
 
 
 def engine(run: Run, point: Point) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from specgate.analysis.rows import Row, identity
-from specgate.contract import Value
+from specgate.contract import Cell, Value
 from specgate.contract.comparisons import Column, Matrix
 from specgate.contract.comparisons import Entry as MatrixEntry
 from specgate.contract.comparisons import Row as MatrixRow
@@ -84,17 +84,24 @@ def banners(matrix: Matrix) -> Iterator[str]:
     held_back = sum(e.why_not is not None for row in matrix.rows for e in row.entries)
     if held_back:
         yield f"{held_back} entries cannot be held beside the others of their row: each says why."
-    if any(len(row.sources) > 1 for row in matrix.rows if row.role.speculative):
+    if any(len(row.sources) > 1 for row in matrix.rows if row.cell.role.speculative):
         yield "Acceptance comes from different sources: figures of one source may be compared, those of two may not."
 
 
 def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
     rows: list[list[str | Entry]] = [
-        [row.cell.point.unvaried, f"{row.context:,}", str(row.batch), row.cell.role_name, *entries(matrix, row, shown)]
+        [*place_of(row.cell), *entries(matrix, row, shown)]
         for row in matrix.rows
-        if row.role.speculative or not speculative
+        if row.cell.role.speculative or not speculative
     ]
     return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=len(HEAD))
+
+
+def place_of(cell: Cell) -> list[str]:
+    """The first entries of a row. In the place of the batch, an open loop has its requests per second."""
+    point = cell.point
+    level = str(point.batch) if point.rate is None else f"{point.rate:g}/s"
+    return [point.unvaried, f"{point.context:,}", level, cell.role_name]
 
 
 def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Shown]) -> Iterator[Entry]:
@@ -102,10 +109,10 @@ def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry
         (Entry(figures.NONE, entry.why_not), None) if entry.why_not is not None else shown(column, entry)
         for column, entry in zip(matrix.columns, row.entries, strict=True)
     ]
-    alike = len(row.sources) == 1 or not row.role.speculative
+    alike = len(row.sources) == 1 or not row.cell.role.speculative
     best = best_of([value for _, value in columns if value is not None]) if alike else None
     for (made, value), entry in zip(columns, row.entries, strict=True):
-        with_source = labelled(made, entry) if row.role.speculative and entry.why_not is None else made
+        with_source = labelled(made, entry) if row.cell.role.speculative and entry.why_not is None else made
         yield marked_best(with_source, value, best)
 
 

@@ -16,7 +16,7 @@ from specgate.contract import Block, Cell, Run
 
 Scalar = str | int | float | None
 Row = Mapping[str, Scalar]
-PLACE: Final = ("scenario", "backend", "role", "context_len", "batch", "k")
+PLACE: Final = ("scenario", "backend", "role", "context_len", "batch", "rate", "k")
 IDENTITY: Final = ("run_id", "kind", *PLACE, "acceptance_source")
 TURN: Final = ("prompt_set", "round", "position_in_round", "session")
 DRAFTS: Final = ("num_drafts", "undrafted", "total_draft_tokens", "total_accepted_tokens")
@@ -47,6 +47,7 @@ def place(cell: Cell) -> Row:
         "role": cell.role_name,
         "context_len": point.context,
         "batch": point.batch,
+        "rate": point.rate,
         "k": cell.role.k,
     }
 

@@ -48,7 +48,7 @@ class RunTables:
 
     Every table but `verdicts` begins with the columns that name a cell: `run_id`, `kind` (`micro`, `full` or `load`),
     `scenario`, `backend`, `role` (`baseline`, `spec-3`, `spec-3+VARIANT`), `context_len` (prompt tokens), `batch` and
-    `k` (draft tokens of a step), and has `acceptance_source`.
+    `k` (draft tokens of a step), and has `acceptance_source` and `rate` (requests per second of an open loop).
     """
 
     stored: StoredRun

@@ -13,8 +13,6 @@ from specgate.contract import (
     CellResult,
     Comparison,
     EngineFacts,
-    Point,
-    Role,
     Run,
     Verdict,
 )
@@ -156,18 +154,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Scenario × context × batch × role, with one entry per column."""
+    """A cell on no back end, with one entry per column."""
 
-    scenario: str
-    context: int
-    batch: int
-    role: Role
+    cell: Cell
     entries: tuple[Entry, ...]
-
-    @property
-    def cell(self) -> Cell:
-        """The cell, on no back end."""
-        return Cell(Point(self.scenario, "", self.context, self.batch), self.role)
 
     @property
     def sources(self) -> list[AcceptanceSource]:

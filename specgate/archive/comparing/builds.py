@@ -17,7 +17,7 @@ from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, time
 from specgate.analysis.machine.memory import PEAKS
 from specgate.analysis.prompt_acceptance import length_counts
 from specgate.analysis.tokens.comparison import first_difference
-from specgate.archive.comparing.engines import by_cell, cell_id, same_prompts, target_of
+from specgate.archive.comparing.engines import by_cell, same_prompts, target_of
 from specgate.archive.comparing.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Run, Scenario, Value
@@ -82,8 +82,8 @@ def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
     Raises UsageError if one is a micro run and the other a full run, or if they have no cell in common.
     """
     check_comparable(a, b)
-    theirs = {cell_id(c.cell): c for c in b.run.cells}
-    pairs = [(c, theirs[cell_id(c.cell)]) for c in a.run.cells if cell_id(c.cell) in theirs]
+    theirs = {c.cell.anywhere: c for c in b.run.cells}
+    pairs = [(c, theirs[c.cell.anywhere]) for c in a.run.cells if c.cell.anywhere in theirs]
     if not pairs:
         names = (", ".join(dict.fromkeys(cell_in_words(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
         hint = "compare runs of one scenario: specgate runs compare matches scenario, context, batch and role"
@@ -128,7 +128,8 @@ def check_comparable(a: StoredRun, b: StoredRun) -> None:
 
 
 def cell_in_words(cell: Cell) -> str:
-    return f"{cell.point.unvaried} c{cell.point.context} b{cell.point.batch} {cell.role_name}"
+    rate = "" if cell.point.rate is None else f" q{cell.point.rate:g}"
+    return f"{cell.point.unvaried} c{cell.point.context} b{cell.point.batch}{rate} {cell.role_name}"
 
 
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,14 +14,6 @@ from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.comparisons import Column, Entry, Matrix, Row
 from specgate.errors import UsageError
 
-CellId = tuple[str, int, int, int]
-"""Scenario, context, batch and draft length of a cell: the same on every back end."""
-
-
-def cell_id(cell: Cell) -> CellId:
-    """Return what identifies a cell apart from its back end."""
-    return cell.point.scenario, cell.point.context, cell.point.batch, cell.role.k
-
 
 def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
     """Return the blocks of each cell, point after point, the roles of a point by their draft lengths."""
@@ -70,10 +62,10 @@ def matrix_of(runs: Sequence[Run]) -> Matrix:
     if not columns:
         raise UsageError("no run has a cell: nothing to put side by side")
     results = [
-        {cell_id(r.cell): r for r in column.run.cells if r.cell.point.backend == column.backend} for column in columns
+        {r.cell.anywhere: r for r in column.run.cells if r.cell.point.backend == column.backend} for column in columns
     ]
-    rows = {cell_id(r.cell): r.cell for column in columns for r in column.run.cells}
-    return Matrix(columns, tuple(row_of(columns, cell, [of.get(key) for of in results]) for key, cell in rows.items()))
+    rows = dict.fromkeys(r.cell.anywhere for column in columns for r in column.run.cells)
+    return Matrix(columns, tuple(row_of(columns, cell, [of.get(cell) for of in results]) for cell in rows))
 
 
 def row_of(columns: Sequence[Column], cell: Cell, results: Sequence[CellResult | None]) -> Row:
@@ -89,7 +81,7 @@ def row_of(columns: Sequence[Column], cell: Cell, results: Sequence[CellResult |
         )
         for column, result in pairs
     ]
-    return Row(cell.point.scenario, cell.point.context, cell.point.batch, cell.role, tuple(entries))
+    return Row(cell, tuple(entries))
 
 
 def why_not(run: Run, result: CellResult | None, reference: Run, reference_cell: Cell) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
@@ -64,6 +64,11 @@ class Cell:
     def role_name(self) -> str:
         """The role with its variant: `"spec-3"`, `"spec-3+kv-fp8"`, `"baseline+kv-fp8"`."""
         return f"{self.role}{VARIANT_MARK}{self.point.variant}" if self.point.variant else self.role.name
+
+    @property
+    def anywhere(self) -> Cell:
+        """The cell on no back end: the same question on every one."""
+        return replace(self, point=replace(self.point, backend=""))
 
     @property
     def baseline(self) -> Cell:

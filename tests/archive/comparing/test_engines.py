@@ -11,7 +11,9 @@ from specgate.contract import Budget, Run, Scenario
 from specgate.contract.comparisons import Matrix
 from specgate.errors import UsageError
 from specgate.planning.plan import build_plan
+from specgate.reports.views.engines import speedup, table
 from tests.support.factories import blocks_of, run_of, scenario, with_acceptance
+from tests.support.loaded import load_scenario, loaded_run
 
 
 def run(backend: str, *scenarios: Scenario, name: str = "x-1") -> Run:
@@ -26,12 +28,21 @@ def why_not(matrix: Matrix) -> list[list[str | None]]:
 def test_rows_are_what_was_asked_and_columns_the_back_ends() -> None:
     matrix = matrix_of([run("one"), run("two", scenario(spec=(2, 3)))])
     assert [c.label for c in matrix.columns] == ["one", "two"]
-    assert [(r.scenario, r.context, r.batch, r.role.name) for r in matrix.rows] == [
-        ("demo-64", 64, 1, "baseline"),
-        ("demo-64", 64, 1, "spec-3"),
-        ("demo-64", 64, 1, "spec-2"),
+    assert [row.cell.key for row in matrix.rows] == [
+        "demo-64//c64/b1/baseline",
+        "demo-64//c64/b1/spec-3",
+        "demo-64//c64/b1/spec-2",
     ]
     assert why_not(matrix) == [[None, None], [None, None], ["not in its plan", None]]
+
+
+def test_rates_of_an_open_loop_are_rows_of_their_own() -> None:
+    loaded = loaded_run(load_scenario((8,), rates=(20.0, 100.0), requests=6))
+    matrix = matrix_of([loaded, loaded])
+    keys = [[e.result.cell.key if e.result else "" for e in row.entries] for row in matrix.rows]
+    assert keys == [[result.cell.key] * 2 for result in loaded.cells]
+    rows = table(matrix, speedup, speculative=True).rows
+    assert [row[:4] for row in rows] == [["sweep", "16", f"{rate}/s", "spec-3"] for rate in (20, 100)]
 
 
 def test_two_runs_of_one_back_end_are_told_apart() -> None:

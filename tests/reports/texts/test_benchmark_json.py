@@ -14,6 +14,7 @@ from specgate.contract import Run, Value
 from specgate.errors import UsageError
 from specgate.reports.texts.benchmark_json import REPORT
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario
+from tests.support.loaded import load_scenario, loaded_run
 
 FILES = ("baseline_batch2_context64.json", "speculative_batch2_context64_3tokens.json")
 
@@ -86,4 +87,6 @@ def test_cells_of_one_shape_have_names_of_their_own() -> None:
     other = replace(run.cells[0].cell.point, scenario="other")
     cells = (run.cells[0], replace(run.cells[0], cell=replace(run.cells[0].cell, point=other)))
     run = replace(run, cells=cells, scenarios={**run.scenarios, "other": next(iter(run.scenarios.values()))})
+    open_loop = loaded_run(load_scenario((8,), rates=(20.0, 100.0), requests=6))
+    assert len(results(open_loop)) == len(open_loop.cells)
     assert all(name.startswith(FILES[0][:-5] + "_") for name in results(run)) and len(results(run)) == 2

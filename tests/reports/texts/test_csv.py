@@ -15,10 +15,11 @@ from specgate.contract import Run, State
 from specgate.contract.metrics import metric
 from specgate.reports.texts.csv import METRICS, SUMMARY, CsvReport, inert
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
+from tests.support.loaded import load_scenario, loaded_run
 
 COLUMNS = (
     "schema,run_id,kind,scenario,backend,role,context_len,batch,k,pair,slot,block,metric,stat,value,unit,direction,n,"
-    "ci_low,ci_high,baseline,ratio,margin,verdict,reason_code,acceptance_source"
+    "ci_low,ci_high,baseline,ratio,margin,verdict,reason_code,acceptance_source,rate"
 )
 
 
@@ -66,6 +67,16 @@ def test_every_block_and_every_pair_is_a_row() -> None:
     blocks = [r for r in metrics(run) if r["stat"] == "block" and r["role"] == "spec-3"]
     assert [float(r["value"]) for r in blocks] == [ms for *_, ms in run.cells[2].series_ms]
     assert len([r for r in metrics(run) if r["stat"] == "pair" and r["role"] == "spec-3"]) == 8
+
+
+def test_levels_of_an_open_loop_are_told_apart() -> None:
+    run = loaded_run(load_scenario((8,), rates=(20.0, 100.0), requests=6))
+    rows = csv.DictReader(io.StringIO(SUMMARY.render(run, POLICY)))
+    assert [(r["role"], r["rate"]) for r in rows] == [
+        (role, rate) for rate in ("20.0", "100.0") for role in ("baseline", "spec-3")
+    ]
+    whole = [r for r in metrics(run) if r["metric"] == "break_even_level"]
+    assert [(r["batch"], r["rate"]) for r in whole] == [("", "")]
 
 
 def test_a_pair_has_the_number_of_its_blocks_where_earlier_ones_do_not_count() -> None:
