@@ -69,10 +69,9 @@ def test_a_slower_commit_is_found_against_the_one_before_and_no_worktree_stays(c
     inside = Cli(checkout, cli.target, cli.draft)
     for name in ("tiny.yaml", "policy.yaml", "gate.yaml"):
         (checkout / name).unlink()  # untracked files of `Cli`
-    done = inside.run_apart(
-        "ab", "--base", "HEAD~1", "--backend", "toy", "--build", "test -d src && echo built", *FIXED
+    inside.run_apart(
+        "ab", "--base", "HEAD~1", "--backend", "toy", "--build", "test -d src && echo built", *FIXED, code=1
     )
-    assert done.returncode == 1, done.stdout + done.stderr
     (folder,) = (cli.folder / "runs").glob("*-ab-*")
     data = json.loads((folder / "ab.json").read_text())
     assert [data["sides"][name]["revision"] for name in ("old", "new")] == commits(checkout)
@@ -103,8 +102,9 @@ def test_two_folders_are_compared_under_an_interpreter_that_is_named(cli: Cli, t
 
 def test_a_base_that_does_not_build_is_named_and_nothing_is_measured(cli: Cli, checkout: Path) -> None:
     inside = Cli(checkout, cli.target, cli.draft)
-    done = inside.run("ab", "--base", "HEAD~1", "--backend", "toy", "--build", "echo no compiler; exit 3", *FIXED)
-    assert done.returncode == 7
+    done = inside.run(
+        "ab", "--base", "HEAD~1", "--backend", "toy", "--build", "echo no compiler; exit 3", *FIXED, code=7
+    )
     assert "old: --build" in done.stderr and "exit code 3" in done.stderr and "no compiler" in done.stderr
     assert not (cli.folder / "runs").exists()
 

@@ -26,8 +26,7 @@ def test_an_engine_that_tampers_is_invalid_in_a_sandbox(
     environment = {**cli.environment(), "PYTHONPATH": f"{tmp_path / 'installed'}:{ROOT}"}
     monkeypatch.setattr(cli, "environment", lambda: environment)
     cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text().replace(NOT_SCORED, ""))
-    done = cli.micro_apart("--backend", "Tampering", "--isolate")
-    assert done.returncode == 6, done.stdout + done.stderr
+    done = cli.micro_apart("--backend", "Tampering", "--isolate", code=6)
     assert "engines run in bubblewrap" in done.stdout
     run = RunFolder.open(cli.newest()).read_run()
     assert {v.reason_code for v in objections(run) if v.gate == "tokens"} == {"not_the_targets"}

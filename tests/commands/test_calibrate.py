@@ -35,8 +35,7 @@ def counted(run: Path) -> int:
 
 
 def test_a_decided_run_ends_at_its_first_look_with_everything_whole(cli: Cli) -> None:
-    done = cli.micro("--backend", "fake")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro("--backend", "fake", code=0)
     run = cli.newest()
     assert counted(run) == 16
     record = json.loads((run / "run.json").read_text())
@@ -50,8 +49,7 @@ def test_a_decided_run_ends_at_its_first_look_with_everything_whole(cli: Cli) ->
 def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
     assert cli.micro_apart("--backend", "fake", "-o", "die_after_blocks=14").returncode == 7
     run = cli.newest()
-    again = cli.run("micro", "--resume", run, pair=False)
-    assert again.returncode == 0, again.stdout + again.stderr
+    cli.run("micro", "--resume", run, pair=False, code=0)
     record = json.loads((run / "run.json").read_text())
     assert list(record["ended_early"].values()) == [8]
     assert record["status"] == "complete"
@@ -60,8 +58,7 @@ def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
 
 
 def test_a_quiet_machine_gets_a_noise_profile_that_later_runs_go_by(cli: Cli) -> None:
-    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", code=0)
     assert last_lines(done)[-1] == "this machine is accepted at 2 %"
     assert "5 processes sd 0.0" in done.stdout
     (profile,) = (cli.folder / "noise").glob("*.json")
@@ -77,30 +74,26 @@ def test_a_quiet_machine_gets_a_noise_profile_that_later_runs_go_by(cli: Cli) ->
 
 
 def test_a_noisy_machine_is_rejected(cli: Cli) -> None:
-    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "jitter=1.5")
-    assert done.returncode == 4, done.stdout + done.stderr
+    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "jitter=1.5", code=4)
     assert "rejected at 2 %" in done.stdout
     assert cli.micro("--backend", "fake").returncode == 0
     assert "rejects this machine" in (cli.newest() / "report.html").read_text()
 
 
 def test_an_engine_that_fails_calibrates_nothing(cli: Cli) -> None:
-    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "fail_open=no")
-    assert done.returncode == 7
+    cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "fail_open=no", code=7)
     assert not (cli.folder / "noise").exists()
 
 
 def test_a_run_that_cannot_tell_goes_on_with_more_rounds_and_keeps_its_looks(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("min: 1.5", "min: 2.29"))
     short = ("--backend", "fake", "--measurement-runs", "4", "-o", "jitter=0.02")
-    done = cli.micro(*short)
-    assert done.returncode == 3, done.stdout + done.stderr
+    cli.micro(*short, code=3)
     run = cli.newest()
     assert cli.run("micro", "--resume", run, pair=False).returncode == 2  # as planned, nothing is left
     assert cli.run("micro", "--resume", run, "--measurement-runs", "4", pair=False).returncode == 2
     before = json.loads((run / "run.json").read_text())["fingerprint"]["config_sha256"]
-    done = cli.run("micro", "--resume", run, "--measurement-runs", "6", pair=False)
-    assert done.returncode == 3, done.stdout + done.stderr
+    cli.run("micro", "--resume", run, "--measurement-runs", "6", pair=False, code=3)
     record = json.loads((run / "run.json").read_text())
     assert (record["scenarios"]["tiny"]["schedule"]["extended"], counted(run)) == ([4], 48)
     (speed,) = [v for v in record["verdicts"] if v["rule"] == "speed"]

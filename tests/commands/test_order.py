@@ -115,8 +115,7 @@ def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: 
     code, text = here(order, "full")
     assert code == 5 and "have been green 0 of 3 times in a row" in text
     enter(order, 2)
-    done = order.run_apart(*FULL, *FAKE, "--micro-first")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = order.run_apart(*FULL, *FAKE, "--micro-first", code=0)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("green micro runs", "specgate micro"))]
     assert lines[0].startswith("specgate micro --scenario gate.yaml "), "the one that is missing, and it alone"
     assert lines[1:] == ["green micro runs in a row: 3 of 3 (this run: one more)"]
@@ -124,8 +123,7 @@ def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: 
     assert len({(e.pid, e.process_started) for e in entries(order)}) == 4
     with (order.root / "specgate" / "metrics.py").open("a") as file:
         file.write("# edited\n")
-    refused = order.run_apart(*FULL, *FAKE)
-    assert refused.returncode == 5
+    refused = order.run_apart(*FULL, *FAKE, code=5)
     assert "0 of 3" in refused.stderr
     assert re.search("starts anew: source_tree_sha256 was [0-9a-f]{12}…, is [0-9a-f]{12}…", refused.stderr)
 
@@ -153,8 +151,7 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
     assert not (order.folder / "runs").exists()
     command = re.search(r"run: (specgate micro .*)", output)
     assert command is not None
-    done = order.run(*command[1].split()[1:], pair=False)
-    assert done.returncode == 0, done.stderr
+    done = order.run(*command[1].split()[1:], pair=False, code=0)
     assert "runs in a row: 1 of 3" in done.stdout
 
 
@@ -266,13 +263,11 @@ def test_an_override_is_in_the_ledger_and_on_the_first_line_of_every_report(orde
 def test_a_question_of_ones_own_waits_for_the_same_question_in_micro_runs(order: Cli) -> None:
     order.write("mine.jsonl", "".join(json.dumps({"ids": [i, *range(12)]}) + "\n" for i in range(12)))
     question = ("--prompts", "mine.jsonl", "--batch", "2", "--policy", "policy.yaml", *FAKE)
-    refused = order.run("full", *question, "--new-tokens", "10")
-    assert refused.returncode == 5, refused.stdout + refused.stderr
+    refused = order.run("full", *question, "--new-tokens", "10", code=5)
     assert "missing: 3 green runs of own-mine.b2 (" in refused.stderr
     command = re.search("run: specgate (micro .*)", refused.stderr)
     assert command is not None and "--prompts mine.jsonl" in command[1] and "--new-tokens" not in command[1]
-    done = order.run(*command[1].split(), pair=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = order.run(*command[1].split(), pair=False, code=0)
     assert "green micro runs in a row: 1 of 3 (this run: one more)" in done.stdout
     state = json.loads(order.run("full", *question, "--new-tokens", "99", "--status", "--json").stdout)
     assert state["streak"] == 1, "so long as the prompts are, whatever is asked for after them"

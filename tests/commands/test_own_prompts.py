@@ -206,8 +206,7 @@ def test_what_a_scenario_says_of_its_prompts_is_checked_with_file_and_line(line:
 
 def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
     prompts(cli)
-    done = cli.run("scenarios", "plan", "--backend", "fake", "--prompts", "mine.jsonl", *QUESTION)
-    assert done.returncode == 0, done.stderr
+    done = cli.run("scenarios", "plan", "--backend", "fake", "--prompts", "mine.jsonl", *QUESTION, code=0)
     assert "own-mine.b2.s2.p4.st4\t" in done.stdout and " tokens (shortest, median, longest)" in done.stdout
     other = cli.run(
         "scenarios", "plan", "--backend", "fake", "--context", "1K,2k", "--batch", "4,1", "--spec", "3,2", pair=False

@@ -36,8 +36,7 @@ def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.slow("a run in processes of its own")
 def test_a_run_leaves_every_file_and_prints_page_and_verdict_last(cli: Cli) -> None:
-    done = cli.micro_apart("--backend", "fake", drawn=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = cli.micro_apart("--backend", "fake", drawn=True, code=0)
     run = cli.newest()
     assert {p.name for p in run.iterdir()} >= FILES
     assert last_lines(done) == [
@@ -61,14 +60,12 @@ def test_a_run_leaves_every_file_and_prints_page_and_verdict_last(cli: Cli) -> N
 
 def test_an_unmet_floor_is_a_fail_with_code_1(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("MIN", "3.9"))
-    done = cli.micro("--backend", "fake")
-    assert done.returncode == 1
+    done = cli.micro("--backend", "fake", code=1)
     assert last_lines(done)[-1] == "verdict FAIL (exit 1), tokens and speed not judged"
 
 
 def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
-    done = cli.micro("--backend", "fake", "-o", "wrong_token_at=5")
-    assert done.returncode == 6
+    cli.micro("--backend", "fake", "-o", "wrong_token_at=5", code=6)
     record = json.loads((cli.newest() / "run.json").read_text())
     (spec3,) = [c for c in record["comparisons"] if c["cell"]["role"]["k"] == 3]
     assert spec3["speedup"]["value"] is None
@@ -83,8 +80,7 @@ def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
     [("no_drafts=true", "speculation was silently off"), ("lost_tokens=1", "steps + accepted - truncated")],
 )
 def test_counters_that_cannot_be_right_are_invalid_and_still_reported(cli: Cli, fault: str, message: str) -> None:
-    done = cli.micro("--backend", "fake", "-o", fault)
-    assert done.returncode == 6
+    done = cli.micro("--backend", "fake", "-o", fault, code=6)
     assert message in done.stdout
     assert message in (cli.newest() / "report.html").read_text()
 
@@ -99,8 +95,7 @@ def test_counters_that_cannot_be_right_are_invalid_and_still_reported(cli: Cli, 
 def test_a_draft_that_could_not_be_used_is_invalid_and_marked_in_every_report(
     cli: Cli, fault: str, message: str
 ) -> None:
-    done = cli.micro("--backend", "fake", "-o", fault)
-    assert done.returncode == 6, done.stdout + done.stderr
+    cli.micro("--backend", "fake", "-o", fault, code=6)
     run = cli.newest()
     verdicts = json.loads((run / "gates.json").read_text())["verdicts"]
     result = {(v["cell"].rpartition("/")[2], v["reason_code"]) for v in verdicts if v["rule"] == "records"}
@@ -121,8 +116,7 @@ def test_a_draft_that_could_not_be_used_is_invalid_and_marked_in_every_report(
 
 def test_a_near_tie_within_the_policys_margin_passes_and_is_listed(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("near_tie_margin: 0.0", "near_tie_margin: 0.01"))
-    done = cli.micro("--backend", "fake", "-o", "wrong_token_at=5", "-o", "margin=0.005")
-    assert done.returncode == 0, done.stdout
+    cli.micro("--backend", "fake", "-o", "wrong_token_at=5", "-o", "margin=0.005", code=0)
     verdicts = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
     assert "near_tie_divergence" in {v["reason_code"] for v in verdicts}
 
@@ -134,8 +128,7 @@ def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli:
     kept = (run / "samples" / "blocks.jsonl").read_text()
     # It died after twenty decode runs; one of them was the untimed text of the first prompt set that had both orders.
     assert (kept.count("\n"), (run / "samples" / "texts.jsonl").read_text().count("\n")) == (19, 1)
-    again = cli.run("micro", "--resume", run, pair=False)
-    assert again.returncode == 0, again.stdout + again.stderr
+    cli.run("micro", "--resume", run, pair=False, code=0)
     assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
     record = json.loads((run / "run.json").read_text())
     assert (record["status"], record["failures"]) == ("complete", {})
@@ -163,8 +156,7 @@ def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
 def test_a_full_run_counts_whole_requests(cli: Cli) -> None:
     cli.scenario(kind="full", budget="new_tokens: 10, ignore_eos: false")
     full = ("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
-    done = cli.run(*full, "--override-order", "the harness is what is tested")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.run(*full, "--override-order", "the harness is what is tested", code=0)
     values = json.loads((cli.newest() / "run.json").read_text())["cells"][0]["values"]
     assert values["mean_e2e_ms"]["value"] > values["mean_ttft_ms"]["value"] > 0
 
@@ -241,8 +233,7 @@ def test_a_bad_scenario_is_refused_before_anything_is_measured(
     cli: Cli, change: Callable[[Cli], None], texts: tuple[str, ...]
 ) -> None:
     change(cli)
-    done = cli.micro()
-    assert done.returncode == 2
+    done = cli.micro(code=2)
     assert all(word in done.stderr for word in texts), done.stderr
     assert not (cli.folder / "runs").exists()
 
@@ -261,13 +252,11 @@ def test_a_configuration_with_a_credential_is_refused_before_anything_is_written
 def test_resuming_on_other_weights_is_refused(cli: Cli, tmp_path: Path) -> None:
     shutil.copytree(cli.draft, tmp_path / "draft")
     cli.draft = tmp_path / "draft"
-    done = cli.micro("--measurement-runs", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro("--measurement-runs", "1", code=0)
     as_if_killed(cli.newest(), blocks=7)
     other, _ = write_random_pair(tmp_path / "other", seed=9)
     shutil.copy(other.parent / "draft" / "model.safetensors", cli.draft)
-    done = cli.run("micro", "--resume", cli.newest(), pair=False)
-    assert done.returncode == 2, done.stdout + done.stderr
+    done = cli.run("micro", "--resume", cli.newest(), pair=False, code=2)
     assert "draft_sha256: it was" in done.stderr
 
 
@@ -310,14 +299,12 @@ def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:
 
 def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specgate.machine.software.source_tree_sha256", lambda: "0" * 64)
-    done = cli.run("micro", "--resume", cli.newest(), pair=False)
-    assert done.returncode == 2
+    done = cli.run("micro", "--resume", cli.newest(), pair=False, code=2)
     assert "source_tree_sha256" in done.stderr
 
 
 def test_an_own_scenario_that_is_slower_than_plain_decoding_fails_under_the_shipped_policy(cli: Cli) -> None:
-    done = cli.run("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
-    assert done.returncode == 1, done.stdout + done.stderr
+    cli.run("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5", code=1)
     record = json.loads((cli.newest() / "run.json").read_text())
     red = {v["rule"] for v in record["verdicts"] if v["state"] == "FAIL" and v["required"]}
     assert red == {"other-speed"} and record["not_judged"] == []

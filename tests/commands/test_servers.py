@@ -35,8 +35,7 @@ OTHER = "correct-horse-of-another-7"
 
 @pytest.mark.slow("starts servers")
 def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
-    done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain", code=0)
     run = RunFolder.open(cli.newest()).read_run()
     lengths = {c.cell.role.name: c.acceptance and c.acceptance.acceptance_length for c in run.cells}
     # 6 tokens after the first, by cycles that accept 3, 1, 2 … drafts, cut to k: 2 + 1 + 2 in 3 steps, 3 + 1 in 2.
@@ -189,8 +188,7 @@ def test_an_honest_server_whose_method_need_not_draft_is_green_with_all_of_its_s
 @pytest.mark.slow("starts servers")
 def test_servers_that_are_started_here_run_in_the_engines_sandbox(cli: Cli) -> None:
     server = program(cli.folder, "vllm", "--rate 500")
-    done = cli.micro_apart("--backend", "vllm", "-o", f"program={server}", "--isolate", "--spec", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro_apart("--backend", "vllm", "-o", f"program={server}", "--isolate", "--spec", "3", code=0)
     figures = {c.cell.role.name: c.values for c in RunFolder.open(cli.newest()).read_run().cells}
     # Processes have other numbers in a sandbox, and their memory is seen all the same.
     assert all((of["peak_host_memory_bytes"].value or 0) > 1 << 20 for of in figures.values())
@@ -208,8 +206,7 @@ def test_an_engine_in_a_sandbox_reaches_a_server_that_runs_already(cli: Cli) -> 
 @pytest.mark.slow("starts servers")
 def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> None:
     server = program(cli.folder, "vllm", "--rate 500 --fault die_after=12")
-    done = cli.micro("--backend", "vllm", "-o", f"program={server}", "--plain")
-    assert done.returncode == 7
+    done = cli.micro("--backend", "vllm", "-o", f"program={server}", "--plain", code=7)
     assert "the server ended with exit code 9" in done.stdout + done.stderr
     folder = RunFolder.open(cli.newest())
     assert len(folder.lines(Block)) > 3 and {c.status for c in folder.read_run().cells} <= {"partial", "failed"}
@@ -344,6 +341,5 @@ def test_an_argument_that_is_no_url_is_refused_with_what_would_be_right(argument
 @pytest.mark.parametrize("argument", ["user:pass-word-1@host:80", "host:80?key=sk-abcdefghijklmnopqrstuv"])
 def test_an_argument_that_may_hold_a_key_is_not_repeated(argument: str, cli: Cli, tmp_path: Path) -> None:
     for text in (argument, f"http://{argument}"):
-        done = cli.run("micro", text, pair=False)
-        assert done.returncode == 2
+        done = cli.run("micro", text, pair=False, code=2)
         assert "pass-word-1" not in done.stdout + done.stderr and "sk-abc" not in done.stdout + done.stderr

@@ -24,8 +24,7 @@ from tests.support.traces import FLASH, GEMM, US, Timeline, turbomind_loop, vllm
 
 def test_a_trace_is_shown_per_step_and_ends_with_1_where_an_invariant_is_broken(cli: Cli) -> None:
     vllm_loop(steps=9).write_chrome(cli.folder / "trace.json.gz")
-    done = cli.run("diagnose", "trace", "trace.json.gz", pair=False)
-    assert done.returncode == 1, done.stderr
+    done = cli.run("diagnose", "trace", "trace.json.gz", pair=False, code=1)
     lines = done.stdout.splitlines()
     assert lines[0] == "trace trace.json.gz: torch profiler, NVIDIA H200"
     assert "  8 decode steps, told by vLLM's ranges" in lines
@@ -152,8 +151,7 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified(cli: Cli) -> None:
     (kept := cli.folder / "kept").mkdir()
     server = program(cli.folder, "vllm", "--rate 500")
     options = ("-o", f"program={server}", "-o", "profile=on", "-o", f"profile_dir={kept}")
-    done = cli.micro("--backend", "vllm", "--perf-mode", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = cli.micro("--backend", "vllm", "--perf-mode", *options, code=0)
     folder = RunFolder.open(cli.newest())
     run, traces = folder.read_run(), folder.keyed(BlockTrace)
     assert {trace.source for trace in traces.values()} == {"server-profiler"}

@@ -23,8 +23,7 @@ def test_what_it_dumps_agrees_with_the_reference(cli: Cli, monkeypatch: pytest.M
     )
     monkeypatch.setattr("sys.argv", [str(SCRIPT), str(cli.target), str(ours), str(theirs), dtype])
     runpy.run_path(str(SCRIPT), run_name="__main__")
-    done = cli.run("diagnose", "parity", theirs, ours, "--json", pair=False)
-    assert done.returncode == 0, done.stdout
+    done = cli.run("diagnose", "parity", theirs, ours, "--json", pair=False, code=0)
     stored = json.loads(done.stdout)
     assert [stage["stage"] for stage in stored["stages"]] == [f"target.hidden.{b}" for b in range(5)] + [
         "target.logits"

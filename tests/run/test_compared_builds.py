@@ -56,8 +56,7 @@ def test_a_revision_is_resolved_with_the_commit_that_the_branch_left_it_at(check
 
 
 def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout: Cli) -> None:
-    done = checkout.micro("--backend", "fake")
-    assert done.returncode == 8, done.stdout + done.stderr
+    checkout.micro("--backend", "fake", code=8)
     outcome = verdict(checkout)
     assert outcome["state"] == "NOT_JUDGED" and outcome["next_step"].startswith(
         "specgate ab --base main --scenario tiny"
@@ -68,13 +67,11 @@ def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout:
 
 @pytest.mark.slow("engine processes for a comparison")
 def test_a_comparison_with_the_branch_makes_a_run_green_until_it_is_changed(checkout: Cli) -> None:
-    same = checkout.run(*AB, "--same")
-    assert same.returncode == 0, same.stdout + same.stderr
+    checkout.run(*AB, "--same", code=0)
     assert checkout.micro("--backend", "fake").returncode == 8
     assert "compared this build with a build without a commit" in verdict(checkout)["message"]
 
-    done = checkout.run_apart(*AB, "--base", "main")
-    assert done.returncode == 0, done.stdout + done.stderr
+    checkout.run_apart(*AB, "--base", "main", code=0)
     assert checkout.micro("--backend", "fake").returncode == 0
     assert verdict(checkout)["state"] == "PASS"
     run = checkout.newest()

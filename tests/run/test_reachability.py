@@ -42,8 +42,7 @@ def test_advice_and_other_cells_are_not_looked_at() -> None:
 def test_a_run_says_so_before_it_measures_and_keeps_it_among_its_warnings(cli: Cli) -> None:
     policy = (cli.folder / "policy.yaml").read_text()
     cli.write("policy.yaml", policy.replace("min: 1.0", "min: 3.5"))
-    done = cli.micro("--backend", "fake")
-    assert done.returncode == 1
+    done = cli.micro("--backend", "fake", code=1)
     (warning,) = [line for line in done.stderr.splitlines() if "acceptance length of 3.5" in line]
     assert warning.startswith("warning: rule acceptance asks for an ") and "spec-2: 2 drafts" in warning
     assert warning.removeprefix("warning: ") in RunFolder.open(cli.newest()).read_run().warnings

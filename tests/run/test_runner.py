@@ -86,8 +86,7 @@ def test_an_engine_that_holds_one_role_at_a_time_is_loaded_at_most_six_times_for
     monkeypatch.setattr("specgate.backends.fake.engine.FakeEngine", OneRole)
     monkeypatch.setattr("specgate.planning.resolution.one_role_at_a_time", by_load)
     cli.scenario(spec=[3], sets=sets, rounds=rounds)
-    done = cli.micro("--backend", "fake")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro("--backend", "fake", code=0)
     spec = Role(3)
     assert loads == [BASELINE, spec, BASELINE, spec, BASELINE], "texts are checked while the baseline is loaded"
     blocks = RunFolder.open(cli.newest()).lines(Block)

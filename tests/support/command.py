@@ -62,7 +62,7 @@ class Cli:
     """`specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand.
 
     `run` and `micro` start no process, which takes seconds; `run_apart` and `micro_apart` are what a user does, but for
-    pictures, which they draw where a test says `drawn=True`.
+    pictures, which they draw where a test says `drawn=True`. `code`: the exit code that the command must end with.
     """
 
     def __init__(self, folder: Path, target: Path, draft: Path) -> None:
@@ -80,18 +80,21 @@ class Cli:
         """Write the scenario `tiny`, with other values than the USUAL ones."""
         self.write("tiny.yaml", scenario_text(**changes))
 
-    def run(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str | Path, pair: bool = True, code: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = self._command(arguments, pair)
-        return self._fed(lambda: in_process.command(self.folder, command), self._out(arguments))
+        return self._fed(lambda: in_process.command(self.folder, command), self._out(arguments), code)
 
     def run_apart(
-        self, *arguments: str | Path, pair: bool = True, drawn: bool = False
+        self, *arguments: str | Path, pair: bool = True, drawn: bool = False, code: int | None = None
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "specgate" if drawn else UNDRAWN, *self._command(arguments, pair)]
         folder, env = self.folder, self.environment()
         return self._fed(
             lambda: subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120),
             self._out(arguments),
+            code,
         )
 
     def _out(self, arguments: Sequence[str | Path]) -> Path:
@@ -99,7 +102,7 @@ class Cli:
         return self.folder / (arguments[arguments.index("--out") + 1] if "--out" in arguments else "runs")
 
     def _fed(
-        self, attempt: Callable[[], subprocess.CompletedProcess[str]], out: Path
+        self, attempt: Callable[[], subprocess.CompletedProcess[str]], out: Path, code: int | None
     ) -> subprocess.CompletedProcess[str]:
         """The outcome of a command. One that makes a run is given again where the machine had no CPU for the run, of
         which nothing is left.
@@ -115,6 +118,7 @@ class Cli:
                 shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
             for file, content in ledger.items():
                 file.write_bytes(content)
+        assert code in (None, ran.returncode), ran.stdout + ran.stderr
         return ran
 
     def environment(self) -> dict[str, str]:
@@ -122,11 +126,14 @@ class Cli:
         path = os.pathsep.join(map(str, dict.fromkeys((self.root, ROOT))))  # where the tree is a copy, it has no tests
         return {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"}
 
-    def micro(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
+    def micro(self, *arguments: str | Path, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments, code=code)
 
-    def micro_apart(self, *arguments: str | Path, drawn: bool = False) -> subprocess.CompletedProcess[str]:
-        return self.run_apart("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments, drawn=drawn)
+    def micro_apart(
+        self, *arguments: str | Path, drawn: bool = False, code: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        question = ("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml")
+        return self.run_apart(*question, *arguments, drawn=drawn, code=code)
 
     def _command(self, arguments: Sequence[str | Path], pair: bool) -> list[str]:
         checkpoints = ["--target", str(self.target), "--draft", str(self.draft)]

@@ -20,8 +20,7 @@ def looked_into(cli: Cli) -> None:
 
 def test_a_run_whose_steps_are_seen_holds_what_rests_on_steps_and_can_be_verified(cli: Cli) -> None:
     # Steps so long that a busy machine does not make a cycle look shorter than a baseline step, which is invalid.
-    done = cli.micro(*VLLM, "-o", "env.STAND_IN_FAULT=step_s=0.004")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro(*VLLM, "-o", "env.STAND_IN_FAULT=step_s=0.004", code=0)
     run = RunFolder.open(cli.newest()).read_run()
     assert all(c.tokens.identical for c in run.comparisons)
     for cell in run.cells:
@@ -39,8 +38,7 @@ def test_a_run_whose_steps_are_seen_holds_what_rests_on_steps_and_can_be_verifie
 
 
 def test_a_library_that_dies_ends_the_point_with_its_log(cli: Cli) -> None:
-    done = cli.micro(*VLLM, "-o", "env.STAND_IN_FAULT=step=die")
-    assert done.returncode == 7, done.stdout + done.stderr
+    done = cli.micro(*VLLM, "-o", "env.STAND_IN_FAULT=step=die", code=7)
     assert "its process was ended by signal 9" in done.stdout + done.stderr
     assert "arguments of LLM" in (cli.newest() / "logs" / "vllm-offline-baseline.log").read_text()
 

@@ -36,8 +36,7 @@ def spoilt(cli: Cli, spoil: Callable[[Path], object]) -> str:
 
 
 def dump(cli: Cli, name: str = "a.safetensors") -> Path:
-    done = cli.run("diagnose", "parity", "reference", "--dump", name, *PROMPT)
-    assert done.returncode == 0, done.stderr
+    done = cli.run("diagnose", "parity", "reference", "--dump", name, *PROMPT, code=0)
     assert done.stderr == f"wrote {name}: 24 prompt tokens, target, draft, step\n"
     return cli.folder / name
 
@@ -53,8 +52,7 @@ def changed(file: Path, change: Callable[[Tensors], object]) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_two_dtypes_of_one_engine_agree(cli: Cli, dtype: str) -> None:
-    done = cli.run("diagnose", "parity", "reference,dtype=float32", "reference", "--dtype", dtype, *PROMPT)
-    assert done.returncode == 0
+    done = cli.run("diagnose", "parity", "reference,dtype=float32", "reference", "--dtype", dtype, *PROMPT, code=0)
     assert f"\nAGREES 17 stages, to within what rounding in {dtype} explains\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -156,8 +154,7 @@ def test_a_head_in_another_layout_agrees_and_its_contradictions_are_warnings(cli
         edit_config(folder, num_hidden_layers=40)
         edit_tensors(folder, lambda t: [t.update({f"model.{name}": t.pop(name)}) for name in list(t)])
 
-    done = cli.run("diagnose", "parity", "reference", spoilt(cli, relabel), *PROMPT)
-    assert done.returncode == 0, done.stderr
+    done = cli.run("diagnose", "parity", "reference", spoilt(cli, relabel), *PROMPT, code=0)
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("warning: "))
     assert "spoilt: the draft's config.json contradicts its weights" in line and "num_hidden_layers = 40" in line
 
@@ -167,8 +164,7 @@ def test_a_map_that_is_off_by_one_is_named_although_every_stage_agrees(cli: Cli)
         tensors["draft.target_ids"] = tensors["draft.target_ids"] + 1
 
     a = dump(cli)
-    done = cli.run("diagnose", "parity", a, changed(a, shift), pair=False)
-    assert done.returncode == 1
+    done = cli.run("diagnose", "parity", a, changed(a, shift), pair=False, code=1)
     assert "\nOTHER TOKENS every stage agrees, but draft ids mean other tokens\n" in done.stdout
     assert "96 of 96 draft ids mean another target token" in done.stdout
     assert "B's ids are all off by 1" in " ".join(done.stdout.split())

@@ -27,8 +27,7 @@ def smoked(cli: Cli, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_an_engine_that_drafts_is_active(cli: Cli) -> None:
-    done = cli.run("smoke", "--backend", "fake", "--prompt-ids", IDS, "--tokens", "64", "--baseline")
-    assert done.returncode == 0, done.stderr
+    done = cli.run("smoke", "--backend", "fake", "--prompt-ids", IDS, "--tokens", "64", "--baseline", code=0)
     assert done.stdout.startswith("active: fake, spec-3: several draft tokens per step are proposed and accepted\n")
     assert "acceptance length       3.000 tokens per step" in done.stdout and "not a measurement" in done.stdout
     assert not list(cli.folder.glob("runs"))

@@ -15,8 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_a_tree_is_shown_level_by_level_within_80_columns(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", pair=False)
-    assert done.returncode == 0
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", pair=False, code=0)
     assert "tree.yaml: 7 draft tokens on 3 levels, 8 rows to verify" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line[:5].strip().isdigit()]
     assert rows[:3] == [["0", "1", "1", "3", "0", "the", "root"], ["1", "3", "2", "2", "3"], ["2", "3", "1", "1", "6"]]
@@ -34,8 +33,7 @@ def test_the_what_if_shows_sizes_buffers_cache_and_expectation_within_80_columns
     engine = ("--batch", "4", "--max-decoding-tokens", "64", "--max-path-len", "8", "--block-size", "4")
     pair = ("--target", cli.target, "--draft", cli.draft)
     options = ("--what-if", *engine, *pair, "--ranks", "0.7,0.1")
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", *options, pair=False)
-    assert done.returncode == 0
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *options, pair=False, code=0)
     for line in (
         "max_decoding_tokens               8       64",
         "packed_masks        4 x 64 x 2  int32       2,048  what a row may look at",
@@ -50,8 +48,9 @@ def test_the_what_if_shows_sizes_buffers_cache_and_expectation_within_80_columns
 
 def test_an_engine_that_does_not_hold_the_tree_ends_with_1(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", "--what-if", "--max-decoding-tokens", "7", pair=False)
-    assert done.returncode == 1
+    done = cli.run(
+        "engine", "tree", "inspect", "tree.yaml", "--what-if", "--max-decoding-tokens", "7", pair=False, code=1
+    )
     assert "TOO SMALL: max_decoding_tokens = 7 does not hold this tree, which needs 8" in done.stdout
 
 
@@ -113,8 +112,7 @@ def test_what_is_no_tree_ends_with_2_and_its_reason(cli: Cli, text: str, message
 )
 def test_a_what_if_that_makes_no_sense_ends_with_2(cli: Cli, texts: tuple[str, ...], message: str) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("engine", "tree", "inspect", "tree.yaml", *texts, pair=False)
-    assert done.returncode == 2
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *texts, pair=False, code=2)
     assert message in done.stderr
 
 
@@ -123,8 +121,7 @@ def test_a_what_if_that_makes_no_sense_ends_with_2(cli: Cli, texts: tuple[str, .
 
 def test_a_run_with_a_tree_is_judged_and_says_what_was_drafted(cli: Cli) -> None:
     cli.write("tree.yaml", "choices: [[0], [1], [0, 0], [1, 0], [0, 0, 0]]\n")
-    done = cli.micro("--backend", "reference", "-o", "device=cpu", "-o", "tree=tree.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro("--backend", "reference", "-o", "device=cpu", "-o", "tree=tree.yaml", code=0)
     (folder,) = (f for f in (cli.folder / "runs").iterdir() if f.is_dir())
     assert "5 tokens on 3 levels" in (folder / "samples" / "engines.jsonl").read_text()
     blocks = [json.loads(line) for line in (folder / "samples" / "blocks.jsonl").read_text().splitlines()]
@@ -136,15 +133,13 @@ def test_a_run_with_a_tree_is_judged_and_says_what_was_drafted(cli: Cli) -> None
 
 def test_a_run_with_a_tree_that_is_none_ends_with_2(cli: Cli) -> None:
     cli.write("tree.yaml", "choices: [[0], [0]]\n")
-    done = cli.micro("--backend", "reference", "-o", "device=cpu", "-o", "tree=tree.yaml")
-    assert done.returncode == 2
+    done = cli.micro("--backend", "reference", "-o", "device=cpu", "-o", "tree=tree.yaml", code=2)
     assert "choices[1]: [0]: a duplicate of choices[0]" in done.stderr
 
 
 @pytest.mark.parametrize("backend", ["transformers", "fake"])
 def test_an_engine_that_drafts_no_trees_says_so(cli: Cli, backend: str) -> None:
-    done = cli.micro("--backend", backend, "-o", "tree=dynamic:8")
-    assert done.returncode == 2
+    done = cli.micro("--backend", backend, "-o", "tree=dynamic:8", code=2)
     assert "tree" in done.stderr and "known" in done.stderr
 
 

@@ -37,8 +37,7 @@ def planted(tmp_path: Path) -> Path:
 
 def test_a_planted_pair_is_measured_on_random_prompts_and_labelled(cli: Cli, planted: Path) -> None:
     cli.write("text.yaml", TEXT_SCENARIO)
-    done = cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False, code=0)
     assert "acceptance is planted (pair planted-tiny)" in cli.details()
     run = RunFolder.open(cli.newest()).read_run()
     (scenario,) = run.scenarios.values()

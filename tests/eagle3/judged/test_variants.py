@@ -23,8 +23,7 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     cli.write("tiny.yaml", scenario_text(spec=[3]) + VARIANTS)
     policy = POLICY.replace(NOT_SCORED, "").replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"')
     cli.write("policy.yaml", policy)
-    done = cli.micro("--backend", "reference", "--plain")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cli.micro("--backend", "reference", "--plain", code=0)
     path = cli.newest()
     run, blocks = RunFolder.open(path).read_run(), RunFolder.open(path).lines(Block)
 
@@ -58,29 +57,25 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     entry = json.loads((cli.folder / "runs/ledger.jsonl").read_text().splitlines()[-1])
     assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+kv-fp8", "tiny+tree"}
 
-    verified = cli.run("runs", "verify", path, pair=False)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    cli.run("runs", "verify", path, pair=False, code=0)
     summed = cli.run("runs", "compare", "--by", "acceptance", path, pair=False).stdout
     for variant in ("spec-3, T 1 coupled)", "spec-3, KV cache fp8, draft's KV cache nvfp4)", "spec-3, tree: "):
         assert variant in summed  # and none of them is pooled with the plain role
     as_if_killed(path, blocks=40)
-    resumed = cli.run("micro", "--resume", path, pair=False)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    cli.run("micro", "--resume", path, pair=False, code=0)
     assert [r.status for r in RunFolder.open(path).read_run().cells] == ["ok"] * len(ROLES)
 
 
 def test_an_option_of_a_variant_cannot_be_given_on_the_command_line_too(cli: Cli) -> None:
     cli.write("tiny.yaml", scenario_text(spec=[3]) + VARIANTS)
-    done = cli.micro("--backend", "reference", "-o", "tree=dynamic:4")
-    assert done.returncode == 2
+    done = cli.micro("--backend", "reference", "-o", "tree=dynamic:4", code=2)
     assert "scenario tiny+tree sets options.tree: 'dynamic:6'" in done.stderr
 
 
 def test_an_option_of_a_variant_that_the_engine_does_not_know_is_named(cli: Cli) -> None:
     wrong = "variants: {x: {options: {bogus: 1}}}\n"
     cli.write("tiny.yaml", scenario_text(spec=[3]) + wrong)
-    done = cli.micro("--backend", "reference", "--plain")
-    assert done.returncode == 2
+    done = cli.micro("--backend", "reference", "--plain", code=2)
     assert "option bogus: not known" in done.stderr
 
 

@@ -298,8 +298,7 @@ def test_a_block_in_which_nothing_was_decoded_may_take_no_time(here: Opened) -> 
 def test_a_run_loses_the_cell_of_a_malformed_answer_and_nothing_else(cli: Cli) -> None:
     cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("context: [24]", "context: [24, 32]"))
     lie = "-1 if honest == 48000 else honest"  # two prompts of 24 tokens, at 1000 ns each: the first point only
-    done = cli.micro("--backend", "lying", "-o", f"prefill={lie}")
-    assert done.returncode == 7, done.stdout + done.stderr
+    done = cli.micro("--backend", "lying", "-o", f"prefill={lie}", code=7)
     assert "malformed answer to prefill: ns: -1" in done.stdout
     record = json.loads((cli.newest() / "run.json").read_text())
     assert {c["status"] for c in record["cells"]} == {"failed", "ok"}

@@ -216,8 +216,7 @@ def test_pruned_speculation_emits_the_same_tokens_and_accepts_all_that_it_still_
 
 def test_a_table_of_80_columns_says_what_every_size_covers_and_reads(cli: Cli) -> None:
     cli.write("ids.jsonl", json.dumps({"ids": [*range(40), *range(20)]}) + "\n")
-    done = cli.run("engine", "draft-vocab", "--prompts", "ids.jsonl", "--size", "16", "--out", "pruned")
-    assert done.returncode == 0, done.stderr
+    done = cli.run("engine", "draft-vocab", "--prompts", "ids.jsonl", "--size", "16", "--out", "pruned", code=0)
     printed = done.stdout[: done.stdout.index("written:")].splitlines()
     assert max(map(len, printed)) <= 80
     rows = [line.split() for line in printed if "×" in line and line.split()[0].isdigit()]
@@ -231,8 +230,9 @@ def test_a_table_of_80_columns_says_what_every_size_covers_and_reads(cli: Cli) -
 
 def test_json_has_the_curve_the_choice_and_the_bytes(cli: Cli) -> None:
     cli.write("ids.jsonl", json.dumps({"ids": [*range(320), *range(20)]}) + "\n")
-    done = cli.run("engine", "draft-vocab", "--prompts", "ids.jsonl", "--cover", "50", "--target-rows", "--json")
-    assert done.returncode == 0, done.stderr
+    done = cli.run(
+        "engine", "draft-vocab", "--prompts", "ids.jsonl", "--cover", "50", "--target-rows", "--json", code=0
+    )
     data = json.loads(done.stdout)
     shares = [line["covered_by_any"] for line in data["curve"]]
     assert shares == sorted(shares) and shares[-1] == 1
@@ -269,7 +269,6 @@ def test_json_has_the_curve_the_choice_and_the_bytes(cli: Cli) -> None:
 def test_what_cannot_be_done_is_named_and_ends_with_2(cli: Cli, arguments: list[str], why: str) -> None:
     cli.write("ids.jsonl", json.dumps({"ids": [*range(320)]}) + "\n")
     cli.write("beyond.jsonl", json.dumps({"ids": [320]}) + "\n")
-    done = cli.run("engine", "draft-vocab", *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
+    done = cli.run("engine", "draft-vocab", *arguments, code=2)
     assert why in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr and not (cli.folder / "new").exists()
