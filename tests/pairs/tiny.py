@@ -17,6 +17,7 @@ from specgate.backends.eagle3.lib.hf_write import draft_config, target_config, w
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.heads.tensors import draft_tensors
+from tests.support.engines.house import write_byte_tokenizer
 
 BOS, EOS = "<|begin|>", "<|end|>"
 BYTES: Final = 256
@@ -102,13 +103,6 @@ def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def write_tokenizer(folder: Path) -> None:
     """A byte-level tokenizer without merges: ids 0 … 255 are the byte alphabet in order, then come begin and end."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in (BOS, EOS)])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_byte_tokenizer(folder)
     content = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS}
     (folder / "tokenizer_config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,19 +68,21 @@ class Eagle3ByHand:
         return stream + self.w["midlayer.mlp.down_proj.weight"] @ (torch.nn.functional.silu(gate) * up)
 
     @torch.inference_mode()
-    def cycles(self, prompt: list[int], k: int, count: int) -> list[tuple[list[int], int]]:
-        """(draft tokens, how many of them were accepted) of each cycle."""
+    def cycles(self, prompt: list[int], k: int, count: int, confidence: float = 0.0) -> list[tuple[list[int], int]]:
+        """(draft tokens, how many of them were accepted) of each cycle. A chain ends before `k` drafts where the
+        product of their probabilities falls below `confidence`.
+        """
         ids = [*prompt, self.greedy(prompt)]
         cycles = []
         for _ in range(count):
-            hidden = self.features(ids)
-            drafts: list[int] = []
-            for _ in range(k):
+            hidden, drafts, sure = self.features(ids), list[int](), 1.0
+            while len(drafts) < k and (not drafts or sure >= confidence):
                 ranked, stream = self.behind(ids, drafts, hidden)
                 drafts.append(ranked[0][0])
+                sure *= math.exp(ranked[0][1])
                 hidden = torch.cat((hidden, stream[None]))
             accepted = 0
-            while accepted < k and drafts[accepted] == self.greedy([*ids, *drafts[:accepted]]):
+            while accepted < len(drafts) and drafts[accepted] == self.greedy([*ids, *drafts[:accepted]]):
                 accepted += 1
             cycles.append((drafts, accepted))
             ids += drafts[:accepted]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import torch
 
 from specgate.backends.eagle3.lib.chains import ChainLengths, lengths_of, table_of
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
@@ -28,26 +26,6 @@ def drafted(block: Decoded) -> list[int]:
     return [d for row in block.drafted for d in row if d >= 0]
 
 
-@torch.inference_mode()
-def by_hand(hand: Eagle3ByHand, prompt: list[int], k: int, confidence: float, count: int) -> list[tuple[int, int]]:
-    """(draft tokens, how many of them were accepted) of each cycle, from probabilities computed without a cache."""
-    ids, cycles = [*prompt, hand.greedy(prompt)], []
-    for _ in range(count):
-        hidden, drafts, sure = hand.features(ids), list[int](), 1.0
-        while len(drafts) < k and (not drafts or sure >= confidence):
-            ranked, stream = hand.behind(ids, drafts, hidden)
-            drafts.append(ranked[0][0])
-            sure *= math.exp(ranked[0][1])
-            hidden = torch.cat((hidden, stream[None]))
-        accepted = 0
-        while accepted < len(drafts) and drafts[accepted] == hand.greedy([*ids, *drafts[:accepted]]):
-            accepted += 1
-        cycles.append((len(drafts), accepted))
-        ids += drafts[:accepted]
-        ids.append(hand.greedy(ids))
-    return cycles
-
-
 @pytest.mark.parametrize("confidence", [0.003, 0.3])
 def test_a_chain_ends_where_the_product_of_the_drafts_probabilities_falls_below_the_confidence(
     pair: tuple[Path, Path], confidence: float
@@ -56,7 +34,7 @@ def test_a_chain_ends_where_the_product_of_the_drafts_probabilities_falls_below_
     engine.prefill([PROMPTS[0]], draft=True)
     block = engine.decode(Role(5), Budget(steps=8), ())
     pairs = [(d, a) for (d,), (a,) in zip(block.drafted, block.accepted, strict=True)]
-    assert pairs == by_hand(Eagle3ByHand(pair), PROMPTS[0], 5, confidence, 8)
+    assert pairs == [(len(drafts), a) for drafts, a in Eagle3ByHand(pair).cycles(PROMPTS[0], 5, 8, confidence)]
     assert block.counters["chains_ended_early"] == sum(d < 5 for d, _ in pairs)
     assert min(d for d, _ in pairs) >= 1 and (confidence > 0.1 or max(d for d, _ in pairs) > 1)
 
