@@ -83,7 +83,7 @@ def test_the_shipped_draft_changes_no_token_as_a_chain_and_no_bit_as_a_tree_whic
     target_folder: Path, target: TargetCheckpoint, draft: DraftCheckpoint
 ) -> None:
     assert draft.warnings == ()
-    prompt, budget = prompt_of(target_folder, 96), Budget(new_tokens=20)
+    prompt, budget = prompt_of(target_folder, 96), Budget(new_tokens=14)
     engine = engine_of(target, draft, 512)
     engine.prefill([prompt], draft=True)
     plain, short, chain = (engine.decode(role, budget, ()) for role in (BASELINE, Role(1), Role(4)))

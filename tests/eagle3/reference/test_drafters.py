@@ -20,7 +20,8 @@ PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 4
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
-    return PairRef("random", *write_random_pair(tmp_path_factory.mktemp("pair"), seed=1))
+    folder = tmp_path_factory.mktemp("pair")
+    return PairRef("random", *write_random_pair(folder, seed=1, layers=2, boundaries=(0, 1, 2)))
 
 
 def opened(pair: PairRef, **options: str) -> Engine:

@@ -39,7 +39,8 @@ OF_EVERY_KIND = pytest.mark.parametrize("folders", KINDS, indirect=True, scope="
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A random Llama; of a test `OF_EVERY_KIND`, a Qwen3, too."""
     kind = getattr(request, "param", "llama")
-    return write_random_pair(tmp_path_factory.mktemp(kind), seed=1, **KINDS[kind])
+    folder = tmp_path_factory.mktemp(kind)
+    return write_random_pair(folder, seed=1, layers=3, boundaries=(0, 1, 2), **KINDS[kind])
 
 
 def open_engine(folders: tuple[Path, Path], *, batch: int = 3, positions: int = 160) -> ReferenceEngine:
@@ -67,7 +68,7 @@ def transformers_greedy(folder: Path, prompt: list[int], new_tokens: int) -> lis
 @OF_EVERY_KIND
 def test_logits_and_captured_features_agree_with_transformers(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
-    tokens, boundaries, geometry = torch.tensor([PROMPTS[2]]), (0, 1, 3), engine.target.geometry
+    tokens, boundaries, geometry = torch.tensor([PROMPTS[2]]), (0, 1, 2), engine.target.geometry
     positions = torch.arange(tokens.shape[1])[None]
     with torch.inference_mode():
         stream, features = target_forward(

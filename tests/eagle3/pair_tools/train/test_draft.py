@@ -30,7 +30,7 @@ TOY = Recipe(
     draft_vocab=120,
     window=16,
     intermediate=64,
-    steps=160,
+    steps=100,
     strands=(Strand(32, 0.5), Strand(64, 0.5, own_tokens=32, sequences=64)),
     batch_tokens=192,
     piece=32,
@@ -52,7 +52,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[
         (text / f"{i}.txt").write_text(f"document {i}: " + "some text, some more text. " * 40, encoding="utf-8")
     sentences: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "train", partial(train, report_every=40))
+        patch.setattr(command, "train", partial(train, report_every=25))
         train_draft(target, folder / "draft", [parse_corpus(str(text))], TOY, "cpu", sentences.append)
     return target, folder / "draft", sentences
 
@@ -122,33 +122,23 @@ def test_captured_layers_are_the_ones_engines_assume() -> None:
         default_boundaries(3)
 
 
-def test_the_acceptance_command_prints_a_row_per_context(trained: tuple[Path, Path, list[str]]) -> None:
+def acceptance(trained: tuple[Path, Path, list[str]], *contexts: str) -> list[str]:
+    """The lines of `specgate diagnose acceptance` on the text that the draft was trained with."""
     target, draft, _ = trained
-    text = target.parent / "text"
-    arguments = ["--target", str(target), "--draft", str(draft), "--corpus", str(text), "--device", "cpu"]
-    contexts = ["--context", "24", "--context", "48", "--prompts", "2", "--new-tokens", "16"]
-    result = CliRunner().invoke(cli, ["diagnose", "acceptance", *arguments, *contexts], catch_exceptions=False)
-    lines = result.output.splitlines()
+    pair = ["--target", str(target), "--draft", str(draft), "--corpus", str(target.parent / "text"), "--device", "cpu"]
+    result = CliRunner().invoke(cli, ["diagnose", "acceptance", *pair, *contexts], catch_exceptions=False)
+    return result.output.splitlines()
+
+
+def test_the_acceptance_command_prints_a_row_per_context(trained: tuple[Path, Path, list[str]]) -> None:
+    lines = acceptance(trained, "--context", "24", "--context", "48", "--prompts", "2", "--new-tokens", "16")
     assert [line.split()[1] for line in lines] == ["24", "48"]
     assert all("spec-5" in line and "repeated" in line for line in lines)
 
 
 def test_a_context_beyond_the_target_is_refused(trained: tuple[Path, Path, list[str]]) -> None:
-    target, draft, _ = trained
-    arguments = [
-        "diagnose",
-        "acceptance",
-        "--target",
-        str(target),
-        "--draft",
-        str(draft),
-        "--context",
-        "5000",
-        "--device",
-        "cpu",
-    ]
     with pytest.raises(UsageError, match="--yarn"):
-        CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        acceptance(trained, "--context", "5000")
 
 
 def test_training_without_a_length_is_refused(trained: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ LOSSLESS = {"specpv": "lossless", **SMALL}
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
-    return PairRef("tiny", *write_random_pair(tmp_path_factory.mktemp("pair"), seed=1))
+    folder = tmp_path_factory.mktemp("pair")
+    return PairRef("tiny", *write_random_pair(folder, seed=1, layers=2, boundaries=(0, 1, 2)))
 
 
 def prompts(lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
