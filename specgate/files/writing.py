@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,8 +61,11 @@ def json_text(data: object) -> str:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write `text`, which is masked already, as `write_text` does."""
-    temporary = file.with_name(file.name + ".tmp")
+    """Write `text`, which is masked already, as `write_text` does.
+
+    Several processes may write one file of a machine at once: the last one counts.
+    """
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with disk(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
     with disk(file):

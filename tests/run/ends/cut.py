@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def cut(function: Callable[[], int], folder: Path, at: int | str, how: How = "ki
             place = os.path.abspath(str(arguments[0])) if opened or event in OTHERS else ""
             if not place.startswith(str(folder)) or place.endswith(".lock"):
                 return
-            seen.append(name := Path(place).name.removesuffix(".tmp"))
+            seen.append(name := re.sub(r"\.\d+\.tmp$|\.tmp$", "", Path(place).name))
             if how == "file full" and (name != at or seen.count(name) <= 3):
                 return
             if at in seen if isinstance(at, str) else len(seen) > at:
