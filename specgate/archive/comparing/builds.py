@@ -60,6 +60,12 @@ class Partners:
         return same_prompts(self.run_a, self.a.point, self.run_b, self.b.point)
 
     @property
+    def refused(self) -> bool:
+        """True if a server under load refused requests: the times of the others are no fair sample."""
+        counts = (result.values.get("refused_requests") for result in (self.result_a, self.result_b))
+        return any(count is not None and count.value for count in counts)
+
+    @property
     def between_speedups(self) -> tuple[BetweenRuns, BetweenRuns]:
         """Spread from process to process in the ratio to the baseline: as each run stored it, else ASSUMED."""
         a, b = (stored or ASSUMED for stored in self._between)
@@ -171,6 +177,8 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
         return replace(bare, reason_code=next((r for r in reasons if r), "withheld"))
     if metric in ACCEPTANCE and partners.run_a.acceptance != partners.run_b.acceptance:
         return replace(bare, reason_code="acceptance_sources_differ")
+    if (METRICS[metric].unit == "ms" or metric == "latency_speedup_ratio") and partners.refused:
+        return replace(bare, reason_code="requests_refused")
     if not a.value or not b.value:
         return replace(bare, reason_code="zero")
     stated = replace(bare, ratio=b.value / a.value)

@@ -17,7 +17,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED, OF_TIME
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.stored_runs import StoredRun, load_run
-from specgate.contract import BetweenRuns, Block, Role
+from specgate.contract import BetweenRuns, Block, Role, Value
 from specgate.contract.comparisons import Change, Contrast, How
 from specgate.errors import ExitCode, UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
@@ -173,6 +173,16 @@ def test_a_speed_that_was_withheld_has_no_ratio(a: Path, tmp_path: Path) -> None
     comparison = contrast(a, store(tmp_path / "b", change=corrupt))
     for metric in ("decode_speedup_ratio", "decode_tok_s", "mean_tpot_ms"):
         assert (change(comparison, metric).ratio, change(comparison, metric).reason_code) == (None, "token_mismatch")
+
+
+def test_times_beside_refused_requests_have_no_ratio(a: Path) -> None:
+    one = load_run(a)
+    refused = {"refused_requests": Value("refused_requests", 3.0, "count", 48)}
+    cells = tuple(replace(r, values={**r.values, **refused}) for r in one.run.cells)
+    result = contrast(a, changed(one, cells=cells))
+    latency = change(result, "mean_tpot_ms")
+    assert (latency.ratio, latency.reason_code) == (None, "requests_refused") and latency.a == latency.b
+    assert change(result, "decode_tok_s").ratio == 1
 
 
 def test_acceptance_of_two_sources_is_never_held_together(a: Path) -> None:
