@@ -29,6 +29,8 @@ NUMBER: Final = re.compile(r"(?:(?<![\w)])-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 LETTER: Final = re.compile(r"[\s*(\"'$]*([A-Z])(?![A-Za-z])")
 IN_PARENTHESES: Final = re.compile(r"\(([A-Z])\)")
 THOUGHT: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+THOUGHT_OUT: Final = "</think>"
+"""What ends a thought that the prompt has begun, so that the text does not."""
 NO_MEANING: Final = re.compile(r"\s|\$|\\left|\\right|\\[!,;]|[\"'*]")
 
 
@@ -45,7 +47,7 @@ def key_of(answer: str) -> AnswerKey | None:
 
 def extracted(text: str, key: AnswerKey) -> str | None:
     """The answer in a model's text, for a key of this kind; None where there is none."""
-    places = list(answer_places(THOUGHT.sub("", text)))
+    places = list(answer_places(THOUGHT.sub("", text).rpartition(THOUGHT_OUT)[2]))
     if key.kind == "choice":
         return choice_in(places)
     for place, stated in places:

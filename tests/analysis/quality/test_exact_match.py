@@ -19,6 +19,8 @@ NUMBER, CHOICE, TEXT = AnswerKey("number", "18"), AnswerKey("choice", "B"), Answ
         ("She has 20-2 = 18", NUMBER, "18", True),
         ("<think>It may be 18.</think> The answer is 17.", NUMBER, "17", False),
         ("<think>18, 18, and the budget ends", NUMBER, None, False),
+        ("I see 18 apples.</think>\nThere are 17.", NUMBER, "17", False),
+        ("I doubt it: (A) or B?</think>\nC", CHOICE, "C", False),
         ("I do not know.", NUMBER, None, False),
         ("The answer is (B).", CHOICE, "B", True),
         ("B. Because A is wrong", CHOICE, "B", True),
