@@ -420,16 +420,16 @@ class ServerEngine:
 
     def _converse(self) -> None:
         """Have the earlier turns of conversations answered, before anything is timed. Raises BackendError if the server
-        is not asked by messages.
+        is not asked by messages, which alone have what a prompt needs.
         """
-        conversations = [prompt for prompt in self.prompts if self.chats.is_conversation(prompt)]
-        if conversations and not self._talks():
+        if not self._talks() and (lost := next(filter(None, map(self.chats.lost_in_completions, self.prompts)), "")):
             raise BackendError(
-                f"{self.adapter.name}: turns of conversations, and it is asked for completions",
-                hint="-o endpoint=chat: earlier answers are then given by the server",
+                f"{self.adapter.name}: a prompt with {lost}, and it is asked for completions",
+                hint="-o endpoint=chat asks for chats, which have that",
             )
-        for prompt in conversations:
-            self.chats.fields(prompt)
+        for prompt in self.prompts:
+            if self.chats.is_conversation(prompt):
+                self.chats.fields(prompt)
 
     def _answer(self, fields: Json) -> str:
         """The baseline's answer to a turn of a conversation, up to its end or `TURN_TOKENS`; what it thought is left

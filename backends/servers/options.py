@@ -44,6 +44,9 @@ METHOD_FLAGS: Final = (
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 
+OF_CHATS: Final = ("chat_template", "chat_template_kwargs", "response_format", "system", "logprobs")
+"""Options that a completions end point has no place for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -54,7 +57,8 @@ class Options:
     whether requests may be served from it. None: off, and a server that runs already drops its cache where it can.
     `own` are the engine's own options.
 
-    `endpoint`: which one takes the requests; None for completions where a server has them. The rest is for chats.
+    `endpoint`: which one takes the requests; None for completions where a server has them. The rest is for chats, and
+    chooses their end point.
     `chat_template`: a file that the target's template is in, or `SERVERS_OWN`. `chat_template_kwargs`: variables for
     it, such as {"enable_thinking": false}. `response_format`: the form that every answer must have. `system`: the turn
     before all others of chats that have none. `logprobs`: whether each token's log-probability is asked for, which
@@ -139,7 +143,7 @@ class Options:
             kernels=read_patterns(Path(raw["kernels"]).expanduser()) if "kernels" in raw else None,
             log=logs_of(raw),
             prefix_cache=switch(raw, "prefix_cache"),
-            endpoint=endpoint_of(raw),
+            endpoint=endpoint_of(raw) or ("chat" if any(key in raw for key in OF_CHATS) else None),
             chat_template=template_of(raw),
             chat_template_kwargs=json_object(raw, "chat_template_kwargs") or {},
             response_format=json_object(raw, "response_format"),
@@ -160,8 +164,7 @@ class Options:
             )
         if self.url and self.force_al is not None:
             raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
-        of_chats = ("chat_template", "chat_template_kwargs", "response_format", "system", "logprobs")
-        if self.endpoint == "completions" and (chosen := [n for n in of_chats if getattr(self, n)]):
+        if self.endpoint == "completions" and (chosen := [name for name in OF_CHATS if getattr(self, name)]):
             raise UsageError(f"option {chosen[0]} with endpoint = completions: it is for chats", hint="endpoint=chat")
         if self.port is not None and self.servers == "together":
             raise UsageError(

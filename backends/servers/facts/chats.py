@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import Json
@@ -77,6 +77,10 @@ class Renderer:
         return text
 
 
+CONSTRAINTS: Final = ("response_format", "structured_outputs", "tool_choice")
+"""Keys of a chat request that the form of its answer follows from."""
+
+
 class Chats:
     """The chats that prompts of token ids stand for, as the options complete them.
 
@@ -131,6 +135,14 @@ class Chats:
         """True if earlier turns of the prompt have still to be answered."""
         request = self.known.get(sha256_of_ids([prompt]))
         return request is not None and ANSWER in json.loads(request)["messages"]
+
+    def lost_in_completions(self, prompt: Ids) -> str:
+        """What of a prompt a completions end point does not take and which changes its answer; "" if nothing does."""
+        if self.is_conversation(prompt):
+            return "earlier turns to be answered"
+        request = json.loads(self.known.get(sha256_of_ids([prompt]), "{}"))
+        harmless = {"tool_choice": ("auto", "none"), "response_format": ({"type": "text"},)}
+        return next((key for key in CONSTRAINTS if key in request and request[key] not in harmless.get(key, ())), "")
 
     def warnings(self) -> Iterator[str]:
         """Yield what readers must know: nothing holds the server to a template."""

@@ -12,6 +12,7 @@ import pytest
 
 from specgate.backends.servers.adapters.chat import lacks_completions
 from specgate.backends.servers.client import Client
+from specgate.backends.servers.options import Options
 from specgate.backends.servers.secrets import Secret
 from specgate.checkpoints.chat_template import ANSWER
 from specgate.contract import BASELINE, Budget, Role
@@ -151,6 +152,34 @@ def test_a_template_that_cannot_be_rendered_is_named(chat_pair: tuple[Path, Path
         pytest.raises(BackendError, match=r"broken.jinja: chat_template, line 1: not a Jinja template"),
     ):
         both(engine)
+
+
+@pytest.mark.slow("starts two servers per test")
+@pytest.mark.parametrize(
+    ("beside", "lost"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "text"}, "tool_choice": "auto"}, ""),
+    ],
+)
+def test_a_prompt_whose_answer_has_a_form_is_not_asked_of_completions_without_it(
+    beside: dict[str, object], lost: str, chat_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    known = (ChatPrompt(sha256_of_ids([RENDERED]), json.dumps({**CHAT, **beside})),)
+    with running_stub("vllm", 3) as url, running_stub("vllm", 0) as plain:
+        request = request_of(chat_pair, tmp_path, {"url": url, "url.baseline": plain})
+        with closing(backend("vllm").open(replace(request, chats=known))) as engine:
+            if not lost:
+                engine.prefill([RENDERED], draft=True)
+                return
+            with pytest.raises(BackendError, match=f"a prompt with {lost}, and it is asked .*\n  -o endpoint=chat"):
+                engine.prefill([RENDERED], draft=True)
+
+
+@pytest.mark.parametrize("option", ["system=You are terse.", 'response_format={"type": "json_object"}', "logprobs=on"])
+def test_an_option_that_only_chats_have_chooses_their_end_point(option: str) -> None:
+    assert Options.parse(dict([option.split("=", 1)]), ()).endpoint == "chat"
 
 
 @pytest.mark.slow("starts two servers")
