@@ -132,7 +132,8 @@ TOOLS: Final = (
             "output_tok_s": Figure("output_throughput"),
             "throughput_req_s": Figure("request_throughput"),
             "goodput_req_s": Figure("request_goodput"),
-            **latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", itl="itl", e2e="e2el"),
+            # Its ITL is a gap between chunks, whatever they hold.
+            **latencies("{s}_{q}_ms", _NAMED, ttft="ttft", tpot="tpot", icl="itl", e2e="e2el"),
         },
         asked=("request_rate", "burstiness", "max_concurrency", "num_prompts"),
         settings=("model_id",),

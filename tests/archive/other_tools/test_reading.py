@@ -27,6 +27,7 @@ PLAIN: dict[str, Any] = {
     "total_token_throughput": 174.8,
     "p99_ttft_ms": 40.0,
     "mean_tpot_ms": 16.6,
+    "p99_itl_ms": 41.0,
     "median_e2el_ms": 500.0,
     "itls": [[0.02]],
 }
@@ -110,7 +111,7 @@ def lengths(run: Run) -> dict[str, float | None]:
             3,
             2.35,
         ),
-        (PLAIN, "vllm bench serve", {"output_tok_s": 60}, 0, None),
+        (PLAIN, "vllm bench serve", {"output_tok_s": 60, "p99_icl_ms": 41}, 0, None),
         (SGLANG, "sglang.bench_serving", {"output_tok_s": 204.8, "mean_tpot_ms": 4.6, "p99_e2e_ms": 1250}, 3, 2.66),
         (SGLANG.replace("2.66", "null").replace("3}", "null}"), "sglang.bench_serving", {}, 0, None),
         (
