@@ -20,7 +20,7 @@ from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import planned_interim_looks
-from specgate.contract import Block, Budget, CellResult, Scenario, Value
+from specgate.contract import Block, Budget, CellResult, Scenario, TimeEnd, Value
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.samples.counters import (
     AS_TEXTS,
@@ -43,14 +43,14 @@ def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Valu
 
 
 def latency_values(
-    blocks: Sequence[Block], requests: Sequence[Sequence[TimedRequest]], scenario: Scenario
+    blocks: Sequence[Block], requests: Sequence[Sequence[TimedRequest]], scenario: Scenario, ends: Sequence[TimeEnd]
 ) -> Iterator[Value]:
     """The times of the cell's requests, and of a server's its goodput where the scenario has limits.
 
-    `requests`: those of each of `blocks`.
+    `requests`: those of each of `blocks`. `ends`: where the time of the point was spent.
     The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
     """
-    error = ERROR / len(planned_interim_looks(scenario))
+    error = ERROR / len(planned_interim_looks(scenario, ends))
     yield from request_values(requests, error)
     if scenario.goodput is not None and all(block.served for block in blocks):
         seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9

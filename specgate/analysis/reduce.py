@@ -51,6 +51,8 @@ from specgate.contract import (
     Rescoring,
     Round,
     ScoreCheck,
+    TimeEnd,
+    TimeEnds,
     TokenCheck,
     TokenChecks,
     Value,
@@ -67,6 +69,8 @@ SPEEDS = (
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
 UNMEASURED: Mapping[str, BetweenRuns] = {}
 """Nothing is known of what differs between runs."""
+ENDLESS: TimeEnds = {}
+"""No point was measured until its time was spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ def measure(
     known: Known | None = None,
     aside: SetAside | None = None,
     between: Mapping[str, BetweenRuns] = UNMEASURED,
+    ends: TimeEnds = ENDLESS,
     brief: bool = False,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
@@ -137,7 +142,7 @@ def measure(
     `check_facts`: facts of engines and machine that the records are compared with.
     `known`: what earlier calls over the same blocks and `check_facts` have left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
-    `between`: `Run.between_runs`.
+    `between`: `Run.between_runs`. `ends`: `Run.time_ends`.
     `brief`: cells have what gates judge alone. What only pages show (`series_ms`, `distributions`) is left out.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
@@ -171,13 +176,13 @@ def measure(
 
     def reduced(cell: Cell) -> CellResult:
         rounds = measured_rounds[cell.point]
-        left_out = aside.get(cell.point.key, frozenset())
+        left_out, spent = aside.get(cell.point.key, frozenset()), ends.get(cell.point.key, ())
         beside = tuple(map(id, texts[cell.point])), seen(cell, margins) if ties else 0
-        key = (cell, rounds, tuple(map(id, of[cell])), beside, cell in unlike, left_out)
+        key = (cell, rounds, tuple(map(id, of[cell])), beside, cell in unlike, left_out, spent)
         if key not in known.results:
             repeats = repeats_of(cell, of[cell], margins, ties_of[cell.point], texts[cell.point])
             known.results[key] = reduce_cell(
-                plan, cell, of[cell], rounds, records.texts, repeats, withhold=cell in unlike, aside=aside
+                plan, cell, of[cell], rounds, records.texts, repeats, withhold=cell in unlike, aside=aside, ends=spent
             )
         return known.results[key]
 
@@ -293,11 +298,12 @@ def reduce_cell(
     *,
     withhold: bool,
     aside: SetAside,
+    ends: Sequence[TimeEnd],
 ) -> CellResult:
     """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong.
 
     `rounds`: (prompt set, round) of every planned round, in running order. `texts_beside`: the untimed baseline texts,
-    which a baseline cell has to repeat. `repeats`: see `repeat_values`. `aside`: see `measure`.
+    which a baseline cell has to repeat. `repeats`: see `repeat_values`. `aside`: see `measure`. `ends`: of its point.
     """
     result, clocked = without_figures(cell, blocks, rounds, aside), timed(blocks, aside)
     scenario = plan.scenarios[cell.point.scenario]
@@ -308,7 +314,7 @@ def reduce_cell(
         v.metric: v
         for v in (
             *(load_values(clocked) if scenario.load is not None else speed_values(clocked, whole_requests)),
-            *(latency_values(clocked, requests, scenario) if clocked else ()),
+            *(latency_values(clocked, requests, scenario, ends) if clocked else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, result.acceptance, scenario.budget),
             *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),

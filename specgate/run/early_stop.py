@@ -154,7 +154,7 @@ def look_at(
     rejecting = [(rule, of) for rule, of in limits if rule.required or not scenario.until_decided]
     if any(host.too_many for host in judge_hosts(plan, journal.blocks, rejecting, journal.engines).values()):
         return Look(len(plan.rounds), decided=False)
-    aside = set_aside(hosts)
+    aside, ends = set_aside(hosts), with_now(plan, journal)
     records = Checked(journal.texts, asked=policy.checks, followed=journal.followed)
     cells, comparisons = measure(
         plan,
@@ -167,6 +167,7 @@ def look_at(
         known=known,
         aside=aside,
         between=run.between_runs,
+        ends=ends,
         brief=True,
     )
     times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
@@ -180,7 +181,7 @@ def look_at(
         failures={},
         conditions={},
         times=times,
-        time_ends=with_now(plan, journal),
+        time_ends=ends,
     )
     every = (v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut))
     verdicts = [v for v in every if v.state is not State.SKIPPED]

@@ -97,6 +97,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         known=known,
         aside=aside,
         between=run.between_runs,
+        ends=journal.time_ends,
     )
     cells = with_drifts(
         by_prompt_of_file(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines

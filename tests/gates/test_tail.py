@@ -7,16 +7,29 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.contract import Block, CellResult, LatencyLimits, Rule, Run, State, Value, Verdict
+from specgate.analysis.reduce import Checked, measure
+from specgate.analysis.requests.percentiles import ERROR, quantiles
+from specgate.analysis.stats import planned_interim_looks
+from specgate.contract import (
+    Block,
+    CellResult,
+    LatencyLimits,
+    NearTies,
+    Plan,
+    Rule,
+    Run,
+    State,
+    TimeEnd,
+    Value,
+    Verdict,
+)
 from specgate.gates.goodput import GATE as GOODPUT
 from specgate.gates.tail import GATE as TAIL
-from tests.support.factories import blocks_of, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, plan_of, run_of, scenario, texts_of
 
 
-def full_run(limits: LatencyLimits | None = None, *, prompt_sets: int = 4, rounds: int = 2, slow: int = 0) -> Run:
+def scattered_blocks(plan: Plan, slow: int = 0) -> list[Block]:
     """Blocks of 50 steps of about 10 ms (baseline) and 14 ms (spec), of which `slow` take ten times as long."""
-    small_scenario = scenario(kind="full", prompt_sets=prompt_sets, rounds=rounds, steps=50)
-    plan = plan_of(replace(small_scenario, goodput=limits))
     noise = random.Random(3)
 
     def scattered(b: Block) -> Block:
@@ -24,7 +37,29 @@ def full_run(limits: LatencyLimits | None = None, *, prompt_sets: int = 4, round
         steps = tuple(round(mean * (10 if i in stalls else 1 + noise.gauss(0, 0.02))) for i in range(50))
         return replace(b, step_ns=steps, elapsed_ns=sum(steps), phase_ns={})
 
-    return run_of(plan, blocks_of(plan, steps=50, jitter=0, change=scattered), kind="full")
+    return blocks_of(plan, steps=50, jitter=0, change=scattered)
+
+
+def full_run(limits: LatencyLimits | None = None, *, prompt_sets: int = 4, rounds: int = 2, slow: int = 0) -> Run:
+    small_scenario = scenario(kind="full", prompt_sets=prompt_sets, rounds=rounds, steps=50)
+    plan = plan_of(replace(small_scenario, goodput=limits))
+    return run_of(plan, scattered_blocks(plan, slow), kind="full")
+
+
+def test_an_interval_has_its_share_of_the_error_where_the_end_of_a_points_time_is_one_look_more() -> None:
+    plan = plan_of(scenario(kind="full", prompt_sets=16, rounds=8, steps=50))
+    blocks, (point,) = scattered_blocks(plan), plan.points
+    ends = {point.key: (TimeEnd(point.key, 50, 60.0, 60.0),)}
+    checked = Checked(texts_of(blocks))
+    cell = measure(plan, blocks, (), NearTies(1e-3), checked, ends=ends)[0][1]
+    steps = [[ns / 1e6 for ns in b.step_ns] for b in blocks if b.role.speculative and not b.warmup]
+    looks = planned_interim_looks(plan.scenarios[point.scenario], ends[point.key])
+    (expected,) = quantiles(steps, [0.9], ERROR / len(looks))
+    tail_value = cell.values["p90_icl_ms"]
+    assert (tail_value.ci_low, tail_value.ci_high) == pytest.approx((expected.low, expected.high))
+    assert len(looks) == 1 + len(planned_interim_looks(plan.scenarios[point.scenario]))
+    run = replace(run_of(plan, blocks, kind="full"), time_ends=ends)
+    assert tail(run, "p90_icl_ms", 20.0).evidence["confidence"] == pytest.approx(1 - 2 * ERROR / len(looks))
 
 
 def with_values(run: Run, *values: Value) -> Run:
