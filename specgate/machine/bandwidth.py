@@ -95,7 +95,7 @@ def file_of(out: Path) -> Path:
 
 def beside(profile: Path) -> Path:
     """The file beside a noise profile of the same device."""
-    return profile.with_name(f"{profile.stem}-bandwidth.json")
+    return profile.with_name(f"{profile.stem}{noise_profile.BANDWIDTH}")
 
 
 def bandwidth_of(out: Path) -> Bandwidth | None:

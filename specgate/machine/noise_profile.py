@@ -94,6 +94,8 @@ def profile_of(out: Path) -> NoiseProfile | None:
     return read_record(NoiseProfile, file_of(out), SCHEMA)
 
 
+BANDWIDTH = "-bandwidth.json"
+"""Ends the name of the file beside a profile that has the bandwidth of its device."""
 MIN_MACHINES = 3
 """Profiles that it takes to say how machines differ: two leave one degree of freedom, whose quantile is 90."""
 
@@ -107,7 +109,8 @@ def between_runs(plan: Plan, profile: NoiseProfile | None, out: Path) -> dict[st
     if profile is None:
         return {}
     known = {c.key: spread for c in plan.cells if (spread := _processes(profile, c.key)) is not None}
-    files = sorted(file_of(out).parent.glob("*.json")) if known else []
+    beside = sorted(file_of(out).parent.glob("*.json")) if known else []
+    files = [file for file in beside if not file.name.endswith(BANDWIDTH)]
     fleet = [p for f in files if (p := read_record(NoiseProfile, f, SCHEMA)) is not None and _same_kind(p, profile)]
     return {key: _with_machines(spread, key, fleet) for key, spread in known.items()}
 

@@ -13,9 +13,10 @@ import pytest
 
 from specgate.analysis.intervals.between_runs import LEAST
 from specgate.contract import BetweenRuns, Block, Cell, Schedule, State
+from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult
 from specgate.files.json_text import to_plain
-from specgate.machine import inventory
+from specgate.machine import bandwidth, inventory
 from specgate.machine.noise_profile import (
     SCHEMA,
     NoiseProfile,
@@ -176,6 +177,16 @@ def test_three_machines_of_a_kind_add_what_they_differ_by(tmp_path: Path, monkey
     means = [statistics.fmean(m) for m in ((0, 0.001, 0.001), (0, 0.011, 0.011), (0, 0.021, 0.021))]
     assert result.machine_sd == pytest.approx(statistics.stdev(means), 0.02)
     assert result.machine_freedom == 2
+
+
+def test_a_measured_bandwidth_beside_the_profile_is_none_of_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "gpus", list)
+    out, mine = tmp_path / "runs", several(0.001, 0.001)
+    alone = between_runs(PLAN, mine, out)
+    bandwidth.store(Bandwidth("2026-11-21T12:00:00+00:00", "a CPU", None, 1 << 28, 5, 1e9, 0.01), out)
+    assert between_runs(PLAN, mine, out) == alone != {}
 
 
 def test_the_effect_allows_for_what_differs_between_processes() -> None:
