@@ -100,6 +100,10 @@ def main() -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(f"{str(error.filename)[:80]}…: {error.strerror}", ExitCode.USAGE, debug)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as where a pipe's reader has gone
+            where = error.filename or "standard output"
+            _fail(f"{where}: cannot be written: {error.strerror}", ExitCode.ENV_REJECTED, debug)
         hint = "" if debug else "\n  run again with --debug for the traceback"
         _fail(f"internal error: {type(error).__name__}: {error}{hint}", ExitCode.INTERNAL, debug)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SERVED_NAME = "specgate"
 """The model name that servers started by specgate serve under."""
 
-UNTOLD: Final = "not told over HTTP"
+UNTOLD: Final = "version not told"
 """The version of an engine that has no path for it."""
 TOKENIZER_FILES: Final = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json", "tiktoken.model",

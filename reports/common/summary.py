@@ -33,7 +33,14 @@ MARKS = {
 }
 QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
 """States of verdicts that ask for nothing."""
+CUT_SHORT: Final = ("not_measured", "incomplete")
+"""Reasons of verdicts on cells that a run which was cut short has not come to."""
 _BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE, State.NOT_JUDGED)
+
+
+def repeats_the_end(run: Run, verdict: Verdict) -> bool:
+    """Return whether a verdict says of a cell again what the headline says of the run: that it was cut short."""
+    return bool(run.failures) and verdict.reason_code in CUT_SHORT and verdict.state not in QUIET
 
 
 @dataclass(frozen=True, slots=True)

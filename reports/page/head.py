@@ -106,7 +106,8 @@ class Advice:
 
 def advice(run: Run) -> list[Advice]:
     """Return the advisory verdicts that ask for something, so that no PASS hides them."""
-    wanting = ((n, v) for n, v in enumerate(run.verdicts) if not v.required and v.state not in summary.QUIET)
+    open_ = ((n, v) for n, v in enumerate(run.verdicts) if v.state not in summary.QUIET)
+    wanting = ((n, v) for n, v in open_ if not v.required and not summary.repeats_the_end(run, v))
     alike = collected(((v.rule, v.state.value), number) for number, v in wanting)
     return [
         Advice(rule, state, len(numbers), numbers[0], run.verdicts[numbers[0]].message)

@@ -88,7 +88,9 @@ def script_hash(script: str) -> str:
 def context(run: Run, policy: Policy) -> dict[str, object]:
     """Everything the template shows, by name."""
     judgements = list(tables.judgements(run))
+    unreached = [j for j in judgements if summary.repeats_the_end(run, j.verdict)]
     open_ = sorted((j for j in judgements if not j.quiet), key=lambda j: summary.gravity([j.verdict]))
+    open_ = [j for j in open_ if j not in unreached]
     sections, together = list(points.sections(run)), speed_pictures(run)
     trouble = "What went wrong" if run.failures else "Warnings" if run.warnings else ""
     empty = details.empty_sections(run, together)
@@ -123,6 +125,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "matrix": tables.matrix(run, policy),
         "concerns": [j for j in open_ if j.verdict.required],
         "advice": [j for j in open_ if not j.verdict.required],
+        "unreached": unreached,
         "quiet": [j for j in judgements if j.quiet],
         "micro_gates": tables.micro_gates(run),
         "speed_pictures": together,

@@ -73,9 +73,7 @@ def short_lines(run: Run) -> Iterator[Line]:
     if first:
         yield "bold", first, ""
     yield from (("", "", row) for row in (*cell_rows(run), *latency_rows(run)))
-    # Of a run that was cut short, the headline says the cause that cells without figures would say again.
-    known = {"not_measured", "incomplete"} if run.failures else set()
-    open_verdicts = [v for v in run.verdicts if v.state not in summary.QUIET and v.reason_code not in known]
+    open_verdicts = [v for v in run.verdicts if v.state not in summary.QUIET and not summary.repeats_the_end(run, v)]
     objections = _of_one_cause(open_verdicts, by_rule=True)
     for same in sorted(objections, key=summary.gravity):
         yield from objection(run, same)

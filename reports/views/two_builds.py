@@ -47,6 +47,7 @@ HOW: Final = (
 )
 
 
+BESIDE: Final = "Every spec text beside its own side's baseline."
 SHARED: Final = (
     "Interim looks share the error. The first word that is not CANNOT TELL is final, so more process pairs make no "
     "wrong word more frequent."
@@ -63,7 +64,7 @@ def sheet(builds: TwoBuilds) -> Sheet:
         banners=list(banners(builds)),
         sections=[
             Section("What changed", quantities(builds), overall_within(builds), pictures=pictures(builds)),
-            Section("Tokens", tokens(builds), "Every spec text beside its own side's baseline."),
+            *([Section("Tokens", tokens(builds), BESIDE)] if builds.tokens else []),
             Section("Texts", texts(builds), None if builds.texts else "No cell was measured on both sides."),
             *([Section("Interim looks", interim_looks(builds), SHARED)] if len(builds.looks) > 1 else []),
             Section("The two sides", sides(builds)),

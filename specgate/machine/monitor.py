@@ -121,13 +121,15 @@ def _serve(
     interval_s: float,
     ports: Sequence[int],
 ) -> None:
-    """The monitor process: one sample at once, one per interval, and a last one when it is told to stop."""
+    """The monitor process: one sample at once, one per interval, and a last one when it is told to stop. It ends where
+    it cannot write: the harness, which writes beside it, says so.
+    """
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this process
     with suppress(OSError):
         os.nice(19)
     sampler = Sampler(worker_generation, harness, uuids, ports)
-    with file.open("ab") as out:
+    with suppress(OSError), file.open("ab") as out:
 
         def take() -> None:
             out.write(line_of(sampler.sample()).encode())

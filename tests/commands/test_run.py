@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from specgate.cli import main
+from specgate.errors import ExitCode
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.session import began_isolated
@@ -295,6 +296,16 @@ def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:
     command = f"{sys.executable} -m specgate scenarios list --plain | true; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run(["bash", "-c", command], cwd=cli.folder, env=environment).returncode in (0, 141)
+
+
+def test_an_output_on_a_full_disk_is_the_machines_and_no_internal_error(cli: Cli) -> None:
+    command = [sys.executable, "-m", "specgate", "scenarios", "list"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=cli.folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == ExitCode.ENV_REJECTED
+    assert done.stderr == b"error: standard output: cannot be written: No space left on device\n"
 
 
 def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_a_watch_that_is_killed_leaves_its_samples_and_the_run_alone(tmp_path: P
 def test_a_watch_that_cannot_write_leaves_the_run_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with watching(tmp_path / "nowhere" / "environment.jsonl", 0, ()):
         done = True
-    assert done
+    assert done and capfd.readouterr().err == ""
 
 
 def test_a_watch_ends_with_a_harness_that_was_killed(tmp_path: Path) -> None:

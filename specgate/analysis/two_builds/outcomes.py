@@ -128,7 +128,8 @@ def overall(quantities: Sequence[Quantity], same_within_pct: float | None = None
     if not deciding:
         return Word.CANNOT_TELL, "nothing was measured on both sides"
     of = f"within {same_within_pct:g} % (--same-within)" if enough else "within their margins"
-    return Word.SAME, f"all {len(deciding)} quantities that decide are the same {of}"
+    who = f"all {len(deciding)} quantities that decide are" if len(deciding) > 1 else "the one quantity that decides is"
+    return Word.SAME, f"{who} the same {of}"
 
 
 def log_margin(percent: float) -> float:

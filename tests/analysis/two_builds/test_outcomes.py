@@ -175,6 +175,7 @@ def test_the_whole_is_the_worst_word_of_what_decides(words: list[tuple[Word, boo
     whole, reason = overall([quantity(w, decides=d) for w, d in words])
     assert whole is expected
     assert expected is Word.SAME or not deciding or f"is {expected}" in reason
+    assert "all 1" not in reason
 
 
 @given(differences, st.floats(0.01, 5.0))

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from specgate.analysis.requests.arrivals import request_records, step_unit
+from specgate.backends.servers.adapter import UNTOLD
 from specgate.contract import BASELINE, Block, Budget, DecodeRun, Finish, Point, Role
 from specgate.contract.protocols import Decoded, Engine, FollowsText, RanksAgain, RanksTokens, ScriptedTrace
 from specgate.contract.references import StepUnit
@@ -102,7 +103,7 @@ def test_facts_and_top_two_come_from_the_baselines_server(served: tuple[str, Eng
     assert facts.backend == name and facts.has_draft and facts.acceptance is None
     assert facts.details["drafter"] == "eagle3" and facts.details["servers"] == "together"
     versions = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.1", "llamacpp": "b11434-2f3a1c"}
-    assert facts.details[f"{name} version"] == versions.get(name, "not told over HTTP")
+    assert facts.details[f"{name} version"] == versions.get(name, UNTOLD)
     assert facts.engine_version == facts.details[f"{name} version"]
     assert facts.capture_rule is not None
     assert bool(facts.warnings) == (name == "lmdeploy"), "the tiny draft names its layers, which LMDeploy does not read"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
+from specgate.backends.servers.adapter import UNTOLD
 from specgate.backends.servers.adapters.openai import model_of
 from specgate.backends.servers.facts.reported import (
     ServerReport,
@@ -65,7 +66,7 @@ TOLD = {"dtype": "bfloat16", "quantization": "mxfp4", "kv_cache_dtype": "auto", 
         ("0.25.1", None),
         ("0.25.1+cu130", None),
         ("0.5.17", None),
-        ("not told over HTTP", None),
+        (UNTOLD, None),
     ],
 )
 def test_a_version_states_its_commit_or_none(version: str, commit: str | None) -> None:

@@ -241,6 +241,15 @@ def test_what_has_no_data_is_left_out_with_a_line_that_says_why() -> None:
     assert "no block was measured" in shown.text
 
 
+def test_what_ended_a_run_is_not_said_again_by_each_verdict_that_it_left_open() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = judged(run_of(plan, (), failures={"run": "interrupted"}, status="interrupted"), POLICY)
+    shown = page(run).text
+    assert len(run.verdicts) > 2 and "the run was cut short: interrupted" in shown
+    opened = shown[: shown.index("for what the run did not come to")]
+    assert "no figures" not in opened and "INVALID in" not in opened
+
+
 def test_withheld_times_are_neither_drawn_nor_listed() -> None:
     plan = plan_of(scenario(spec=(3,)))
     run = judged(run_of(plan, blocks_of(plan, change=corrupt)), POLICY)

@@ -83,6 +83,11 @@ def test_every_look_is_shown_with_its_interval_and_its_word(stored: TwoBuilds) -
     assert "Interim looks" not in plain(replace(stored, looks=stored.looks[:1]))
 
 
+def test_builds_that_do_not_speculate_have_no_section_of_speculative_texts(stored: TwoBuilds) -> None:
+    assert "own side's baseline" in plain(stored)
+    assert "own side's baseline" not in plain(replace(stored, tokens=()))
+
+
 @pytest.fixture(scope="module")
 def page_file(stored: TwoBuilds, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "ab.html"
