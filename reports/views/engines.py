@@ -117,9 +117,11 @@ def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry
 
 
 def best_of(values: Sequence[Value]) -> str | None:
-    """The best of `values` as it is shown; None where there are not two that differ in what is shown."""
+    """The best of `values` as it is shown; None where there are not two that differ in what is shown, or where they are
+    not of one metric.
+    """
     shown = {figures.figure(v) for v in values}
-    if len(shown) < 2:
+    if len(shown) < 2 or len({v.metric for v in values}) > 1:
         return None
     pick = max if metric(values[0].metric).direction == "higher" else min
     return figures.figure(pick(values, key=lambda v: v.value or 0.0))

@@ -8,10 +8,12 @@ against the first column that has the cell.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from specgate.analysis.grouping import grouped
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.comparisons import Column, Entry, Matrix, Row
+from specgate.contract.load import Load
 from specgate.errors import UsageError
 
 
@@ -101,4 +103,14 @@ def why_not(run: Run, result: CellResult | None, reference: Run, reference_cell:
 
 def differing_settings(a: Scenario, b: Scenario) -> list[str]:
     """Return the settings that a figure depends on and in which two scenarios of one name differ."""
-    return [f for f in ("kind", "pair", "dtype", "budget", "rope", "perf_mode") if getattr(a, f) != getattr(b, f)]
+    named = [
+        f
+        for f in ("kind", "pair", "dtype", "budget", "rope", "sampling", "perf_mode")
+        if getattr(a, f) != getattr(b, f)
+    ]
+    return [*named, "load"] if at_a_level(a) != at_a_level(b) else named
+
+
+def at_a_level(scenario: Scenario) -> Load | None:
+    """How requests come at any level of a load scenario, whichever levels it has."""
+    return replace(scenario.load, rates=(), search=None) if scenario.load else None

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from specgate.archive.comparing.engines import matrix_of
-from specgate.contract import Budget, Run, Scenario
+from specgate.contract import Budget, Run, Sampling, Scenario
 from specgate.contract.comparisons import Matrix
+from specgate.contract.load import Load
 from specgate.errors import UsageError
 from specgate.planning.plan import build_plan
-from specgate.reports.views.engines import speedup, table
+from specgate.reports.common.parts import Entry
+from specgate.reports.views.engines import sheet, speedup, table
 from tests.support.factories import blocks_of, run_of, scenario, with_acceptance
 from tests.support.loaded import load_scenario, loaded_run
 
@@ -65,13 +67,39 @@ def test_prompts_that_no_run_has_recorded_are_not_taken_for_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"dtype": "bfloat16"}, "dtype"), ({"budget": Budget(steps=99)}, "budget"), ({"kind": "full"}, "kind")],
+    [
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"budget": Budget(steps=99)}, "budget"),
+        ({"kind": "full"}, "kind"),
+        ({"sampling": Sampling()}, "sampling"),
+        ({"load": Load(6, arrivals="gamma")}, "load"),
+    ],
 )
 def test_what_was_asked_otherwise_is_named(change: dict[str, object], named: str) -> None:
     first, other = run("one"), run("two")
     scenarios = {name: replace(s, **change) for name, s in other.scenarios.items()}  # type: ignore[arg-type]  # a field
     reasons = why_not(matrix_of([first, replace(other, scenarios=scenarios)]))
     assert reasons[0] == [None, f"asked otherwise: {named}"]
+
+
+def test_levels_that_both_have_are_comparable_whatever_else_was_measured() -> None:
+    first, other = (loaded_run(load_scenario((1, *more))) for more in ((2,), (4,)))
+    assert why_not(matrix_of([first, other]))[0] == [None, None]
+
+
+def test_figures_of_two_kinds_have_no_best() -> None:
+    plan = build_plan((scenario(batch=(2,)),), "one")
+    joint, alone = (run_of(plan, blocks_of(plan, cycle_ns=ns), id=f"x-{ns}") for ns in (10_000_000, 15_000_000))
+    cells = [replace(c, values={n: v for n, v in c.values.items() if not n.startswith("joint")}) for c in alone.cells]
+    marks = {
+        entry.mark
+        for section in sheet(matrix_of([joint, replace(alone, cells=tuple(cells))])).sections
+        if section.title in ("Output tokens per second", "Milliseconds per token")
+        for row in section.table.rows
+        for entry in row[4:]
+        if isinstance(entry, Entry)
+    }
+    assert marks == {None}
 
 
 def test_a_cell_that_failed_says_so_and_the_next_column_is_the_reference() -> None:
