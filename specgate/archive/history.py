@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specgate.archive.stored_runs import load_run
+from specgate.archive.stored_runs import StoredRun, load_run
 from specgate.contract import Cell, CellResult, Run, Scenario, Value
 from specgate.contract.comparisons import Reading, Series, Trends
 from specgate.errors import SpecgateError, UsageError
-from specgate.promotion.claim import digests
+from specgate.promotion.claim import digests, subject_of
 
 FOLLOWED = (
     *("speedup_vs_ar_ratio", "decode_speedup_ratio", "acceptance_length", "output_tok_s", "decode_tok_s"),
@@ -33,28 +33,28 @@ def trends_of(folder: Path) -> Trends:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds run folders")
-    runs: list[Run] = []
+    stored: list[StoredRun] = []
     unread: list[str] = []
     for config in sorted(folder.rglob("config.resolved.yaml")):
         try:
-            runs.append(load_run(config.parent).run)
+            stored.append(load_run(config.parent))
         except SpecgateError as error:
             unread.append(error.message)
-    if not runs and not unread:
+    if not stored and not unread:
         raise UsageError(f"{folder} holds no run folder", hint="give the folder that holds run folders")
-    once = {run.id: run for run in runs}  # a run that was copied counts once
-    ordered = sorted(once.values(), key=lambda run: (run.started, run.id))
-    groups = {name: facts for run in ordered for c in run.cells for name, facts in [group_of(run, c.cell)]}
-    return Trends(tuple(ordered), tuple(series(ordered)), groups, tuple(unread))
+    once = {one.run.id: one for one in stored}  # a run that was copied counts once
+    ordered = sorted(once.values(), key=lambda one: (one.run.started, one.run.id))
+    groups = {name: facts for one in ordered for c in one.run.cells for name, facts in [group_of(one, c.cell)]}
+    return Trends(tuple(one.run for one in ordered), tuple(series(ordered)), groups, tuple(unread))
 
 
-def series(runs: Sequence[Run]) -> Iterator[Series]:
-    """One series per group, cell and followed metric. `runs`: oldest first."""
+def series(stored: Sequence[StoredRun]) -> Iterator[Series]:
+    """One series per group, cell and followed metric. `stored`: oldest first."""
     readings_by_key: dict[tuple[str, Cell, str], list[Reading]] = {}
-    for place, run in enumerate(runs):
-        for result in run.cells:
-            name, _ = group_of(run, result.cell)
-            for value in followed(run, result):
+    for place, one in enumerate(stored):
+        for result in one.run.cells:
+            name, _ = group_of(one, result.cell)
+            for value in followed(one.run, result):
                 if value.value is not None:
                     reading = Reading(place, value.value, value.ci_low, value.ci_high)
                     readings_by_key.setdefault((name, result.cell, value.metric), []).append(reading)
@@ -77,12 +77,13 @@ def order(item: tuple[tuple[str, Cell, str], object]) -> tuple[object, ...]:
     return point.scenario, point.backend, point.context, point.batch, name, FOLLOWED.index(metric), cell.role.k
 
 
-def group_of(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
+def group_of(stored: StoredRun, cell: Cell) -> tuple[str, Mapping[str, str]]:
     """The group of a cell's figures: (name, facts). The name is the first 8 digits of the SHA-256 of the facts."""
-    point = cell.point
+    run, point = stored.run, cell.point
     engine, scenario = run.engines.get(point.key), run.scenarios.get(point.scenario)
     facts: dict[str, object] = {
         "back end": point.backend,
+        "options": subject_of(stored.config)["options"] or None,
         "device": engine.device if engine else None,
         "CPU": nested(run.environment, "host", "cpu"),
         "dtype": engine.dtype if engine else None,

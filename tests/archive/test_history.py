@@ -46,6 +46,12 @@ def test_the_source_tree_is_what_a_trend_shows_and_weights_part_it(folder: Path)
     assert all(len(s.readings) == 1 for s in trends.series)
 
 
+def test_options_of_an_engine_part_a_trend(tmp_path: Path) -> None:
+    store(tmp_path / "one", changes=started(1))
+    store(tmp_path / "two", changes=started(2), options={"tp": "2"})
+    assert [facts.get("options") for facts in trends_of(tmp_path).groups.values()] == [None, "tp=2"]
+
+
 def test_a_copy_of_a_run_is_counted_once(folder: Path) -> None:
     shutil.copytree(folder / "late", folder / "copy")
     assert len(trends_of(folder).runs) == 2

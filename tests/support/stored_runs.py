@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,17 @@ def store(
     backend: str = "fake",
     blocks: Sequence[Block] | None = None,
     changes: dict[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
     **how: Any,
 ) -> Path:
     """Write the run folder `folder` with `blocks`, or with those that `blocks_of` makes from `how`.
 
-    `changes` are fields of the run.
+    `changes` are fields of the run. `options`: those of its back end.
     """
     plan = build_plan(tuple(scenarios), backend)
     made = list(blocks if blocks is not None else blocks_of(plan, **how))
     run = judged(run_of(plan, made, **{"id": folder.name, "kind": scenarios[0].kind, **(changes or {})}), POLICY)
-    config = Config(run.kind, backend, run.pair, POLICY, plan.scenarios)
+    config = Config(run.kind, backend, run.pair, POLICY, plan.scenarios, options=options or {})
     (folder / "samples").mkdir(parents=True)
     stored = RunFolder(folder)
     stored.write_config(config)

@@ -19,8 +19,8 @@ from specgate.archive.comparing.acceptance import acceptance_of
 from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.comparing.engines import matrix_of
 from specgate.archive.history import series
-from specgate.archive.stored_runs import load_run
-from specgate.contract import Block, Cell, CellResult, Point, Run
+from specgate.archive.stored_runs import StoredRun, load_run
+from specgate.contract import Block, Cell, CellResult, Point
 from specgate.contract.comparisons import Trends
 from specgate.contract.protocols import Format, visible
 from specgate.reports.views.builds import UNPAIRED
@@ -47,8 +47,9 @@ def contrast(a: Path, b: Path) -> Any:
     return judged(contrast_of(load_run(a), load_run(b)), "compare")
 
 
-def trends(*runs: Run) -> Trends:
-    return Trends(runs, tuple(series(runs)), {"ground": {"device": "cpu"}}, ("elsewhere: not readable",))
+def trends(*stored: StoredRun) -> Trends:
+    runs = tuple(one.run for one in stored)
+    return Trends(runs, tuple(series(stored)), {"ground": {"device": "cpu"}}, ("elsewhere: not readable",))
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     kinds = [scenario("a-scenario-with-a-long-name", spec=(2, 3), batch=(4,), context=(4096,))]
     a, b = store(folder / "a", scenarios=kinds), store(folder / "b", scenarios=kinds, cycle_ns=17_000_000)
     rewrite(b, with_acceptance(load_run(b).run, "planted"))
-    one, other = load_run(a).run, load_run(b).run
-    summed_up = acceptance_of([load_run(a), load_run(b), load_run(looping(folder))])
-    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), summed_up)
+    one, other = load_run(a), load_run(b)
+    summed_up = acceptance_of([one, other, load_run(looping(folder))])
+    return Subjects(contrast(a, b), matrix_of([one.run, other.run]), trends(one, other), summed_up)
 
 
 @pytest.fixture(scope="module")
@@ -206,10 +207,10 @@ def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(render
 
 def followed(one: Path, count: int) -> Trends:
     """The history of so many runs like one, in one group."""
-    first = load_run(one).run
-    made = [replace(first, id=f"run-{n:02d}", started=f"2026-11-01T{n:02d}:00") for n in range(count)]
+    first = load_run(one)
+    made = [replace(first.run, id=f"run-{n:02d}", started=f"2026-11-01T{n:02d}:00") for n in range(count)]
     runs = [replace(run, cells=tuple(nudged(c, n) for c in run.cells)) for n, run in enumerate(made)]
-    results = list(series(runs))
+    results = list(series([replace(first, run=run) for run in runs]))
     groups = {s.group: {"device": "cpu"} for s in results}
     return Trends(tuple(runs), tuple(results), groups, ())
 
@@ -252,7 +253,11 @@ def test_hostile_text_is_text_in_every_format(text: str, one: Path) -> None:
     cells = tuple(replace(c, cell=Cell(Point(text, "fake", 64, 1), c.cell.role)) for c in run.cells)
     run = replace(run, cells=cells, scenarios={text: next(iter(run.scenarios.values()))})
     summed_up = acceptance_of([replace(stored, run=with_text(stored.run, text))])
-    subjects = {"engines": matrix_of([run, replace(run, id="y")]), "history": trends(run), "acceptance": summed_up}
+    subjects = {
+        "engines": matrix_of([run, replace(run, id="y")]),
+        "history": trends(replace(stored, run=run)),
+        "acceptance": summed_up,
+    }
     for name, subject in subjects.items():
         view = plugins.view(name)
         page = Page(view.render(subject, "html"))
