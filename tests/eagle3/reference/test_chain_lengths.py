@@ -112,7 +112,7 @@ def test_shorter_chains_draw_what_whole_ones_do_with_the_same_random_numbers(
 ) -> None:
     sampling = Sampling(temperature=1.0, method=method)
     plain, short = opened(pair, sampling), opened(pair, sampling, k_by_batch="1:5,2:3,3:2")
-    budget = Budget(new_tokens=40)
+    budget = Budget(new_tokens=20)
     for engine in (plain, short):
         engine.prefill(PROMPTS, draft=True)
     whole, block = plain.decode(Role(5), budget, ()), short.decode(Role(5), budget, ())

@@ -93,16 +93,16 @@ def test_a_text_depends_on_its_prompt_and_the_seed_alone(pair: PairRef, method: 
 
 
 def test_temperature_0_is_the_greedy_engine(pair: PairRef) -> None:
-    greedy = texts(opened(pair, None), PROMPTS, BASELINE, 40)
+    greedy = texts(opened(pair, None), PROMPTS, BASELINE, 20)
     for method in ("coupled", "rejection"):
         sampling = Sampling(temperature=0, method="rejection" if method == "rejection" else "coupled")
-        assert texts(opened(pair, sampling), PROMPTS, SPEC, 40) == greedy
+        assert texts(opened(pair, sampling), PROMPTS, SPEC, 20) == greedy
 
 
 def test_stand_ins_change_no_token_of_coupled_speculation(pair: PairRef) -> None:
-    plain = texts(opened(pair, FLAT), PROMPTS, BASELINE, 40)
+    plain = texts(opened(pair, FLAT), PROMPTS, BASELINE, 20)
     for drafter in ("none", "random"):
-        assert texts(opened(pair, FLAT, drafter=drafter), PROMPTS, SPEC, 40) == plain
+        assert texts(opened(pair, FLAT, drafter=drafter), PROMPTS, SPEC, 20) == plain
 
 
 def test_log_probabilities_are_plain_decodings_bit_for_bit(pair: PairRef) -> None:
