@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -52,6 +52,7 @@ LONGER_TOKENS: Final = 128
 SEVERAL_A_STEP: Final = 1.1
 """Tokens per event from which on a server speculates."""
 NEEDED: Final = "a measurement needs texts and their true number of tokens: does a gateway in between change them?"
+ANSWERED: Final = "a measurement needs such requests answered: does a gateway in between refuse or change them?"
 SETTLE_S: Final = 1.0
 """How long the counters of the short text may lag behind it."""
 
@@ -159,7 +160,8 @@ def speculation_of(adapter: Adapter, client: Client, model: str) -> Speculation:
         length = seen_length(adapter, client, model)
         return Speculation(length or (None if stated.unknown else 0), stated.method, stated.unknown, shown=bool(length))
     except BackendError as error:
-        return Speculation(unknown=str(error).removeprefix(f"{client.url}: "))
+        why = str(error).removeprefix(f"{client.url}: ")
+        return Speculation(unknown=why if error.hint else f"{why}\n  {ANSWERED}")
 
 
 def seen_length(adapter: Adapter, client: Client, model: str) -> int | None:
@@ -189,8 +191,9 @@ def seen_in_events(adapter: Adapter, client: Client, model: str) -> Speculation:
         return Speculation(0)
     if len(sizes) < 2:
         return Speculation(unknown=f"{texts} events hold {usage.completion} tokens, so that it speculates")
-    longer, _, _ = sizes_of_events(adapter, client, model, LONGER_TOKENS)
-    return Speculation(max(*sizes[1:], *longer[1:]) - 1, shown=True)
+    with suppress(BackendError):  # its context may be too short for that
+        sizes += sizes_of_events(adapter, client, model, LONGER_TOKENS)[0][1:]
+    return Speculation(max(sizes[1:]) - 1, shown=True)
 
 
 def sizes_of_events(adapter: Adapter, client: Client, model: str, tokens: int) -> tuple[list[int], int, Usage | None]:

@@ -175,7 +175,8 @@ class PromptTexts:
 
         if not file.is_file():
             raise UsageError(
-                f"option prompts = text: {file} does not exist", hint="leave it out: token ids are sent then"
+                f"option prompts = text: {file} does not exist",
+                hint="--tokenizer FILE|DIR names one; or leave the option out: token ids are sent then",
             )
         self.tokenizer = read_tokenizer(file)
 

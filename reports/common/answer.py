@@ -24,7 +24,8 @@ def answer(run: Run) -> str | None:
     if wrong := _wrong(run):
         return _difference(run, wrong)
     if run.break_even:
-        alone = [f"S{in_words(run.break_even[0])[1:]}."] if len(run.break_even) == 1 else summary.break_evens(run)
+        of_one = in_words(run.break_even[0])
+        alone = [f"{of_one[0].upper()}{of_one[1:]}."] if len(run.break_even) == 1 else summary.break_evens(run)
         return " ".join((*alone, *summary.beside_break_evens(run)))
     if not any(result.cell.role.speculative for result in run.cells):
         return "No cell with speculation was measured."

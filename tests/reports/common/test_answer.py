@@ -11,6 +11,7 @@ from specgate.contract import Divergence, Rule, State, Verdict
 from specgate.contract.token_check import TieLaw
 from specgate.reports.common.answer import answer, decided_by, which_counts
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
+from tests.support.loaded import load_scenario, loaded_run
 
 PLAN = plan_of(scenario(prompt_sets=4, rounds=4))
 RUN = run_of(PLAN, blocks_of(PLAN))
@@ -31,6 +32,14 @@ def test_the_interval_decides_whether_speculation_pays(low: float | None, high: 
     [comparison] = RUN.comparisons
     speedup = replace(comparison.speedup, value=2.0, ci_low=low, ci_high=high)
     assert answer(replace(RUN, comparisons=(replace(comparison, speedup=speedup),))) == text
+
+
+def test_a_load_that_shows_no_difference_is_not_said_to_show_one() -> None:
+    run = loaded_run(load_scenario((8, 16)))
+    [of_one] = run.break_even
+    assert (answer(run) or "").startswith("Speculation ")
+    unclear = answer(replace(run, break_even=(replace(of_one, outcome="unclear"),)))
+    assert (unclear or "").startswith("No difference from the baseline is proven at any level")
 
 
 def test_a_wrong_token_comes_before_any_speed() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
+from itertools import chain, repeat
 
 import pytest
 
-from specgate.backends.servers.engines import NEEDED, find_server, server_tokens
+from specgate.backends.servers.engines import ANSWERED, NEEDED, find_server, server_tokens
 from specgate.contract.protocols import FoundServer
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
@@ -58,6 +59,27 @@ def test_a_server_that_nobody_knows_is_one_of_the_openai_format(
 def test_a_server_that_seldom_accepts_a_whole_draft_shows_its_length_in_a_longer_text() -> None:
     with running_stub("openai", 5, "--lengths", ",".join(["5:1"] * 20 + ["5:5"])) as url:
         assert find_server(url, {}).draft_length == 5
+
+
+@pytest.mark.parametrize("short", ["answered", "refused"])
+def test_a_server_that_refuses_a_longer_text_shows_what_a_short_one_has(short: str) -> None:
+    """A context may be that short. A server that refuses both is named with what is needed."""
+    stream = b"".join(
+        b'data: {"choices": [{"text": "a", "token_ids": %s}]}\n\n' % ids for ids in (b"[7]", b"[7, 7, 7]")
+    )
+    usage = b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 4}}\n\n'
+    refused = answer(b"too long", status="400 Bad Request")
+    asked = chain([refused, answer(stream + usage) if short == "answered" else refused], repeat(refused))
+    paths = {"/v1/models": answer(b'{"data": [{"id": "m"}]}')}
+
+    def answered(path: str) -> list[bytes]:
+        return next(asked) if path == "/v1/completions" else paths.get(path, answer(b"", status="404 Not Found"))
+
+    with raw_server(answered) as (url, _):
+        server = find_server(url, {})
+    why = (server.unknown or "").removeprefix("http").partition("HTTP 400: ")[2]
+    expected = (2, "") if short == "answered" else (None, f"too long\n  {ANSWERED}")
+    assert (server.draft_length, why) == expected
 
 
 def test_a_stream_without_usage_or_with_too_little_of_it_is_named_and_no_plain_decoding() -> None:
