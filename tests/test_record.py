@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -78,7 +79,9 @@ def test_a_module_that_cannot_be_run_so_is_seen(script: str, fault: str) -> None
 def test_parts_have_names_of_their_own_machines_that_are_declared_and_fit_their_time() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
     assert {part.machine for part in PARTS} == declared().machines.keys()
-    assert all(0 < part.minutes <= LONGEST for part in PARTS) and command.MOST_S == 60 * LONGEST
+    assert (
+        all(0 < part.minutes <= LONGEST for part in PARTS if part.machine != "cpu") and command.MOST_S == 60 * LONGEST
+    )
     assert not {need for part in PARTS for need in part.needs} & {"", "kept", "first"}
 
 
@@ -307,7 +310,7 @@ def test_a_run_folder_is_packed_and_a_part_that_takes_too_long_is_cut(
 ) -> None:
     monkeypatch.setattr(command, "MOST_S", 2.0)
     run = "mkdir {runs}/run-1 {runs}/no-run; echo '{{}}' > {runs}/run-1/run.json; tail -f /dev/null"
-    done = measure(monkeypatch, tmp_path, part("one", run))
+    done = measure(monkeypatch, tmp_path, replace(part("one", run), minutes=0.01))
     assert "ended with 124" in done.output
     assert json.loads((tmp_path / "one" / "ended.json").read_text())["runs"] == ["run-1"]
     with tarfile.open(tmp_path / "run-one.tar.xz") as archive:
