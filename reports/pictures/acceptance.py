@@ -14,9 +14,9 @@ _NO_DRAFT = "no step of this point had a draft"
 
 
 def by_position(key: str, results: Sequence[CellResult]) -> Picture:
-    """The share of steps that accepted draft i, over i, with a line per role.
+    """The share of the steps with a draft i that accepted it, over i, with a line per role.
 
-    The dashed line is the share of those steps that accepted draft i − 1.
+    The dashed line is the share among those that accepted draft i − 1.
     """
     name = "Acceptance by draft position"
     if not results:
@@ -33,8 +33,8 @@ def by_position(key: str, results: Sequence[CellResult]) -> Picture:
         svg.legend(axes, len(results))
 
     caption = (
-        "Solid: share of cycles in which the draft was accepted, with its 95 % interval on prompts like these; dashed: "
-        "of those that accepted the draft before."
+        "Solid: of the cycles that proposed the draft, the share that accepted it, with its 95 % interval on prompts "
+        "like these; dashed: of those that accepted the draft before."
     )
     words = f"{name}. {'; '.join(map(_words, results))}."
     return Picture(name, caption, svg.drawn(f"{key}-positions", words, draw), [_position_table(results)])
@@ -63,12 +63,12 @@ def known(values: Sequence[Value | None]) -> list[tuple[int, float, Value]]:
 
 
 def shares(result: CellResult) -> list[Value | None]:
-    """Per draft position, the share of steps that accepted the draft."""
+    """Per draft position, the share that accepted the draft, of the steps that proposed it."""
     return [result.values.get(f"acceptance_at_pos[{i}]") for i in range(1, result.cell.role.k + 1)]
 
 
 def conditional(result: CellResult) -> list[Value | None]:
-    """Per draft position, the share of steps that accepted the draft, among those that accepted the one before."""
+    """Per draft position, the same share, among those that accepted the one before."""
     return [result.values.get(f"cond_acceptance_at_pos[{i}]") for i in range(1, result.cell.role.k + 1)]
 
 
@@ -83,8 +83,8 @@ def _position_table(results: Sequence[CellResult]) -> Table:
         row(r, of, values)
         for r in results
         for of, values in (
-            ("all cycles", shares(r)),
-            ("cycles that accepted the draft before", conditional(r)),
+            ("cycles that proposed the draft", shares(r)),
+            ("those that accepted the draft before", conditional(r)),
         )
     ]
     return Table(("role", "share of", *(f"draft {i}" for i in range(1, deepest + 1))), rows, texts=2)

@@ -29,7 +29,7 @@ WHOLE: Final = ("pair", "length", "per request", "of drafts", *FIGURES[1:])
 NAMES: Final[Mapping[Key, str]] = {"engine": "engine", "class": "class", "context": "context_len"}
 """Key of a layout → its column."""
 COUNTED: Final = (
-    "Length: 1 + accepted / cycles that had a draft, pooled over all cycles; bonus token included, prefill token not. "
+    "Length: 1 + accepted / cycles that had a draft, or may have none; bonus token included, prefill token not. "
     "Below it: its 95 % interval on prompts like these, where there are three or more. Per request: the mean with one "
     "weight per request ± standard deviation. Of drafts: accepted / draft tokens. Asked: requests, and on how many "
     "prompts; rounds repeat the same text. Repeats: the share of 8-grams that occurred before in their text."

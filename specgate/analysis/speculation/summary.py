@@ -90,8 +90,8 @@ class AcceptanceSummary:
         `acceptance_length`, `draft_acceptance_rate`, and by position `acceptance_at_pos[i]` (of the steps that proposed
         draft i), `cond_acceptance_at_pos[i]` (of those that also accepted the draft before). Empty without a draft;
         no position where an engine does not count by position.
-    `accepted_at_pos[i]`: share of all steps with a draft that accepted draft token i + 1: their sum is the acceptance
-        length less 1. () where not observable.
+    `accepted_at_pos[i]`: share of all steps with a draft that accepted draft token i + 1. Where all steps
+        have a draft, their sum is the acceptance length less 1. () where not observable.
     `request_mean_acceptance_length`: the mean over requests that had a draft; `request_stdev`: their spread. None where
         requests are counted together.
     `repeated_8gram_share`: share of repeats in the texts, the mean over prompts.
