@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.stats import told_from
 from specgate.contract import Comparison, Role, Run
 from specgate.reports.common.figures import NONE, floor_of, percent, ratio, reason
 from specgate.reports.common.parts import Picture, Table, left_out
@@ -53,8 +54,9 @@ def forest(run: Run) -> Picture:
     caption += "; grey band: effects too small for this machine to tell." if any(r.mde for r in shown) else "."
     if len(shown) < len(drawable):
         caption += f" Drawn are the {len(shown)} of {len(drawable)} with the least room; the table has all."
-    words = "; ".join(f"{r.name}: {ratio(r.value or 0)}" for r in shown[:12])
-    words += f"; and {len(rows) - 12} more in the table" if len(rows) > 12 else ""
+    named = shown[:12]
+    words = "; ".join(f"{r.name}: {ratio(r.value or 0)}" for r in named)
+    words += f"; and {len(rows) - len(named)} more in the table" if len(rows) > len(named) else ""
     height = 0.75 + 0.27 * max(2, len(shown))
     rates = any(c.cell.point.rate is not None for c in run.comparisons)
     what = "baseline's mean E2E latency over spec's" if rates else "ratio of tokens per second"
@@ -104,9 +106,17 @@ def draw(axes: Any, rows: Sequence[Row], what: str) -> None:
 
 def table(rows: Sequence[Row]) -> Table:
     def entries(row: Row) -> list[str]:
-        span = NONE if row.low is None else f"{row.low:.3f} … {row.high:.3f}"
-        value = f"{row.value:.3f}" if row.value is not None else row.why_none or NONE
-        return [row.name, value, span, f"{row.asked:.3f}" if row.asked else NONE, percent(row.mde)]
+        value, *ends = (
+            None if of is None else told_from(row.asked or 1.0, of, 3) for of in (row.value, row.low, row.high)
+        )
+        span = NONE if None in ends else " … ".join(filter(None, ends))
+        return [
+            row.name,
+            value or row.why_none or NONE,
+            span,
+            f"{row.asked:g}" if row.asked else NONE,
+            percent(row.mde),
+        ]
 
     head = ("cell", "ratio", "95 % interval", "asked", "smallest effect")
     return Table(head, [entries(row) for row in rows])

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from specgate.analysis.grouping import grouped
 from specgate.analysis.load.figures import bound, draft_length, in_words, unit_of
+from specgate.analysis.stats import told_from
 from specgate.contract import BASELINE, CellResult, Role, Run
 from specgate.contract.load import BreakEven
 from specgate.reports.common import figures
@@ -110,7 +111,7 @@ def ratio_table(sweeps: Sequence[BreakEven]) -> Table:
             str(Role(sweep.k)),
             f"{level.level:g}",
             NONE if level.ratio is None else ratio(level.ratio),
-            NONE if level.ci_low is None else f"{level.ci_low:.3f} … {level.ci_high:.3f}",
+            ends(level.ci_low, level.ci_high),
             str(level.pairs),
         ]
         for sweep in sweeps
@@ -131,6 +132,11 @@ def ratio_table(sweeps: Sequence[BreakEven]) -> Table:
     return Table(("role", unit_of(sweeps[0].open_loop), "ratio", "95 % interval", "pairs"), rows, texts=2)
 
 
+def ends(low: float | None, high: float | None) -> str:
+    """An interval whose ends are told from 1, by which it is judged."""
+    return NONE if low is None or high is None else f"{told_from(1.0, low, 3)} … {told_from(1.0, high, 3)}"
+
+
 def limit_tables(run: Run, scenario: str, context: int) -> Iterator[Table]:
     """Yield the use of the latency limits by every role, with the level up to which they hold."""
     roles = [most for most in run.max_goodput if (most.scenario, most.context) == (scenario, context)]
@@ -140,8 +146,8 @@ def limit_tables(run: Run, scenario: str, context: int) -> Iterator[Table]:
         [
             str(Role(most.k)),
             f"{level.level:g}",
-            NONE if level.use is None else f"{level.use:.3f}",
-            NONE if level.ci_low is None or level.ci_high is None else f"{level.ci_low:.3f} … {level.ci_high:.3f}",
+            NONE if level.use is None else told_from(1.0, level.use, 3),
+            ends(level.ci_low, level.ci_high),
             NONE if level.goodput_req_s is None else number(level.goodput_req_s),
         ]
         for most in roles
@@ -171,7 +177,7 @@ def draft_tables(run: Run, scenario: str, context: int) -> Iterator[Table]:
                 draft_length(best.k),
                 ", ".join(map(draft_length, best.as_good)) or NONE,
                 f"{ratio(best.ratio)} {draft_length(best.next_k)}",
-                f"{best.ci_low:.3f} … {best.ci_high:.3f}",
+                ends(best.ci_low, best.ci_high),
             ]
             for best in levels
         ]

@@ -33,6 +33,22 @@ def test_a_withheld_speed_up_is_in_the_table_with_its_reason_only() -> None:
     assert shown.svg is not None and shown.svg.count("64 tokens · batch 1 · spec-3") == 0
 
 
+def test_a_speed_up_is_not_rounded_to_its_floor() -> None:
+    near = replace(RUN.comparisons[1], speedup=replace(RUN.comparisons[1].speedup, value=1.2999, ci_low=1.29984))
+    (table,) = forest.forest(replace(RUN, comparisons=(near,))).tables
+    _, value, ends, least, _ = table.rows[0]
+    assert (value, least) == ("1.2999", "1.3") and str(ends).startswith("1.2998 … ")
+
+
+def test_cells_that_the_words_leave_out_are_counted() -> None:
+    three = RUN.comparisons[1]
+    cells = [replace(three.cell, point=replace(three.cell.point, context=1000 + i)) for i in range(20)]
+    known = [replace(three, cell=cell) for cell in cells[:5]]
+    withheld = [replace(three, cell=cell, speedup=replace(three.speedup, value=None)) for cell in cells[5:]]
+    shown = forest.forest(replace(RUN, comparisons=(*known, *withheld), verdicts=()))
+    assert shown.svg is not None and "and 15 more in the table" in shown.svg
+
+
 def test_without_any_speed_up_there_is_a_sentence_and_no_picture() -> None:
     shown = forest.forest(run_of(PLAN, ()))
     assert shown.svg is None
