@@ -35,12 +35,12 @@ class Watched(ReferenceBackend):
         return super().open(request)
 
 
-def planted_pair(folder: Path, wish: Wish, texts: int) -> None:
+def planted_pair(folder: Path, wish: Wish, texts: int, walk: int) -> None:
     """Plant a pair, and write beside its folder which engines were opened for that."""
     backend = Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "TEXTS", texts)
-        patch.setattr(calibrate, "WALK", 256)
+        patch.setattr(calibrate, "WALK", walk)
         patch.setattr(calibrate, "REFINEMENTS", 1)
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
@@ -51,8 +51,8 @@ def planted_pair(folder: Path, wish: Wish, texts: int) -> None:
 
 @pytest.fixture(scope="session")
 def shared(made_once: MadeOnce) -> Callable[..., PairRef]:
-    def pair(name: str, wish: Wish, texts: int = 4) -> PairRef:
-        folder = made_once(f"planted-{name}", lambda folder: planted_pair(folder, wish, texts))
+    def pair(name: str, wish: Wish, texts: int = 4, walk: int = 128) -> PairRef:
+        folder = made_once(f"planted-{name}", lambda folder: planted_pair(folder, wish, texts, walk))
         return PairRef(name, folder / "target", folder / "draft", "planted")
 
     return pair
@@ -65,8 +65,8 @@ def pair_a(shared: Callable[..., PairRef]) -> PairRef:
 
 @pytest.fixture(scope="session")
 def pair_experts(shared: Callable[..., PairRef]) -> PairRef:
-    """With half of the overlap that neighbours can have."""
-    return shared("experts", Wish("gpt-oss-tiny", 3.0, 3, context=CONTEXT, expert_overlap=0.5), texts=2)
+    """With half of the overlap that neighbours can have. It is calibrated with twice the texts, each half as long."""
+    return shared("experts", Wish("gpt-oss-tiny", 3.0, 3, context=CONTEXT, expert_overlap=0.5), texts=2, walk=256)
 
 
 @pytest.fixture(scope="session")

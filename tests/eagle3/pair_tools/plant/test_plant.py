@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from specgate.backends.eagle3.lib import memory
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.pair_tools import shards
+from specgate.backends.eagle3.pair_tools.plant import calibrate, thresholds
 from specgate.backends.eagle3.pair_tools.plant.command import Wish, plant
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, geometry_of, tiny
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
@@ -185,7 +186,8 @@ def test_the_overlap_of_the_command_line_reaches_the_recipe(tmp_path: Path) -> N
 def test_an_acceptance_length_out_of_reach_is_refused_with_the_reachable_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specgate.backends.eagle3.pair_tools.plant.thresholds.STRONGEST", 0.5)
+    monkeypatch.setattr(thresholds, "STRONGEST", 0.5)
+    monkeypatch.setattr(calibrate, "WALK", 64)
     message = refused(replace(WISH, length=3.5), tmp_path / "out")
     assert "--accept-length 3.5 at spec-3 is out of reach of geometry tiny with recipe A" in message
     assert "\n  reachable: 1.00 to " in message
