@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.other_prompts import LIKE_THESE, THESE
@@ -305,11 +306,14 @@ def columns() -> int:
 
 
 def printed(*renderables: Any) -> Iterator[str]:
-    """The lines that rich renders, as wide as the terminal. They have no colour if NO_COLOR is set."""
+    """The lines that rich renders, as wide as the terminal. They have no colour if NO_COLOR is set, and no style at all
+    where the terminal knows none.
+    """
     from rich.console import Console
 
     file = io.StringIO()
-    console = Console(file=file, width=columns(), force_terminal=True, color_system="standard")
+    system: Literal["standard"] | None = None if os.environ.get("TERM") in ("dumb", "unknown") else "standard"
+    console = Console(file=file, width=columns(), force_terminal=True, color_system=system)
     console.print(*renderables, sep="\n")
     yield from file.getvalue().rstrip("\n").split("\n")
 

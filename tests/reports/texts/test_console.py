@@ -165,6 +165,11 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not colour.search(REPORT.render(sample(broken=True), POLICY))
 
 
+def test_a_terminal_that_knows_no_style_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in REPORT.render(sample(broken=True), POLICY)
+
+
 @pytest.mark.parametrize("source", ["planted", "stand-in", "forced", "scripted"])
 @pytest.mark.parametrize("report", [REPORT, PLAIN])
 def test_acceptance_that_is_not_real_is_named_at_its_figures(report: ConsoleReport, source: AcceptanceSource) -> None:
