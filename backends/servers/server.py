@@ -309,8 +309,8 @@ class Server:
                 yield
         except BackendError as error:
             versions = self.adapter.versions
-            told = self.version and UNTOLD not in (self.version, versions)
-            if told and (isinstance(error, OtherForm) or not is_known(self.version, versions)):
+            named = self.version and UNTOLD not in (self.version, versions)
+            if named and (isinstance(error, OtherForm) or not is_known(self.version, versions)):
                 version = f"{self.adapter.name} version {masked(self.version)} (known: {versions})"
                 error.message = f"{version}: {error.message}"
             raise

@@ -16,6 +16,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "PYTHONPATH": "searched by an engine as a library after `-o pythonpath`",
         "GITHUB_STEP_SUMMARY": "file that `runs report --github` appends the summary to",
         "NO_COLOR": "set: no colour",
+        "TERM": "`dumb`: no style",
         "COLUMNS": "width of the terminal",
     },
     "`cupy`": {

@@ -69,11 +69,11 @@ def test_a_server_that_refuses_a_longer_text_shows_what_a_short_one_has(short: s
     )
     usage = b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 4}}\n\n'
     refused = answer(b"too long", status="400 Bad Request")
-    asked = chain([refused, answer(stream + usage) if short == "answered" else refused], repeat(refused))
+    answers = chain([refused, answer(stream + usage) if short == "answered" else refused], repeat(refused))
     paths = {"/v1/models": answer(b'{"data": [{"id": "m"}]}')}
 
     def answered(path: str) -> list[bytes]:
-        return next(asked) if path == "/v1/completions" else paths.get(path, answer(b"", status="404 Not Found"))
+        return next(answers) if path == "/v1/completions" else paths.get(path, answer(b"", status="404 Not Found"))
 
     with raw_server(answered) as (url, _):
         server = find_server(url, {})
