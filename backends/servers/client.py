@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import ssl
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -222,7 +223,11 @@ class Client:
         sent = monotonic_ns()
         async with await self._posted(path, content) as response:
             if response.status != 200:
-                return Refusal(response.status, await self._refused(path, response))
+                error = await self._refused(path, response)
+                in_ids = not isinstance(body, bytes) and isinstance(body.get("prompt"), list)
+                if in_ids and response.status in (400, 422) and WANTS_TEXT.search(error.message):
+                    error.hint = IDS_REFUSED
+                return Refusal(response.status, error)
             self._refuse_compressed(path, response)
             async for data in response.content.iter_any():
                 pieces.append((monotonic_ns() - began, data))
@@ -359,6 +364,8 @@ class Client:
         return text or "no reason given"
 
 
+WANTS_TEXT: Final = re.compile(r"\b(?:string|str)\b", re.IGNORECASE)
+IDS_REFUSED: Final = "does it take no token ids? -o prompts=text --tokenizer FILE sends texts, -o endpoint=chat chats"
 WRONG_KEY: Final = "it does not take the key in the variable that -o api_key_env names"
 HINTS: Final[Mapping[int, str]] = {
     401: "name the variable that holds its key: -o api_key_env=NAME",

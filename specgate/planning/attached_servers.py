@@ -204,6 +204,7 @@ def roles_of(servers: Sequence[FoundServer], line: Servers) -> dict[str, str]:
             raise UsageError(f"--spec {line.spec[0]}: {server.url} drafts up to {length}", hint="leave --spec out")
         if role.name in roles:
             both = "neither speculates" if not role.speculative else f"both draft up to {length} tokens"
+            both = "named twice" if roles[role.name] == server.url else both
             raise UsageError(
                 f"{roles[role.name]} and {server.url}: {both}",
                 hint="one of them with speculation and one without; `specgate ab URL URL` compares two like these",
@@ -356,7 +357,7 @@ def server_tokens(
     """
     missing = UsageError(
         f"{server.url}: the tokenizer of {model_of(server)} is neither on this machine nor behind an end point of it",
-        hint="--tokenizer FILE|DIR: the tokenizer.json of the served model",
+        hint="--tokenizer FILE|DIR: the tokenizer.json of the served model; or -o endpoint=chat, which needs none",
     )
     for as_chat in (True, False) if question else (False,):
         texts = [text_of(entry, as_chat=as_chat) for entry in entries]

@@ -96,6 +96,7 @@ def test_a_draft_may_be_longer_than_a_short_text_has_shown_if_the_command_line_s
 @pytest.mark.parametrize(
     ("servers", "changes", "sentence"),
     [
+        ((PLAIN, PLAIN), {}, "named twice"),
         ((PLAIN, replace(PLAIN, url="u")), {}, "neither speculates"),
         ((DRAFTS, replace(DRAFTS, url="u")), {}, "both draft up to 5 tokens"),
         ((PLAIN, replace(DRAFTS, backend="sglang", engine="SGLang 2")), {}, "is vLLM 1, and .* is SGLang 2"),

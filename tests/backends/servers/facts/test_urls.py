@@ -8,7 +8,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from specgate.backends.servers.engines import ANSWERED, NEEDED, find_server, server_tokens
+from specgate.backends.servers.client import IDS_REFUSED, StreamLimit
+from specgate.backends.servers.engines import ANSWERED, NEEDED, connected, find_server, server_tokens
 from specgate.contract.protocols import FoundServer
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from tests.backends.servers.helpers import ENGINES, running_stub
@@ -139,6 +140,22 @@ def test_a_key_that_a_server_refuses_is_not_asked_for_once_more(monkeypatch: pyt
     refused = pytest.raises(BackendError, match="does not take the key in the variable that -o api_key_env names")
     with raw_server(lambda path: answer(b"who?", status="401 Unauthorized")) as (url, _), refused:
         find_server(url, {"api_key_env": "SPECGATE_A_KEY"})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason", "hint"),
+    [([7, 8], b"prompt must be a string", IDS_REFUSED), ([7, 8], b"too many tokens", None), ("a", b"no string", None)],
+)
+def test_a_server_that_takes_no_token_ids_is_told_by_its_words(
+    prompt: str | list[int], reason: bytes, hint: str | None
+) -> None:
+    with (
+        raw_server(lambda path: answer(reason, status="400 Bad Request")) as (url, _),
+        connected(url, {}) as client,
+        pytest.raises(BackendError, match=reason.decode()) as refused,
+    ):
+        client.stream("/v1/completions", [{"prompt": prompt}], StreamLimit.of(1, cumulative=False))
+    assert refused.value.hint == hint
 
 
 def test_a_key_whose_variable_is_not_set_is_asked_for() -> None:
