@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.other_prompts import THESE, from_a_file, like_these_in_words
-from specgate.analysis.stats import told_from
+from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Rule, RunView, State, Verdict
 from specgate.gates.select import CellGate, inflated, sets_lengths, steps_lost, verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specgate.analysis.stats import told_from
+from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.gates.select import CellGate, verdict
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.machine.clock_comparison import (
     ClockShift,
     clock_shifts,
@@ -21,7 +22,6 @@ from specgate.analysis.machine.clock_comparison import (
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
-from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.contract.conditions import (
     THROTTLES,

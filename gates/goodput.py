@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.requests.goodput import limits_in_words
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import CellGate, late_client, verdict

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Final
 
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.machine.memory import GROWTHS, LEAST_READINGS, size_in_words
-from specgate.analysis.stats import told_from
 from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Rule, RunView, State, Value, Verdict
 from specgate.gates.select import CellGate, no_baseline, verdict
 

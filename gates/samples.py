@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.decision import false_fail, pairs_needed
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.stats import (
     MIN_PAIRS,
     UNTIL_DECIDED,
@@ -17,7 +18,6 @@ from specgate.analysis.stats import (
     Interval,
     Pairs,
     planned_interim_looks,
-    told_from,
 )
 from specgate.contract import BetweenRuns, CellResult, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Literal
 
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, THESE, from_a_file, like_these_in_words
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
-from specgate.analysis.stats import Pairs, told_from
+from specgate.analysis.stats import Pairs
 from specgate.contract import (
     SPEEDUP,
     CellResult,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.analysis.stats import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from specgate.analysis.stats import told_from
+from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import (

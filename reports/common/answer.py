@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.other_prompts import THESE
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.load.figures import in_words
-from specgate.analysis.stats import told_from
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
 from specgate.contract.token_check import NO_TOKEN

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from specgate.analysis.intervals.other_prompts import SPEEDUP_LIKE_THESE, from_a_file, like_these_in_words
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.machine.memory import size_in_words
-from specgate.analysis.stats import told_from
 from specgate.contract import SPEEDUP, Cell, CellResult, Comparison, Run, Value
 from specgate.contract.metrics import TIMES_OVER, metric
 

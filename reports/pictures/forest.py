@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.stats import told_from
+from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import Comparison, Role, Run
 from specgate.reports.common.figures import NONE, floor_of, percent, ratio, reason
 from specgate.reports.common.parts import Picture, Table, left_out

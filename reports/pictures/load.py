@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from specgate.analysis.grouping import grouped
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.load.figures import bound, draft_length, in_words, unit_of
-from specgate.analysis.stats import told_from
 from specgate.contract import BASELINE, CellResult, Role, Run
 from specgate.contract.load import BreakEven
 from specgate.reports.common import figures

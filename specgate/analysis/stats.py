@@ -31,8 +31,6 @@ FIRST_LOOK = 8
 """Pairs before the first interim look."""
 UNTIL_DECIDED = 4
 """Pairs before the first interim look of a point that is measured until it is decided."""
-MORE_DIGITS = 3
-"""What differs by less than a thousandth of the last decimal differs in nothing that a reader needs."""
 POWER = 0.8
 """The chance with which a minimum detectable effect is detected."""
 
@@ -235,16 +233,6 @@ class Decision:
     def final(self) -> bool:
         """True if no further look is planned."""
         return self.side != "open" or self.look == self.looks
-
-
-def told_from(bound: float, value: float, digits: int) -> str:
-    """`value` with `digits` decimals, or with as many more, up to `MORE_DIGITS`, as show on which side of `bound` it
-    lies.
-    """
-    value, bound = (float(f"{number:.12g}") for number in (value, bound))  # 100 · 0.29 is 28.999999999999996
-    texts = [f"{value:.{digits + more}f}" for more in range(MORE_DIGITS + 1)]
-    right = (value > bound, value < bound)
-    return next((text for text in texts if (float(text) > bound, float(text) < bound) == right), texts[0])
 
 
 def side_of(interval: Interval | None, floor: float) -> Literal["above", "below", "open"]:

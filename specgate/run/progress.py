@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from specgate.analysis.cell_names import cell_name
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.paired_blocks import speed
-from specgate.analysis.stats import told_from
 from specgate.contract import Block, Scenario
 from specgate.redaction import visible
 from specgate.run.early_stop import Look

@@ -16,7 +16,7 @@ from typing import Final
 
 from specgate import plugins
 from specgate.analysis.intervals.between_runs import OF_TIME
-from specgate.analysis.stats import told_from
+from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.verdict import not_judged
 from specgate.archive.comparing.two_samples import of_repetitions
 from specgate.archive.other_tools.cells import label, merged, run_of, with_scenarios
