@@ -31,14 +31,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     a = store(folder / "a", scenarios=kinds)
     b = store(folder / "b", scenarios=kinds, cycle_ns=40_000_000, base_ns=9_000_000)
     c = store(folder / "c", scenarios=kinds, change=lambda block: corrupt(block) if block.role.k == 2 else block)
-    runs = [load_run(run).run for run in (a, b, c)]
+    stored = [load_run(run) for run in (a, b, c)]
+    runs = [one.run for one in stored]
     result = followed(store(folder / "first"), 24)
     subjects = {
         "builds": contrast(a, b),
         "engines": matrix_of(runs),
-        "acceptance": acceptance_of([load_run(run) for run in (a, b, c, looping(folder))]),
+        "acceptance": acceptance_of([*stored, load_run(looping(folder))]),
         "history": type(result)(
-            (*result.runs, *runs), (*result.series, *trends(*runs).series), result.groups, ("one: not readable",)
+            (*result.runs, *runs), (*result.series, *trends(*stored).series), result.groups, ("one: not readable",)
         ),
     }
     for name, subject in subjects.items():
