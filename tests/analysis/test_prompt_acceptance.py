@@ -137,7 +137,8 @@ def test_a_category_counts_the_steps_that_its_method_did_not_draft_in() -> None:
     prompts = {(0, 0): drafted, (1, 0): silent, (2, 0): silent}
     values = {v.metric: v for v in category_values(prompts, {(0, 0): "code", (1, 0): "code", (2, 0): "prose"}, 1)}
     length = values["acceptance_length[code]"]
-    assert (length.value, length.n) == (pytest.approx(1 + 10 / 30), 2) and "acceptance_length[prose]" not in values
+    assert length.value == pytest.approx(1 + 10 / 30) and length.n == 2
+    assert "acceptance_length[prose]" not in values
 
 
 def counting(block: Block, *totals: Totals) -> Block:
