@@ -11,14 +11,7 @@ from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.decision import false_fail, pairs_needed
 from specgate.analysis.intervals.rounding import told_from
-from specgate.analysis.stats import (
-    MIN_PAIRS,
-    UNTIL_DECIDED,
-    Decision,
-    Interval,
-    Pairs,
-    planned_interim_looks,
-)
+from specgate.analysis.stats import MIN_PAIRS, UNTIL_DECIDED, Decision, Interval, Pairs, planned_interim_looks
 from specgate.contract import BetweenRuns, CellResult, Rule, RunView, TimeEnd
 from specgate.contract.verdict import RESUME
 
