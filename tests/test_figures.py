@@ -120,15 +120,15 @@ BESIDE = f"([run](../results/{RUN}))"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"It is 2.81× (2.57–3.06) {BESIDE}.", []),
-        (f"It is 2.82× (2.57–3.06) {BESIDE}.", ["2.82× (2.57–3.06)"]),
-        (f"It is 2.81× (2.60–3.06) {BESIDE}.", ["2.81× (2.60–3.06)"]),
+        (f"It is 2.80× (2.57–3.06) {BESIDE}.", []),
+        (f"It is 2.81× (2.57–3.06) {BESIDE}.", ["2.81× (2.57–3.06)"]),
+        (f"It is 2.80× (2.60–3.06) {BESIDE}.", ["2.80× (2.60–3.06)"]),
         (f"It is 2.8× {BESIDE}.", []),
         (f"# A\nIt is 1.70×.\n\n# B\n{BESIDE}", ["1.70×"]),
-        (f"# A\nIt is 2.81×.\n\n# B\n{BESIDE}", []),
-        ("It is 2.81×.", ["2.81×"]),
+        (f"# A\nIt is 2.80×.\n\n# B\n{BESIDE}", []),
+        ("It is 2.80×.", ["2.80×"]),
         ("1.5 ms beside 3.0 ms: 2.00×", ["1.5 ms", "3.0 ms"]),
-        (f"|4.58 ms|2.81×|{BESIDE}|\n|9.9 ms|", ["4.58 ms", "9.9 ms"]),
+        (f"|4.58 ms|2.80×|{BESIDE}|\n|9.9 ms|", ["4.58 ms", "9.9 ms"]),
         (f"1.25× the floor (goal 1.20 ×) {BESIDE}", ["1.25×"]),
     ],
 )

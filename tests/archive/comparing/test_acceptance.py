@@ -27,7 +27,7 @@ from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenari
 from tests.support.kept_runs import unpacked
 from tests.support.stored_runs import changed, store
 
-KEPT = ("2026-11-30-h200/run-merge-32k.tar.xz", "2026-11-27-engines-h200/run-120b-1k.tar.xz")
+KEPT = ("2026-11-30-h200/run-merge-32k.tar.xz", "2026-11-30-h200/run-120b-1k.tar.xz")
 UNPACKED = TemporaryDirectory()  # until the process ends: a stored run reads its files when they are asked for
 
 
