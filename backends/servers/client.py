@@ -221,7 +221,7 @@ class Client:
         size = 0
         content: dict[str, Any] = {"data": body, "headers": AS_JSON} if isinstance(body, bytes) else {"json": body}
         sent = monotonic_ns()
-        async with await self._posted(path, content) as response:
+        async with await self._sent("POST", path, **content) as response:
             if response.status != 200:
                 error = await self._refused(path, response)
                 in_ids = not isinstance(body, bytes) and isinstance(body.get("prompt"), list)
@@ -240,16 +240,16 @@ class Client:
                     )
         return Recording(sent - began, tuple(pieces), began_ns=began)
 
-    async def _posted(self, path: str, content: Mapping[str, Any]) -> aiohttp.ClientResponse:
-        """The answer to a POST. llama.cpp closes a connection after a stream although it promises to keep it: then the
-        request is sent once more, on another one.
+    async def _sent(self, method: str, path: str, **content: Any) -> aiohttp.ClientResponse:
+        """The answer to a request. llama.cpp closes a connection after a stream although it promises to keep it: then
+        the request is sent once more, on another one.
         """
         try:
-            return await self._session.post(self.url + path, allow_redirects=False, **content)
+            return await self._session.request(method, self.url + path, allow_redirects=False, **content)
         except aiohttp.ClientConnectorError:  # no connection at all
             raise
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-            return await self._session.post(self.url + path, allow_redirects=False, **content)
+            return await self._session.request(method, self.url + path, allow_redirects=False, **content)
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,7 +280,7 @@ class Client:
         return self._run(self._status(path))
 
     async def _text(self, path: str, method: str, body: Json | None, may_be_missing: bool) -> str:
-        async with self._session.request(method, self.url + path, json=body, allow_redirects=False) as response:
+        async with await self._sent(method, path, json=body) as response:
             if response.status == 404 and may_be_missing:
                 return ""
             if response.status != 200:
@@ -328,8 +328,9 @@ class Client:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work`. Errors of the HTTP library become BackendError, without any secret in their text."""
+        task = self._loop.create_task(work)
         try:
-            return self._loop.run_until_complete(work)
+            return self._loop.run_until_complete(task)
         except aiohttp.ServerTimeoutError as error:
             raise BackendError(
                 f"{self.url}: silent for {self.stall_s:g} s", hint="-o stall_s=SECONDS waits longer"
@@ -344,6 +345,8 @@ class Client:
                 f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}",
                 hint="has it ended? Its log says why",
             ) from error
+        finally:
+            task.cancel()  # one that Ctrl-C cut short would be told of as an error when the connections close
 
     def _reason(self, error: Exception) -> str:
         return masked(str(error))[:300]

@@ -24,25 +24,27 @@ Answers = Callable[[str], Iterable[bytes]]
 
 
 @contextmanager
-def raw_server(answers: Answers) -> Iterator[tuple[str, Sent]]:
-    """(URL, what was sent) of a server. It closes each connection after one answer."""
+def raw_server(answers: Answers, *, late: bool = False) -> Iterator[tuple[str, Sent]]:
+    """(URL, what was sent) of a server. It closes each connection after one answer; `late`: when a second request comes
+    on it.
+    """
     sent = Sent()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=accept, args=(listener, answers, sent), daemon=True)
+        accepting = threading.Thread(target=accept, args=(listener, answers, sent, late), daemon=True)
         accepting.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", sent
         listener.shutdown(socket.SHUT_RDWR)
         accepting.join(5)
 
 
-def accept(listener: socket.socket, answers: Answers, sent: Sent) -> None:
+def accept(listener: socket.socket, answers: Answers, sent: Sent, late: bool) -> None:
     with suppress(OSError):
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=serve, args=(connection, answers, sent), daemon=True).start()
+            threading.Thread(target=serve, args=(connection, answers, sent, late), daemon=True).start()
 
 
-def serve(connection: socket.socket, answers: Answers, sent: Sent) -> None:
+def serve(connection: socket.socket, answers: Answers, sent: Sent, late: bool) -> None:
     with suppress(OSError), connection:
         head = received(connection)
         path = head.split(" ", 2)[1]
@@ -50,6 +52,8 @@ def serve(connection: socket.socket, answers: Answers, sent: Sent) -> None:
         for piece in answers(path):
             connection.sendall(piece)
             sent.bytes_of[path] = sent.bytes_of.get(path, 0) + len(piece)
+        if late:
+            connection.recv(1)
 
 
 def received(connection: socket.socket) -> str:

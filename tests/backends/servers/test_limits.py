@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import zip_longest
 from typing import Any
@@ -24,6 +27,7 @@ from specgate.backends.servers.server import version_of
 from specgate.contract.load import OfferedLoad
 from specgate.errors import BackendError
 from tests.backends.servers.raw_server import PIECE, Answers, Sent, answer, chunked, endless, raw_server
+from tests.support import in_process
 
 HUGE = 300 * MIB
 BUFFERED = 16 * MIB
@@ -31,8 +35,8 @@ BUFFERED = 16 * MIB
 
 
 @contextmanager
-def client_of(answers: Answers) -> Iterator[tuple[Client, Sent]]:
-    with raw_server(answers) as (url, sent):
+def client_of(answers: Answers, *, late: bool = False) -> Iterator[tuple[Client, Sent]]:
+    with raw_server(answers, late=late) as (url, sent):
         client = Client(url, stall_s=20, secret=Secret())
         try:
             yield client, sent
@@ -45,10 +49,23 @@ def body_of(length: int) -> Iterable[bytes]:
 
 
 def test_a_connection_that_is_closed_after_a_stream_against_its_promise_costs_no_request() -> None:
-    """As llama.cpp's are."""
-    with client_of(lambda _: chunked([b"data: {}\n\n"])) as (client, _):
+    """As llama.cpp's are. Prompts are made tokens, and caches dropped, after a stream, too."""
+    with client_of(lambda _: chunked([b"{}"]), late=True) as (client, _):
         recordings = client.serve("/x", [{}] * 20, StreamLimit(PIECE, 99), OfferedLoad(clients=1))
+        tokens = [client.json("/tokenize", body={}) for _ in range(20)]
     assert len(recordings) == 20 and all(isinstance(recording, Recording) for recording in recordings)
+    assert tokens == [{}] * 20
+
+
+def test_a_request_that_ctrl_c_cuts_short_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def interrupting(path: str) -> Iterator[bytes]:
+        os.kill(os.getpid(), signal.SIGINT)
+        yield from ()
+
+    with in_process.interruptible(), client_of(interrupting, late=True) as (client, _), suppress(KeyboardInterrupt):
+        client.text("/metrics")
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("form", ["with its length", "to the end of the connection", "in chunks"])
