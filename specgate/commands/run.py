@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -146,7 +145,7 @@ def run_micro_gates(request: Request) -> None:
     """
     from specgate.planning.defaults import machine_size, runs_of
     from specgate.promotion.standing import promotion_status
-    from specgate.run.session import tune
+    from specgate.run.session import another_command, tune
 
     requests = runs_of(request, machine_size())
     for each in requests:
@@ -156,7 +155,7 @@ def run_micro_gates(request: Request) -> None:
         for _ in range(promotion.needed - promotion.streak):
             echo(promotion.command)
             words = [*shlex.split(promotion.command)[1:], *(["--plain"] if request.plain else [])]
-            if code := subprocess.run([sys.executable, "-m", "specgate", *words], check=False).returncode:
+            if code := another_command(words):
                 sys.exit(code)
 
 

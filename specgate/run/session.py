@@ -5,6 +5,7 @@ Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates 
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -105,8 +106,23 @@ def tune(request: Request) -> None:
         return
     words = backend.tuning(find(request.scenarios[0]).pair)
     echo(f"specgate {' '.join(words)}")
-    if subprocess.run([sys.executable, "-m", "specgate", *words], check=False).returncode:
+    if another_command(words):
         echo("tuning did not end: going on without it", err=True)
+
+
+def another_command(words: Sequence[str]) -> int:
+    """Carry out another command of specgate in a process of its own, and return its exit code.
+
+    Its process group is its own, so that Ctrl-C reaches it once, from here. It then stores what it has, as by itself.
+    """
+    with subprocess.Popen([sys.executable, "-m", "specgate", *words], process_group=0) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    return code if code >= 0 else ExitCode.INTERRUPTED
 
 
 def carry_out(

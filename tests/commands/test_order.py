@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -132,17 +133,25 @@ def test_full_does_not_begin_behind_a_micro_gate_that_is_not_green(order: Cli, m
     """The gate's own code is the answer, and nothing is tried again."""
     started: list[list[str]] = []
 
-    def red(words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+    def red(words: list[str]) -> int:
         started.append(words)
-        return subprocess.CompletedProcess(words, 3)
+        return 3
 
-    monkeypatch.setattr("specgate.commands.run.subprocess.run", red)
+    monkeypatch.setattr("specgate.run.session.another_command", red)
     assert here(order, "full", "--micro-first", "--warmup-runs", "0")[0] == 3
     (words,) = started
-    assert words[3:6] == ["micro", "--scenario", "gate.yaml"]
+    assert words[:3] == ["micro", "--scenario", "gate.yaml"]
     assert "--warmup-runs" not in words, "the gates are run as they stand"
     code, text = here(order, "full", "--micro-first", "--override-order", "x")
     assert code == 2 and "--micro-first with --override-order" in text
+
+
+@pytest.mark.slow("a run in processes of its own")
+def test_ctrl_c_ends_the_micro_gates_of_a_full_run_as_it_ends_any_run(order: Cli) -> None:
+    """Also where it comes to the full run's process alone, as SIGTERM does."""
+    assert order.signalled_after_seven_blocks(signal.SIGINT, *FULL, "--micro-first") == 130
+    assert json.loads((order.newest() / "run.json").read_text())["status"] == "interrupted"
+    assert [(e.kind, e.exit_code) for e in entries(order)] == [("micro", 130)]
 
 
 def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli) -> None:

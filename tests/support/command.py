@@ -142,10 +142,12 @@ class Cli:
             pytest.skip("needs an engine of the engine's house, which is not installed")
         return command
 
-    def signalled_after_seven_blocks(self, signal_: signal.Signals) -> int:
-        """Send a signal to a run whose engine hangs in its eighth block. Returns the exit status."""
-        command = [sys.executable, "-m", UNDRAWN, "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
-        command += ["--backend", "fake", "-o", "hang_after_blocks=7"]
+    def signalled_after_seven_blocks(self, signal_: signal.Signals, *words: str) -> int:
+        """Send a signal to a run whose engine hangs in its eighth block, a micro run unless `words` ask for another
+        one. Returns the exit status.
+        """
+        words = words or ("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml")
+        command = [sys.executable, "-m", UNDRAWN, *words, "--backend", "fake", "-o", "hang_after_blocks=7"]
         command += ["--target", str(self.target), "--draft", str(self.draft)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with (
