@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -95,7 +96,12 @@ def watching(
         name="specgate-watch",
         daemon=True,
     )
-    process.start()
+    resource_tracker.ensure_running()  # it lets these signals through again
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        process.start()  # where they stay blocked: the parent handles Ctrl-C, and stops that process
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.close()
     with suppress(EOFError, OSError):
         if conn.poll(_START_S):
@@ -124,8 +130,6 @@ def _serve(
     """The monitor process: one sample at once, one per interval, and a last one when it is told to stop. It ends where
     it cannot write: the harness, which writes beside it, says so.
     """
-    for name in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this process
     with suppress(OSError):
         os.nice(19)
     sampler = Sampler(worker_generation, harness, uuids, ports)

@@ -154,6 +154,15 @@ def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
         assert done.stdout.endswith(f"the run was cut short\nnext: specgate micro --resume {cli.newest()}\n")
 
 
+def test_ctrl_c_while_modules_are_imported_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    with in_process.interruptible():
+        command = [sys.executable, "-c", "from specgate.__main__ import main; main()"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_a_full_run_counts_whole_requests(cli: Cli) -> None:
     cli.scenario(kind="full", budget="new_tokens: 10, ignore_eos: false")
     full = ("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")

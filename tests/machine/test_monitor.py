@@ -26,6 +26,11 @@ def new_folder(parent: Path) -> RunFolder:
     return RunFolder.create(parent, "micro", "one", "ab" * 32)
 
 
+def the_watch() -> psutil.Process:
+    (watch,) = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+    return watch
+
+
 def test_even_an_empty_body_lies_between_two_samples(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     with watching(folder.watch_file, 3, (), interval_s=60.0):
@@ -49,11 +54,20 @@ def test_samples_are_written_while_the_body_runs_without_a_clock_where_there_is_
     assert not any(s.clocks for s in samples)
 
 
+def test_ctrl_c_never_reaches_a_watch_not_even_while_it_starts(tmp_path: Path) -> None:
+    """Else it would print a traceback beside the run's own words. A mask that it has, it has from its first moment."""
+    with watching(new_folder(tmp_path).watch_file, 0, (), interval_s=60.0):
+        watch = the_watch()
+        status = Path(f"/proc/{watch.pid}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    assert all(blocked >> (name - 1) & 1 for name in (signal.SIGINT, signal.SIGHUP))
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_a_watch_that_is_killed_leaves_its_samples_and_the_run_alone(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     with watching(folder.watch_file, 0, (), interval_s=60.0):
-        (watch,) = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
-        watch.send_signal(signal.SIGKILL)
+        the_watch().send_signal(signal.SIGKILL)
     assert len(folder.lines(Sample)) == 1
 
 
