@@ -86,13 +86,17 @@ Measuring = Callable[[Resolved, RunFolder, Run], Measured]
 
 
 def carry_out_each(request: Request) -> ExitCode:
-    """Carry out every run that a request takes here (`defaults.runs_of`). Returns the first code that is not 0."""
+    """Carry out every run that a request takes here (`defaults.runs_of`), up to one that is interrupted. Returns the
+    first code that is not 0.
+    """
     codes, requests = [], runs_of(request, machine_size())
     for each in requests:
         if requests != [request]:
             echo(f"specgate {each.kind} {' '.join(each.argv[1:])}")
             tune(each)
         codes.append(carry_out(each))
+        if codes[-1] is ExitCode.INTERRUPTED:
+            break
     return next((code for code in codes if code), ExitCode.PASS)
 
 

@@ -11,8 +11,7 @@ from specgate.analysis.verdict import overall
 from specgate.contract import Run, State
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
-from specgate.run.session import carry_out
-from specgate.selftest.faults import FOLDER, newest, quiet
+from specgate.selftest.faults import FOLDER, carried_out, newest
 
 WRONG_TOKEN_AT: Final = 40
 
@@ -46,8 +45,7 @@ class DemoRun:
 def demo_runs(folder: Path) -> Iterator[DemoRun]:
     """Measure each engine of `ENGINES`. Its run folder is created in `folder`, and what the run prints is discarded."""
     for engine in ENGINES:
-        with quiet():
-            carry_out(request_of(engine, folder))
+        carried_out(request_of(engine, folder))
         path = newest(folder)
         run = RunFolder.open(path).read_run()
         yield demo_run(engine, run, path / "report.html")

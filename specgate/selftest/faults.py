@@ -16,6 +16,7 @@ from typing import Final
 
 from specgate.contract import Run, State
 from specgate.contract.scenarios.scenario import RunKind
+from specgate.errors import ExitCode
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate
@@ -214,8 +215,7 @@ def newest(folder: Path) -> Path:
 def scripted(options: Mapping[str, str], folder: Path, kind: RunKind = "micro") -> Run:
     """Run the self-test's scenario of a kind on the scripted engine. What the run prints is discarded."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
-    with quiet():
-        carry_out(request(options, folder, kind))
+    carried_out(request(options, folder, kind))
     (made,) = (path for path in set(folder.iterdir()) - before if path.is_dir())
     return RunFolder.open(made).read_run()
 
@@ -225,6 +225,14 @@ def quiet() -> Iterator[None]:
     """Discard what is printed."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
+
+
+def carried_out(request: Request) -> None:
+    """Carry out a run, and discard what it prints. Raises KeyboardInterrupt if it was interrupted."""
+    with quiet():
+        code = carry_out(request)
+    if code is ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 def request(options: Mapping[str, str], folder: Path, kind: RunKind = "micro") -> Request:

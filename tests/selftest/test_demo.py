@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specgate.contract import State
+from specgate.errors import ExitCode
 from specgate.selftest import demo
 from tests.support import in_process
+from tests.support.command import ROOT, UNDRAWN
 
 
 @pytest.fixture
@@ -41,3 +47,20 @@ def test_an_engine_that_ends_otherwise_is_an_error(bare: Path, monkeypatch: pyte
     done = in_process.command(bare, ["demo"])
     assert done.returncode == 1
     assert "token 41" in done.stdout and "draft" in done.stdout.splitlines()[3]
+
+
+@pytest.mark.slow("runs in processes of their own")
+def test_ctrl_c_during_a_run_ends_the_demo(bare: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", UNDRAWN, "demo"]
+    with (
+        in_process.interruptible(),
+        subprocess.Popen(command, cwd=bare, env=environment, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        while not any(bare.glob("runs/demo/*/samples/blocks.jsonl")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        text = process.stdout.read()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "an honest engine" not in text and len(list(bare.glob("runs/demo/*/run.json"))) == 1
