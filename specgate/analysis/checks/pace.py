@@ -5,6 +5,10 @@ A decode step hands over a request's new tokens at once. A server may put severa
 close together count as one, and what is left needs a step each, or more where it holds more than K + 1 tokens. A server
 that counts fewer steps than that makes its acceptance length larger than it is.
 
+Where every chunk is a single token, a step's chunks come one after the other, and a host short of CPU spreads them.
+At an even pace the L chunks of a counted step would take L - 1 gaps: chunks within a third of that count as one, too.
+A server that counts one step in place of f has at most f / 3 + 1 of its steps in that time, so it is still seen.
+
 In a micro run the time before the first chunk is no decoding. So a spec server's first chunk comes about when the
 baseline's does, and holds the tokens of one step at most beside prefill's. Where a server tells how long it decoded by
 its own clock, that time fits into the client's, and nothing between the two slows down the baseline alone.
@@ -28,6 +32,8 @@ CLOSE: Final = 0.25
 """Chunks closer than this share of the mean gap are of one step, if a step can have emitted so many tokens."""
 CLOSE_NS: Final = 500_000
 """So are chunks closer than this: a server writes the events of one step one after the other."""
+SPREAD: Final = 1 / 3
+"""So are single tokens within this share of the time that a counted step's would take at an even pace."""
 UNSURE: Final = 0.02
 """Share of the counted steps, beside one step per request, by which chunks may exceed them: a step without a draft and
 a cut one at the end cancel out in a server's counts.
@@ -54,7 +60,9 @@ def check_steps(blocks: Sequence[Block]) -> None:
         for b in blocks
         if b.served is not None and b.served.acceptance is not None and not b.counters.get(JOINED_OUTPUTS)
     ]
-    needed = sum(least_steps(request, b.role.k) for b, requests, _ in counted for request in requests)
+    needed = sum(
+        least_steps(request, b.role.k, b.emitted / max(own, 1)) for b, requests, own in counted for request in requests
+    )
     steps = sum(steps for _, _, steps in counted)
     if needed > steps * (1 + UNSURE) + sum(len(requests) for _, requests, _ in counted):
         emitted, cell = sum(b.emitted for b, _, _ in counted), counted[0][0].cell
@@ -67,19 +75,22 @@ def check_steps(blocks: Sequence[Block]) -> None:
         )
 
 
-def least_steps(request: ServedRequest, k: int) -> int:
+def least_steps(request: ServedRequest, k: int, length: float) -> int:
     """The fewest steps that can have emitted the tokens of a request after its first, with chunks close together taken
-    as one.
+    as one. `length`: tokens per step by the server's own count.
     """
     first, *others = request.chunk_tokens
     gaps = [later - earlier for earlier, later in pairwise(request.chunk_ns)]
-    close = max(CLOSE * sum(gaps) / len(gaps), CLOSE_NS) if gaps else 0.0
-    needed, group = 0, first - 1
+    mean = sum(gaps) / len(gaps) if gaps else 0.0
+    close = max(CLOSE * mean, CLOSE_NS)
+    spread = SPREAD * mean * (min(length, k + 1) - 1) if set(others) == {1} else 0.0
+    needed, group, since = 0, first - 1, 0
     for tokens, gap in zip(others, gaps, strict=True):
-        if gap <= close and group > 0 and group + tokens <= k + 1:
+        since += gap
+        if (gap <= close or since <= spread) and group > 0 and group + tokens <= k + 1:
             group += tokens
         else:
-            needed, group = needed - (-group // (k + 1)), tokens
+            needed, group, since = needed - (-group // (k + 1)), tokens, 0
     return needed - (-group // (k + 1))
 
 

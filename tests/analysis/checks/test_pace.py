@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -54,9 +55,11 @@ def test_no_honest_stream_needs_more_steps_than_it_had(sizes: list[int], togethe
     joined = [(group[-1][0], sum(n for _, n in group)) for group in groups]
     per_token = [(end + 20_000 * i, 1) for end, n in per_step for i in range(n)]
     for events in (per_step, joined, per_token):
-        assert least_steps(streamed(events), K) <= len(sizes)
+        assert least_steps(streamed(events), K, sum(sizes) / len(sizes)) <= len(sizes)
         check_steps([spec(streamed(events), len(sizes))])
-    assert least_steps(streamed(per_step), K) == len(sizes), "steps that came apart are all seen"
+    assert least_steps(streamed(per_step), K, sum(sizes) / len(sizes)) == len(sizes), (
+        "steps that came apart are all seen"
+    )
 
 
 @given(STEPS, st.booleans())
@@ -73,11 +76,11 @@ def test_fewer_steps_than_came_apart_are_refused_with_both_figures(sizes: list[i
 
 
 def test_a_block_whose_chunks_a_stall_has_parted_is_no_contradiction_among_blocks_that_were_on_time() -> None:
-    """Of 40 steps of 3 tokens, a chunk each, a stall of 4 ms parts some: 4 steps more are seen."""
+    """Of 40 steps of 3 tokens, a chunk each, a stall of 2 ms parts some: 4 steps more are seen."""
     ends = [5 * MS * (i + 1) for i in range(40)]
-    stalled = [(end + 4 * MS * (i == 2 and step < 4), 1) for step, end in enumerate(ends) for i in range(3)]
+    stalled = [(end + 2 * MS * (i == 2 and step < 4), 1) for step, end in enumerate(ends) for i in range(3)]
     honest = streamed([(end + 20_000 * i, 1) for end in ends for i in range(3)])
-    assert least_steps(streamed(stalled), K) == 44
+    assert least_steps(streamed(stalled), K, 3) == 44
     blocks = [spec(request, 40) for request in (streamed(stalled), honest, honest, honest)]
     check_steps(blocks)
     with pytest.raises(InvalidResult, match=r"counts 144 steps .* 480 chunks .* need 164 at least"):
@@ -87,8 +90,39 @@ def test_a_block_whose_chunks_a_stall_has_parted_is_no_contradiction_among_block
 def test_a_token_at_a_time_at_an_even_pace_is_no_speculation() -> None:
     """Each of 60 tokens comes alone, and the server counts 15 steps of 4."""
     events = [(2 * MS * (i + 1), 1) for i in range(60)]
-    with pytest.raises(InvalidResult, match=r"counts 15 steps for 60 tokens, but its 60 chunks .* need 60 .*1\.000"):
+    with pytest.raises(InvalidResult, match=r"counts 15 steps for 60 tokens, but its 60 chunks .* need 30 .*2\.000"):
         check_steps([spec(streamed(events), 15)])
+
+
+@pytest.mark.parametrize("claimed_length", [1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8])
+def test_plain_decoding_that_claims_any_length_is_seen(claimed_length: float) -> None:
+    """A counted step is as long as the claim: its groups must not grow as fast."""
+    even = streamed([(2 * MS * (i + 1), 1) for i in range(240)])
+    claimed = round(240 / claimed_length)
+    with pytest.raises(InvalidResult, match=rf"counts {claimed} steps for 240 tokens"):
+        check_steps([replace(spec(even, claimed), role=Role(7))])
+
+
+def starved(seed: int) -> ServedRequest:
+    """A token at a time from 60 steps of 10 ms of up to 8 tokens, with a pause of 0.6 ms or more before two chunks in
+    100. A late chunk holds up those behind it.
+    """
+    chance, at, events = random.Random(seed), 0.0, []
+    for step in range(60):
+        at = max(at, 10.0 * (step + 1))
+        for _ in range(chance.choice((4, 6, 8))):
+            at += 0.02 + (min(0.6 * chance.paretovariate(1.3), 40.0) if chance.random() < 0.02 else 0.0)
+            events.append((round(at * MS), 1))
+    return streamed(events)
+
+
+def test_a_step_whose_tokens_a_starved_host_parts_is_one_step() -> None:
+    """Blocks of 8 requests, 50 times: the honest count is taken each time, and one step in place of 1.5 never."""
+    for first in range(0, 400, 8):
+        requests = [starved(seed) for seed in range(first, first + 8)]
+        check_steps([replace(spec(request, 60), role=Role(7)) for request in requests])
+        with pytest.raises(InvalidResult, match="counts 320 steps"):
+            check_steps([replace(spec(request, 40), role=Role(7)) for request in requests])
 
 
 @pytest.mark.parametrize(
@@ -102,8 +136,9 @@ def test_real_servers_count_a_step_for_each_chunk_and_hold_nothing_back(name: st
     for made in blocks:
         check_steps([made])
         if made.served and made.served.acceptance:
-            needed = sum(least_steps(request, made.role.k) for request in made.served.requests)
-            assert needed == made.served.acceptance.steps
+            steps = made.served.acceptance.steps
+            requests = made.served.requests
+            assert sum(least_steps(request, made.role.k, made.emitted / steps) for request in requests) == steps
     pairs = list(rounds.pairs_of(blocks, cell))
     check_first_chunks(pairs)
     check_engine_clock(pairs)
