@@ -130,7 +130,7 @@ USUAL_PCT: Final[Mapping[Device, Mapping[str, float]]] = {
 the command line states none.
 
 A margin is told from nothing by 24 process pairs where their standard deviation is six tenths of it: 0.6 % on a GPU of
-a shared host, 3 % on a CPU. Two servers that somebody else has started are never proven closer than 1.7 %
+a shared host, 3 % on a CPU. Two servers that somebody else has started are never proven closer than 2.1 %
 (`estimates.Difference.assumed`).
 """
 

@@ -46,18 +46,20 @@ def commands() -> Iterator[tuple[str, str]]:
     """Yield the table of commands with their own options, and that of the options that measuring commands share."""
     tree = dict(walk(cli, click.Context(cli, info_name="specgate")))
     options = {path: {long_name(o): o for o in command.params if is_shown(o)} for path, command in tree.items()}
-    uses = Counter(name for path in MEASURING for name in options[path])
-    shared = {name for name, count in uses.items() if count >= len(MEASURING) - 3}
+    uses = Counter((name, option.help) for path in MEASURING for name, option in options[path].items())
+    shared = {use for use, count in uses.items() if count >= len(MEASURING) - 3}
     rows = []
     for path, command in tree.items():
-        own = [f"`{name}`" for name in options[path] if path not in MEASURING or name not in shared]
+        of_others = shared if path in MEASURING else ()
+        own = [f"`{name}`" for name, option in options[path].items() if (name, option.help) not in of_others]
         does = command.get_short_help_str(300).removesuffix(".")
         rows.append((f"`{signature(path, command)}`", does, " ".join(own)))
     yield "commands", markdown(("command", "does", "options of its own"), rows)
     rows = []
-    for name in sorted(shared):
-        option = next(options[path][name] for path in MEASURING if name in options[path])
-        missing = ", ".join(path for path in MEASURING if name not in options[path])
+    for name, meaning in sorted(shared):
+        having = {path: o for path in MEASURING if (o := options[path].get(name)) and o.help == meaning}
+        option = next(iter(having.values()))
+        missing = ", ".join(path for path in MEASURING if path not in having)
         rows.append((usage(option), first_sentence(option.help or ""), missing))
     yield "shared options", markdown(("option", "meaning", "not in"), rows)
 

@@ -2,10 +2,9 @@
 
     number  the first number behind the last `####`, else in the last `\\boxed{}`, else behind the last "answer is" or
             "answer:", else the last number of the text. Compared as a number; commas, `$` and `%` do not count.
-    choice  the letter in the last `\\boxed{}`, else behind the last "answer is" or "answer:", else at the beginning of
-            the text, else the last one in parentheses.
-    text    what is in the last `\\boxed{}`, else the line behind the last `####`, else the one behind the last "answer
-            is" or "answer:", else the last line. Compared without case, spaces, `$`, quotes and a full stop at its end.
+    choice  the letter at the beginning of one of these places, else of the text, else the last one in parentheses.
+    text    the first line in one of these places, else the last line of the text. Compared without case, spaces, `$`,
+            quotes and a full stop at its end.
 
 The first place is the one that GSM8K's authors read (`grade_school_math/dataset.py`), the last one that which
 lm-evaluation-harness calls flexible extraction. What stands in `<think>…</think>` is no answer.
