@@ -45,6 +45,22 @@ OF_ONE_PLACE: Final = 0.65
 """How far ln σ of a single place lies above the engine's in 1 of 200: rounding differs from place to place."""
 
 
+FAR: Final = 2.0
+"""A gap so many times as far out as one may be is none of rounding, however often a run looks."""
+
+
+def surely_wrong(check: TokenCheck, ties: NearTies) -> bool:
+    """True if a token of `check` stays wrong: where no gap is a near tie, or one is known that is none. By law, the
+    engine's two passes must have shown it, since a second engine may yet explain any other.
+    """
+    if ties.by_law:
+        law = check.law
+        return law is not None and any(
+            d.rule == "B" and d.x is not None and d.x > FAR * law.furthest_allowed for d in check.mismatches
+        )
+    return check.law is None and any(not ties or d.margin is not None for d in check.mismatches)
+
+
 def margin_of(d: Divergence, check: TokenCheck) -> str:
     """The gap at a divergence, in logits and, where it is known, in standard deviations of rounding."""
     if d.margin is None:

@@ -26,6 +26,7 @@ from specgate.gates.tokens.evidence import (
     parted,
     sigma_allowed,
     sigma_of,
+    surely_wrong,
     ties_of,
 )
 from specgate.gates.tokens.scores import (
@@ -77,6 +78,13 @@ class Tokens(CellGate):
     def lossy(self, rule: Rule) -> bool:
         """Return `lossy`."""
         return bool(rule.params.get("lossy"))
+
+    def refused_for_good(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
+        """Yield the verdicts on cells with a token that is wrong whatever is measured later."""
+        for made in self.judge(rule, run):
+            comparison = run.comparison(made.cell)
+            if made.reason_code == "token_mismatch" and comparison and surely_wrong(comparison.tokens, ties_of(rule)):
+                yield made
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
         """Refuse standard deviations that are none, and caches without one."""

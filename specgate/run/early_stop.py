@@ -24,13 +24,13 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Cell, Plan, Point, Policy, Rule, Run, State, TimeEnd, TimeEnds, Verdict
-from specgate.contract.protocols import Counting, NeedsEarlierRun, Sequential
+from specgate.contract.protocols import Counting, NeedsEarlierRun, RefusesForGood, Sequential
 from specgate.files.journal import Journal
 from specgate.planning.gates import lossy_cells, machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
-may turn out to be a near tie.
+may turn out to be a near tie. Only its gate can tell (`protocols.RefusesForGood`).
 """
 
 
@@ -44,12 +44,14 @@ earlier runs: a comparison with one, or being long enough for a later run.
 class Look:
     """One interim look at a point. `rounds`: its measured rounds until then. `decided`: whether it ends the point.
     `open`: the verdicts that more samples may still change. `only_earlier`: all of them are about earlier runs.
+    `refused`: verdicts of required rules that nothing measured later changes. Other rules on their cells are not open.
     """
 
     rounds: int
     decided: bool
     open: tuple[Verdict, ...] = ()
     only_earlier: bool = False
+    refused: tuple[Verdict, ...] = ()
 
 
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
@@ -139,7 +141,8 @@ def look_at(
 ) -> Look:
     """Look at the rounds of `plan`, which has one point. They decide it if at least one rule that rests on samples
     judges a cell, and no such rule needs more samples. Where a point is measured until it is decided, rules that only
-    advise do not count, and the first look decides a point without required ones.
+    advise do not count, nor do cells that a required rule refuses for good, and the first look decides a point without
+    required rules.
 
     `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
@@ -187,14 +190,23 @@ def look_at(
     verdicts = [v for v in every if v.state is not State.SKIPPED]
     if scenario.until_decided:
         verdicts = [v for v in verdicts if v.required]
-    still_open = tuple(v for v in verdicts if v.state not in DECIDED)
+    refused = tuple(refusals(policy, cut)) if scenario.until_decided else ()
+    given_up = {v.cell for v in refused}
+    still_open = tuple(v for v in verdicts if v.state not in DECIDED and v.cell not in given_up)
     load = scenario.load
     # What a search asks of the tail of latencies takes all rounds.
     apart = load is None or (load.search != "goodput" and told_apart(scenario, comparisons, run.between_runs))
     judged = bool(verdicts) or load is not None or scenario.until_decided
     of_earlier = {rule.id for rule, _ in rules_with(policy, NeedsEarlierRun)}
     only_earlier = bool(still_open) and all(v.rule in of_earlier for v in still_open)
-    return Look(len(plan.rounds), apart and judged and not still_open, still_open, only_earlier)
+    return Look(len(plan.rounds), apart and judged and not still_open, still_open, only_earlier, refused)
+
+
+def refusals(policy: Policy, run: Run) -> Iterator[Verdict]:
+    """Yield the verdicts of required rules that nothing measured later can change."""
+    for rule, gate in rules_with(policy, RefusesForGood):
+        if rule.required:
+            yield from gate.refused_for_good(rule, run.view)
 
 
 def with_now(plan: Plan, journal: Journal) -> TimeEnds:

@@ -33,6 +33,9 @@ class Silent:
     def still_open(self, look: Look, left_s: float) -> None:
         """Hear what a look has left open, and how many seconds of measuring are left."""
 
+    def refused(self, look: Look) -> None:
+        """Hear what a look that ends a point has refused for good."""
+
     def checking(self, point: str, engine: str, dtype: str) -> None:
         """Hear that the back end `engine` now scores the tokens of the point with the key `point`, in `dtype`."""
 
@@ -60,6 +63,11 @@ class Lines(Silent):
     def still_open(self, look: Look, left_s: float) -> None:
         for line in open_lines(look, left_s, self.scenarios):
             self._print(line)
+
+    def refused(self, look: Look) -> None:
+        for v in look.refused:
+            which = cell_name(v.cell, self.scenarios)
+            self._print(f"ended after {look.rounds} rounds: {v.rule} {which}: more rounds cannot mend it: {v.message}")
 
     def checking(self, point: str, engine: str, dtype: str) -> None:
         self._print(f"checking {cell_name(point, self.scenarios)}: {engine} in {dtype} scores its tokens")

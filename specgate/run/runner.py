@@ -261,6 +261,8 @@ class Runner:
                 continue  # what this load has measured counts once the other order has come, too
             if (look is not None and look.decided) or (goes_on and self._time_is_spent(point, measured)):
                 self.journal.ahead[point] = 0
+                if look is not None and look.decided:
+                    self.report.refused(look)
                 return
             if look is not None and goes_on and scenario.until_decided:
                 self.journal.ahead[point] = self.journal.left(point)

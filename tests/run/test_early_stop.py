@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from specgate.contract import Block, Plan, Policy, Rule, Run, Schedule, TimeEnd
+from specgate.analysis.tokens.comparison import find_divergences
+from specgate.contract import Block, Margin, Plan, Policy, Rule, Run, Schedule, TimeEnd
 from specgate.contract.conditions import CpuUse
 from specgate.contract.references import Earlier
 from specgate.files.journal import Journal
 from specgate.run.early_stop import Look, ended_early, interim_looks, not_continued, truncated_plan
-from specgate.run.progress import open_lines
+from specgate.run.progress import Lines, open_lines
 from tests.support.factories import POLICY, blocks_of, corrupt, margins_of, plan_of, policy_of, run_of, scenario
 
 PLAN = plan_of(scenario(rounds=6))  # 24 pairs; looks after 8, 16 and 24
@@ -187,6 +188,59 @@ def test_until_decided_a_gpu_that_is_not_there_ends_a_point_at_its_first_look() 
         for _, taken in interim_looks(DECIDED_PLAN, run, policy_of(quiet, *never), Journal(blocks, (), run.engines))
     ]
     assert looks == [[True, True], [False, False]]
+
+
+def shown(blocks: list[Block], gap: float, *, twice: bool = True) -> list[Margin]:
+    """The ten most likely tokens wherever `blocks` part, the two first `gap` logits apart, by passes that round by some
+    hundredths. `twice`: a second pass shows them, too.
+    """
+    rest, off = range(20_000, 20_008), (0.02, -0.02, 0.03, -0.03, 0.01, -0.01, 0.02, -0.02, 0.01, -0.01)
+    made = []
+    for cell, d, _ in find_divergences(blocks):
+        top = (gap + 1.01, 1.01, *(-0.937 * n for n in range(8)))
+        again = tuple(value + noise for value, noise in zip(top, off, strict=True)) if twice else ()
+        tokens = (d.expected, d.got, *rest)
+        place = cell.key, d.prompt_set, d.round, d.slot, d.position
+        made.append(Margin(*place, top[0], top[1], top=top, top_tokens=tokens, again=again))
+    return made
+
+
+WRONG = measured(8, change=corrupt)
+EXACT, MARGIN, LAW = {"near_tie_margin": 0.0}, {"near_tie_margin": 1e-3}, {"near_tie_margin": 0.0, "max_sigma": 0.15}
+
+
+@pytest.mark.parametrize(
+    ("params", "margins", "goes_on"),
+    [
+        (EXACT, (), False),
+        (MARGIN, (), True),
+        (MARGIN, margins_of(WRONG, 1.0), False),
+        (LAW, (), True),
+        (LAW, shown(WRONG, 3.0, twice=False), True),
+        (LAW, shown(WRONG, 3.0), False),
+        (LAW, shown(WRONG, 0.15), True),
+    ],
+    ids=["exact", "gap unknown", "no near tie", "no gap", "rounding unknown", "far beyond rounding", "beyond rounding"],
+)
+def test_until_decided_a_cell_with_wrong_tokens_is_not_waited_for_once_nothing_can_explain_them(
+    params: dict[str, Any], margins: list[Margin], goes_on: bool
+) -> None:
+    rule = Rule("tokens", "tokens", True, role="spec-*", params=params)
+    speeds = speed_policy(1.5).rules
+    of = [m for m in margins if m.round < 4]
+    assert ends(WRONG[:8], policy_of(rule, *speeds), DECIDED_PLAN, margins=of) == {OPEN.key: 8 if goes_on else 4}
+    advising = replace(rule, required=False)
+    assert ends(WRONG[:8], policy_of(advising, *speeds), DECIDED_PLAN, margins=of) == {OPEN.key: 8}
+
+
+def test_a_look_that_ends_a_point_for_wrong_tokens_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    rule, run = Rule("tokens", "tokens", True, role="spec-*", params=EXACT), run_of(DECIDED_PLAN, ())
+    policy = policy_of(rule, *speed_policy(1.5).rules)
+    ((_, (look, *_)),) = interim_looks(DECIDED_PLAN, run, policy, Journal(WRONG, (), run.engines))
+    assert look.decided and not look.open
+    Lines(DECIDED_PLAN.scenarios).refused(look)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.match(r"ended after 4 rounds: tokens .*spec-3: more rounds cannot mend it: 4 sequences leave", line), line
 
 
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:

@@ -96,6 +96,17 @@ class GrantsNearTies(Protocol):
 
 
 @runtime_checkable
+class RefusesForGood(Protocol):
+    """A gate that can tell, while a run measures, that nothing measured later makes a cell pass.
+
+    A point that is measured until it is decided waits for no rule on such a cell.
+    """
+
+    def refused_for_good(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
+        """Yield the verdicts of `rule` that neither more samples nor a second engine change."""
+
+
+@runtime_checkable
 class MarksLossy(Protocol):
     """A gate one of whose rules can say that a method's tokens may differ from the baseline's."""
 
