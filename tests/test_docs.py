@@ -193,6 +193,11 @@ def test_the_index_names_every_document() -> None:
         assert {page for page in pages() if house in page.parents} - {index} <= indexed
 
 
+def test_no_entry_of_the_changelog_has_more_than_forty_words() -> None:
+    entries = [line[2:] for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("- ")]
+    assert [entry for entry in entries if len(entry.split()) > 40] == []
+
+
 def test_every_environment_variable_that_is_read_or_set_is_declared_and_no_other() -> None:
     used = {name for file, source in sources().items() for name in variables_of(file, source)}
     assert {"SPECGATE_CACHE", "SPECGATE_VLLM", "GITHUB_STEP_SUMMARY", "MODEL_PATH"} <= used
