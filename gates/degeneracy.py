@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
-from specgate.gates.select import CellGate, verdict
+from specgate.gates.select import NO_TEXTS, CellGate, refusals, verdict
 
 
 class Degeneracy(CellGate):
@@ -23,6 +23,8 @@ class Degeneracy(CellGate):
             return verdict(rule, key, State.SKIPPED, "forced_acceptance", message)
         measured = result.values.get("repeated_8gram_share")
         share = measured.value if measured is not None else None
+        if share is None and (refused := refusals(rule, result, lack=NO_TEXTS)):
+            return refused
         if share is None:
             return verdict(rule, key, State.INVALID, "not_measured", "no text was generated")
         evidence = {"repeated_8gram_share": share, "max": ceiling}

@@ -129,21 +129,24 @@ def late_client(rule: Rule, result: CellResult, beside: CellResult | None = None
     return verdict(rule, result.cell.key, State.INVALID, "client_fell_behind", why, next_step=FASTER_CLIENT)
 
 
-def refusals(rule: Rule, result: CellResult, beside: CellResult | None = None) -> Verdict | None:
+def refusals(
+    rule: Rule, result: CellResult, beside: CellResult | None = None, lack: str = "they have no times"
+) -> Verdict | None:
     """The verdict on times of requests that a server under load took, where it refused others: one that refuses enough
     of them is always fast. None where it took all.
 
-    `beside`: the cell that `result` is compared with.
+    `beside`: the cell that `result` is compared with. `lack`: what cannot be judged without the refused requests.
     """
     for cell in filter(None, (result, beside)):
         refused = cell.values.get("refused_requests")
         if refused is not None and refused.value:
-            message = f"{refused.value:.0f} of {refused.n} requests were refused in {cell.cell.key}: they have no times"
+            message = f"{refused.value:.0f} of {refused.n} requests were refused in {cell.cell.key}: {lack}"
             return verdict(rule, result.cell.key, State.INVALID, "requests_refused", message, next_step=LESS_LOAD)
     return None
 
 
 LESS_LOAD: Final = "a smaller load, or a server that queues more requests"
+NO_TEXTS: Final = "only texts of blocks that answered every request are looked at, and too few did"
 
 
 def unmeasured(rule: Rule, result: CellResult, run: RunView) -> Verdict:

@@ -6,9 +6,10 @@ from typing import Final
 
 from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
-from specgate.gates.select import verdict
+from specgate.gates.select import NO_TEXTS, refusals, verdict
 from specgate.gates.tokens.evidence import (
     NAMES_CACHE,
+    Evidence,
     as_texts,
     evidence_of,
     margin_of,
@@ -25,11 +26,19 @@ def cut_short(comparison: Comparison, run: RunView) -> bool:
     return not {"run", comparison.cell.point.key}.isdisjoint(run.failures)
 
 
+def nothing_compared(rule: Rule, result: CellResult, run: RunView, evidence: Evidence) -> Verdict:
+    """The verdict on a cell none of whose texts could be compared."""
+    beside = run.result(result.cell.baseline.key) if result.cell.role.speculative else None
+    if refused := refusals(rule, result, beside, NO_TEXTS):
+        return refused
+    message = "no pair of blocks to compare"
+    return verdict(rule, result.cell.key, State.INVALID, "nothing_compared", message, evidence)
+
+
 def unequal(rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict | None:
     key, check = comparison.cell.key, comparison.tokens
     if check.compared_tokens == 0:
-        message = "no pair of blocks to compare"
-        return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
+        return nothing_compared(rule, result, run, evidence_of(check))
     if not check.mismatches:
         return None
     # A place that is surely wrong says most; a run that was cut short has not asked for every gap.
@@ -153,13 +162,12 @@ def unequal_logits(rule: Rule, comparison: Comparison) -> Verdict | None:
     return verdict(rule, comparison.cell.key, State.INVALID, "logits_differ", message, evidence_of(check), step)
 
 
-def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdict:
+def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict:
     """Tokens that may differ are judged by how many do not, and only where the rule says how many these must be."""
     key, check, score = comparison.cell.key, comparison.tokens, result.rescored
     share, least = check.equal_share, rule.params.get("min_equal_share")
     if share is None:
-        message = "no pair of blocks to compare"
-        return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
+        return nothing_compared(rule, result, run, evidence_of(check))
     evidence = {**evidence_of(check), **scores_of(score), "equal_share": share}
     by = "the policy's" if rule.params.get("lossy") else "the engine's own"
     share_text = told_from(100 * float(least or 0.0), 100 * share, 1)

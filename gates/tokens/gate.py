@@ -14,6 +14,7 @@ from specgate.gates.tokens.baseline import (
     judge_lossy,
     not_compared,
     not_greedy,
+    nothing_compared,
     ties_too_wide,
     unequal,
     unequal_logits,
@@ -119,7 +120,7 @@ class Tokens(CellGate):
                 or (not_compared(rule, comparison, run) if alone else None)
                 or second_engine_lost(rule, result)
                 or not_settled(rule, result)
-                or judge_lossy(rule, result, comparison)
+                or judge_lossy(rule, result, comparison, run)
             )
         return (
             (self.judge_repeats(rule, result, run) if alone else None)
@@ -174,6 +175,8 @@ class Tokens(CellGate):
                 f"{repeats.value:.0f} of {result.blocks} blocks do not repeat all their tokens, as under load{scores}"
             )
             return verdict(rule, key, State.PASS, "under_load", message, {"repeat_mismatches": repeats.value})
+        if comparison is None and "repeat_mismatches" not in result.values:
+            return nothing_compared(rule, result, run, scores_of(result.rescored))
         if comparison is None:
             message = f"{result.blocks} blocks repeat their tokens exactly{scores}"
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -93,6 +94,18 @@ def test_refused_requests_make_the_sweep_invalid_beyond_the_share_that_is_allowe
     assert allowed.reason_code != "requests_refused"
     ((key, why),) = GATE.problems(rule(min_break_even=1, max_refused=1.5))
     assert (key, why) == ("max_refused", "no share: it lies between 0 and 1")
+
+
+def test_rules_on_texts_name_the_refused_requests_of_which_there_are_none() -> None:
+    refusing = loaded_run(load_scenario((8,), rounds=2), replace(SCRIPT, refuse_beyond=6))
+    for asking in (
+        Rule("no-loops", "degeneracy", True, params={"max_repeated_share": 0.5}),
+        Rule("tokens", "tokens", True, params={"near_tie_margin": 0.0}),
+    ):
+        for verdict in plugins.gate(asking.gate).judge(asking, refusing):
+            assert (verdict.state, verdict.reason_code) == (State.INVALID, "requests_refused"), asking.gate
+            assert re.match(r"\d+ of 128 requests were refused in sweep/fake/c16/b8/.*: only texts", verdict.message)
+            assert verdict.next_step == "a smaller load, or a server that queues more requests"
 
 
 def test_an_open_loop_is_judged_by_its_rates() -> None:
