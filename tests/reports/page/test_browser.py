@@ -144,6 +144,18 @@ def test_nothing_but_a_table_reaches_beyond_the_screen(browser: Any, file: Path,
         assert too_wide(opened) == []
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_name_without_a_space_does_not_widen_the_page(
+    browser: Any, file: Path, tmp_path: Path, width: int
+) -> None:
+    """Files of prompts have such names."""
+    named = file.read_text(encoding="utf-8").replace("cpu-one", "prompts_of_users_of_one_week_" * 4)
+    (tmp_path / "named.html").write_text(named, encoding="utf-8")
+    with unfolded(browser, tmp_path / "named.html", width) as opened:
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+        assert too_wide(opened) == []
+
+
 def test_paper_has_room_for_everything(browser: Any, file: Path) -> None:
     with unfolded(browser, file, A4[0], media="print") as opened:
         assert too_wide(opened) == []
