@@ -61,7 +61,7 @@ METRIC_COLUMNS: Mapping[str, str] = {
     "ci_low": "lower end of its interval",
     "ci_high": "upper end of its interval",
     "baseline": "the same figure of the baseline cell",
-    "ratio": "the figure over the baseline's",
+    "ratio": "the figure over the baseline's; none of times beside refused requests",
     "margin": "the bound that the worst verdict on it applied",
     "verdict": "the worst verdict on it",
     "reason_code": "the verdict's reason, or why there is no figure",
@@ -117,7 +117,7 @@ def metric_rows(run: Run) -> Iterator[Row]:
             yield {
                 **identity(run, result.cell),
                 **columns_of(value),
-                **against(value, baseline),
+                **against(value, result, baseline),
                 **judged(mine, value),
             }
         yield from sample_rows(run, result, comparison)
@@ -173,15 +173,18 @@ def columns_of(value: Value) -> Row:
     }
 
 
-def against(value: Value, baseline: CellResult | None) -> Row:
-    """The columns that compare a value with the baseline's; none if the baseline has no such value."""
+def against(value: Value, result: CellResult, baseline: CellResult | None) -> Row:
+    """The columns that compare a value of `result` with the baseline's; none if the baseline has no such value. Times
+    beside refused requests have no ratio.
+    """
     other = baseline.values.get(value.metric) if baseline else None
-    if other is None or other.value is None:
+    if baseline is None or other is None or other.value is None:
         return {}
-    return {
-        "baseline": other.value,
-        "ratio": value.value / other.value if value.value is not None and other.value else None,
-    }
+    columns: dict[str, Scalar] = {"baseline": other.value, "ratio": None}
+    unfair = metric(value.metric).unit == "ms" and (result.refused or baseline.refused)
+    if value.value is None or not other.value or unfair:
+        return columns
+    return {**columns, "ratio": value.value / other.value}
 
 
 def judged(verdicts: Iterable[Verdict], value: Value) -> Row:

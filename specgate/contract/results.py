@@ -95,6 +95,12 @@ class CellResult:
     drift: AcceptanceDrift | None = None
     """Whether acceptance changes with uptime; None for a baseline, and where the blocks are too few to look at it."""
 
+    @property
+    def refused(self) -> bool:
+        """True if a server under load refused requests: the times of the others are no fair sample."""
+        count = self.values.get("refused_requests")
+        return count is not None and bool(count.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

@@ -57,6 +57,23 @@ def test_a_spec_row_stands_beside_its_baseline() -> None:
     assert float(row["ratio"]) == pytest.approx(float(row["value"]) / float(row["baseline"]))
 
 
+@pytest.mark.parametrize("role", ["baseline", "spec-3"])
+def test_times_beside_refused_requests_have_no_ratio(role: str) -> None:
+    """Requests that a server took, because it refused others, are always fast."""
+
+    def ratios(run: Run) -> dict[str, str]:
+        return {r["metric"]: r["ratio"] for r in metrics(run) if r["role"] == "spec-3" and r["baseline"]}
+
+    run = loaded_run(load_scenario())
+    count = replace(run.cells[0].values["refused_requests"], value=3.0)
+    cells = [
+        replace(c, values={**c.values, "refused_requests": count}) if c.cell.role.name == role else c for c in run.cells
+    ]
+    stated, beside = ratios(run), ratios(replace(run, cells=tuple(cells)))
+    assert stated["mean_e2e_ms"] and not beside["mean_e2e_ms"]
+    assert beside["output_tok_s"] == stated["output_tok_s"]
+
+
 def test_a_judged_metric_carries_its_bound_and_verdict() -> None:
     (row,) = [r for r in metrics(sample()) if (r["role"], r["metric"]) == ("spec-3", "acceptance_length")]
     assert (row["margin"], row["verdict"], row["reason_code"]) == ("2.2", "PASS", "at_least_min")
