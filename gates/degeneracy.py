@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from specgate.analysis.intervals.rounding import told_from
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
@@ -15,6 +15,11 @@ class Degeneracy(CellGate):
     name = "degeneracy"
     needs = "the generated text"
     params: Mapping[str, type] = {"max_repeated_share": float}
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a share above 1, which no text exceeds."""
+        if float(rule.params["max_repeated_share"]) > 1:
+            yield "max_repeated_share", "no share: it lies between 0 and 1"
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, ceiling = result.cell.key, float(rule.params["max_repeated_share"])

@@ -43,6 +43,8 @@ class MemoryGate(CellGate):
         """Refuse a rule that limits nothing."""
         if not rule.params:
             yield "gate", f"a rule needs at least one of {', '.join(self.params)}"
+        if float(rule.params.get("max_capacity_loss") or 0.0) > 1:
+            yield "max_capacity_loss", "no share: it lies between 0 and 1"
 
     def judge_planned(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         """Skip a cell without a baseline that the rule compares with, whether it has figures or not."""

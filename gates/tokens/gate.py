@@ -88,7 +88,9 @@ class Tokens(CellGate):
                 yield made
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
-        """Refuse standard deviations that are none, and caches without one."""
+        """Refuse a margin beyond any rounding, standard deviations that are none, and caches without one."""
+        if float(rule.params.get("near_tie_margin", 0.0)) > LARGEST:
+            yield "near_tie_margin", f"a gap in logits of at most {LARGEST:g}: tokens further apart are no near tie"
         if (sigma := rule.params.get("max_sigma")) is not None and not 0 < float(sigma) <= LARGEST:
             yield "max_sigma", f"a standard deviation in logits, above 0 and at most {LARGEST:g}"
         try:
@@ -170,15 +172,15 @@ class Tokens(CellGate):
 
     def agreed(self, rule: Rule, result: CellResult, comparison: Comparison | None, run: RunView) -> Verdict:
         key, scores = result.cell.key, scored(result.rescored) + as_texts(result)
-        if comparison is None and (repeats := result.values.get("repeat_mismatches")) and repeats.value:
-            message = (
-                f"{repeats.value:.0f} of {result.blocks} blocks do not repeat all their tokens, as under load{scores}"
-            )
-            return verdict(rule, key, State.PASS, "under_load", message, {"repeat_mismatches": repeats.value})
-        if comparison is None and "repeat_mismatches" not in result.values:
-            return nothing_compared(rule, result, run, scores_of(result.rescored))
         if comparison is None:
-            message = f"{result.blocks} blocks repeat their tokens exactly{scores}"
+            if (repeats := result.values.get("repeat_mismatches")) is None:
+                return nothing_compared(rule, result, run, scores_of(result.rescored))
+            if repeats.value:
+                message = (
+                    f"{repeats.value:.0f} of {repeats.n} blocks do not repeat all their tokens, as under load{scores}"
+                )
+                return verdict(rule, key, State.PASS, "under_load", message, {"repeat_mismatches": repeats.value})
+            message = f"{repeats.n} blocks repeat their tokens exactly{scores}"
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
         evidence = {**evidence_of(check), **sigma_of(check.law), **scores_of(result.rescored)}

@@ -6,6 +6,7 @@ import pytest
 
 from specgate import plugins
 from specgate.contract import Rule, State
+from specgate.contract.protocols import ChecksRules
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PARAMS: dict[str, dict[str, float | str | bool]] = {
@@ -59,3 +60,19 @@ def test_a_cell_that_was_not_measured_passes_no_gate_and_says_why(gate: str) -> 
         assert verdict.state is State.INVALID
         assert "the engine process was killed" in verdict.message
         assert verdict.next_step
+
+
+@pytest.mark.parametrize(
+    ("gate", "key", "most"),
+    [
+        ("tokens", "near_tie_margin", 10.0),
+        ("degeneracy", "max_repeated_share", 1.0),
+        ("memory", "max_capacity_loss", 1.0),
+    ],
+)
+def test_a_bound_that_nothing_can_exceed_is_refused(gate: str, key: str, most: float) -> None:
+    checking = plugins.gate(gate)
+    assert isinstance(checking, ChecksRules)
+    assert not list(checking.problems(Rule("r", gate, True, params={key: most})))
+    ((named, _),) = checking.problems(Rule("r", gate, True, params={key: most + 0.5}))
+    assert named == key
