@@ -77,7 +77,7 @@ class Secret:
         """The key in an environment variable, or none. It is masked from then on in all that this process stores or
         prints.
 
-        Raises EnvironmentRefused where the variable is not set, or its value is too short to be masked.
+        Raises EnvironmentRefused where the variable is not set, or its value cannot be sent or masked.
         """
         if variable is None:
             return cls()
@@ -85,6 +85,11 @@ class Secret:
             raise EnvironmentRefused(
                 f"option api_key_env = {variable}: the variable is not set",
                 hint="the name of a variable that holds the server's key, exported",
+            )
+        if not key.isprintable():  # no header can hold it
+            raise EnvironmentRefused(
+                f"option api_key_env = {variable}: the value has a line break or another control character",
+                hint="the key alone, on one line",
             )
         try:
             remember(key)

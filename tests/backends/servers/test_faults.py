@@ -266,11 +266,18 @@ def test_counters_that_fall_between_two_blocks_are_an_error(pair: tuple[Path, Pa
             engine.decode(BASELINE, STEPS, ())
 
 
-def test_a_key_too_short_to_be_masked_is_refused(
-    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("abc", "a value of fewer than 8 characters cannot be masked"),
+        ("the-key\nof-two-lines", "the value has a line break or another control character\n  the key alone"),
+    ],
+)
+def test_a_key_that_cannot_be_masked_or_sent_is_refused(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, why: str
 ) -> None:
-    monkeypatch.setenv("SERVER_KEY", "abc")
-    with pytest.raises(EnvironmentRefused, match="SERVER_KEY: a value of fewer than 8 characters cannot be masked"):
+    monkeypatch.setenv("SERVER_KEY", key)
+    with pytest.raises(EnvironmentRefused, match=f"SERVER_KEY: {why}"):
         backend("vllm").open(request_of(pair, tmp_path, {"url": "http://127.0.0.1:9", "api_key_env": "SERVER_KEY"}))
 
 
