@@ -136,7 +136,10 @@ class RunFolder(Samples):
         try:
             data = read_json(file)
         except FileNotFoundError:
-            raise UsageError(f"{file} does not exist", hint="the run never started; start it again") from None
+            raise UsageError(
+                f"{file} does not exist",
+                hint="a run that never began, or a calibration: noise.json has the result of one",
+            ) from None
         except OSError as error:
             raise InvalidResult(f"{file}: cannot be read: {error.strerror}") from error
         except ValueError as error:
