@@ -182,9 +182,10 @@ def programs(folder: Path) -> Path:
     """Make a folder of programs: `python` is this interpreter, `specgate` the command of this checkout."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, words in (("python", ""), ("specgate", " -m specgate")):
-        file = folder / name
-        file.write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n', encoding="utf-8")
-        file.chmod(0o755)
+        made = folder / f"{name}.{os.getpid()}"
+        made.write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n', encoding="utf-8")
+        made.chmod(0o755)
+        made.replace(folder / name)  # another part may be running the one that is there
     return folder
 
 
