@@ -14,7 +14,7 @@ from specgate.commands.diagnose.cache import as_data
 from specgate.contract import Role, State
 from specgate.run.diagnose.prefix_cache import Pair
 from tests.backends.offline.helpers import STAND_INS
-from tests.backends.servers.helpers import program
+from tests.backends.servers.helpers import program, running_stub
 from tests.support.command import Cli
 from tests.support.factories import blocks_of, plan_of, run_of
 
@@ -66,6 +66,25 @@ def test_a_library_is_asked_with_its_cache_on_and_off_too(cli: Cli, prompts: Pat
     cached = [(s["on"]["baseline"]["cached"], s["on"]["spec-3"]["cached"]) for s in result["samples"][:7]]
     assert cached == [(0, 0), *3 * [(48, 48), (80, 80)]]
     assert all(reply["cached"] == 0 for s in result["samples"] for reply in s["off"].values())
+
+
+@pytest.mark.slow("starts servers")
+def test_two_urls_are_enough_for_servers_that_run_already(cli: Cli) -> None:
+    """Prompts that share three quarters of their tokens come from those that ship, by the server's tokenizer."""
+    sizes = ("--context", "60", "--groups", "3", "--new-tokens", "24", "--json")
+    with running_stub("vllm", 0, *REUSES) as baseline, running_stub("vllm", 3, *REUSES) as spec:
+        done = cli.run("diagnose", "cache", f"{baseline},{spec}", *sizes, pair=False)
+        alone = cli.run("diagnose", "cache", spec, pair=False)
+    result = json.loads(done.stdout)
+    assert done.returncode == 0 and set(of(result).values()) == {"PASS"}, done.stderr
+    assert (result["role"], result["shared_prefix"]) == ("spec-3", 45)
+    assert [s["on"]["baseline"]["cached"] for s in result["samples"][:5]] == [0, 32, 80, 32, 80]
+    assert alone.returncode == 2 and "URL,URL: a server that speculates, and one" in alone.stderr
+
+
+def test_without_a_url_or_an_engine_the_command_says_what_it_takes(cli: Cli) -> None:
+    done = cli.run("diagnose", "cache", pair=False)
+    assert done.returncode == 2 and "specgate diagnose cache URL,URL" in done.stderr
 
 
 def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
