@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from specgate.ab.folder import AbFolder, Processes
+from specgate.ab.one_build import check_origin, check_side, check_sides, origin_of
 from specgate.ab.recording import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
 from specgate.analysis.tokens.comparison import first_difference
@@ -32,12 +33,11 @@ from specgate.contract import (
     TopTokens,
 )
 from specgate.contract.protocols import Decoded, OpenRequest
-from specgate.contract.two_builds import Origin, Process, SideName
-from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.contract.two_builds import Process, SideName
+from specgate.errors import BackendError, EnvironmentRefused
 from specgate.files.journal import PointEngine
 from specgate.machine.cpu_counters import CpuProbe
 from specgate.planning.prompts import Prompts, PromptSet
-from specgate.promotion.claim import engine_fingerprint
 from specgate.run.engine_process.launch import Launch
 from specgate.run.point_blocks import timed_block
 from specgate.run.progress import Silent
@@ -62,8 +62,6 @@ second differ between processes as much as steps do, by 3 to 4 %, and may differ
 """
 Report = Callable[[Block, int, int, str], None]
 """Called with every finished block, the blocks done, those planned up to the next look, and the block's side."""
-OF_ONE_BUILD = ("target_sha256", "draft_sha256", "device", "dtype")
-"""What the facts of all processes of both sides must have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +177,8 @@ class AbRunner:
             for name, process in running.items()
         ]
         for process in processes:
-            self._hold_to_origin(process)
+            check_origin(process, self.processes.found)
         self.processes = replace(self.processes, found=(*self.processes.found, *processes))
-
-    def _hold_to_origin(self, process: Process) -> None:
-        """Raise UsageError where a process ran another specgate or Python than its side's earlier ones."""
-        before = next((p.origin for p in self.processes.found if p.side == process.side and p.origin), None)
-        for key in ("specgate_version", "python") if before and process.origin else ():
-            if (was := getattr(before, key)) != (is_ := getattr(process.origin, key)):
-                raise UsageError(
-                    f"{process.side}: {key}: an earlier process had {was}, this one has {is_}",
-                    hint="a side is one build: all its processes must be the same",
-                )
 
     # ── a process ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -230,10 +218,8 @@ class AbRunner:
             worker.decode(role, Budget(steps=steps, ignore_eos=scenario.budget.ignore_eos), ())
 
     def _register(self, name: SideName, point: Point, facts: EngineFacts) -> None:
-        """Store the facts of the engine that measures `point`.
-
-        Raises UsageError where they differ from those of the side's earlier processes, or where the other side has
-        other weights, another device or another number format.
+        """Store the facts of the engine that measures `point`. Raises UsageError where the sides are not two builds
+        over the same weights.
         """
         folder = self.folder.sides[name]
         side = self.sides[name]
@@ -241,21 +227,9 @@ class AbRunner:
         gpus = max(1, len(used_gpus(side.backend, request.options)))
         counted = replace(facts, least_weight_bytes=least_weight_bytes(request.pair.target, gpus))
         before = self.engines[name].setdefault(point.key, counted)
-        then, now = ({**engine_fingerprint(f), "dtype": f.dtype} for f in (before, counted))
-        for key in dict.fromkeys((*then, *now)):
-            if (was := then.get(key)) != (is_ := now.get(key)):
-                raise UsageError(
-                    f"{name}: {key}: an earlier process had {was}, this one has {is_}",
-                    hint="a side is one build: all its processes must be the same",
-                )
-        theirs = next(iter(self.engines[other(name)].values()), None)
-        for key in OF_ONE_BUILD:
-            if theirs is not None and getattr(theirs, key) != getattr(counted, key):
-                old, new = (counted, theirs) if name == "old" else (theirs, counted)
-                raise UsageError(
-                    f"{key}: old has {getattr(old, key)}, new has {getattr(new, key)}",
-                    hint="two builds can only be compared on the same weights, device and number format",
-                )
+        check_side(name, before, counted)
+        if (theirs := next(iter(self.engines[other(name)].values()), None)) is not None:
+            check_sides(name, counted, theirs)
         if before is counted:
             folder.append(PointEngine(point.key, counted))
 
@@ -397,14 +371,6 @@ class AbRunner:
     def _set_of(self, point: Point, prompt_set: int) -> PromptSet:
         prompts = self.prompts[replace(point, backend=self.sides["old"].backend).key]
         return prompts.measured[prompt_set]
-
-
-def origin_of(worker: EngineWorker) -> Origin | None:
-    """Source of a process's code; None of a build that is too old to tell."""
-    try:
-        return worker.origin()
-    except BackendError:
-        return None
 
 
 def more_prefills(slowest_ns: int, enough_ns: int) -> int:
